@@ -1,0 +1,103 @@
+"""Everything that scrapy-redisq raises.
+
+::
+
+    RedisqError
+    ├── SettingError             a setting has a value that it does not take
+    ├── ServerError              no server, or one that must not be used
+    │   ├── ServerUnreachable
+    │   ├── ServerUnsuitable
+    │   └── EmbeddedServerError
+    ├── FrontierError            the frontier does not allow what was asked
+    │   ├── ConfigurationMismatch
+    │   ├── FrontierInUse
+    │   ├── FrontierCorrupt
+    │   └── FrontierLost
+    └── SerializationError       one request, not the crawl
+        ├── Unserializable
+        ├── EntryTooLarge
+        └── Undecodable
+"""
+
+from __future__ import annotations
+
+
+class RedisqError(Exception):
+    """Base of all errors of this package."""
+
+
+class SettingError(RedisqError, ValueError):
+    """Raised when a setting has a value that it does not take.
+
+    The message names the setting, the value and what the setting takes.
+    """
+
+    def __init__(self, name: str, value: object, takes: str) -> None:
+        self.name = name
+        super().__init__(f"{name} = {value!r}: takes {takes}")
+
+
+class ServerError(RedisqError):
+    """Base of the errors that concern the server. Messages never hold a password."""
+
+
+class ServerUnreachable(ServerError):
+    """Raised when no server answered within REDISQ_CONNECT_TIMEOUT."""
+
+
+class ServerUnsuitable(ServerError):
+    """Raised when the server's configuration would lose requests (``maxmemory-policy``)."""
+
+
+class EmbeddedServerError(ServerError):
+    """Raised when the embedded redis-server cannot be found or does not start."""
+
+
+class FrontierError(RedisqError):
+    """Base of the errors that concern one frontier."""
+
+
+class ConfigurationMismatch(FrontierError):
+    """Raised when a crawl joins a frontier that was begun with another configuration.
+
+    ``differences`` maps each setting to ``(stored, given)``.
+    """
+
+    def __init__(self, frontier: str, differences: dict[str, tuple[str, str]]) -> None:
+        self.differences = differences
+        what = "; ".join(
+            f"{name} is {stored!r} there and {given!r} here"
+            for name, (stored, given) in sorted(differences.items())
+        )
+        super().__init__(
+            f"frontier {frontier!r} was begun with another configuration: {what}. Use the same "
+            f"settings, another REDISQ_FRONTIER, or 'scrapy redisq reset {frontier} --yes'"
+        )
+
+
+class FrontierInUse(FrontierError):
+    """Raised when something needs a frontier without workers and some are alive."""
+
+
+class FrontierCorrupt(FrontierError):
+    """Raised when a key under the frontier's prefix is not of the type it must have."""
+
+
+class FrontierLost(FrontierError):
+    """Raised when the frontier that a worker belonged to is gone from Redis."""
+
+
+class SerializationError(RedisqError):
+    """Base of the errors that concern one request."""
+
+
+class Unserializable(SerializationError):
+    """Raised when a request holds what cannot be stored, such as a lambda or a lock."""
+
+
+class EntryTooLarge(SerializationError):
+    """Raised when a serialised request is larger than REDISQ_MAX_ENTRY_BYTES."""
+
+
+class Undecodable(SerializationError):
+    """Raised when an entry from Redis is not a request that this spider can run."""

