@@ -7,6 +7,8 @@
     ├── ServerError              no server, or one that must not be used
     │   ├── ServerUnreachable
     │   ├── ServerUnsuitable
+    │   ├── ServerBusy
+    │   ├── ServerFull
     │   └── EmbeddedServerError
     ├── FrontierError            the frontier does not allow what was asked
     │   ├── ConfigurationMismatch
@@ -47,6 +49,17 @@ class ServerUnreachable(ServerError):
 
 class ServerUnsuitable(ServerError):
     """Raised when the server's configuration would lose requests (``maxmemory-policy``)."""
+
+
+class ServerBusy(ServerError):
+    """Raised when Redis answers that it will take commands later: loading, read-only, failing over.
+
+    What was sent has not been applied.
+    """
+
+
+class ServerFull(ServerError):
+    """Raised when Redis is at its ``maxmemory``. What was sent has not been applied."""
 
 
 class EmbeddedServerError(ServerError):

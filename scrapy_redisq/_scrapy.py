@@ -1,0 +1,147 @@
+"""The one place that touches Scrapy's private names. Checked with Scrapy 2.13 to 2.19.
+
+Scrapy tells a scheduler neither when a request has been dealt with nor how it ended, nor which
+page a new request comes from. All of it can be read from the engine and the scraper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Request
+from scrapy.utils.defer import deferred_from_coro
+from twisted.python.failure import Failure
+
+from scrapy_redisq.errors import RedisqError
+
+current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
+"""The request whose callback or errback output is being processed in this context."""
+
+
+def require_asyncio() -> None:
+    """Raise `RedisqError` unless Scrapy runs on an asyncio event loop."""
+    try:
+        asyncio.get_running_loop()
+        return
+    except RuntimeError:
+        pass
+    from scrapy.utils.reactor import is_asyncio_reactor_installed  # noqa: PLC0415
+
+    try:
+        installed = is_asyncio_reactor_installed()
+    except RuntimeError:  # no reactor at all, and no loop
+        installed = False
+    if not installed:
+        raise RedisqError(
+            "scrapy-redisq needs asyncio. Remove TWISTED_REACTOR from the settings, or set it to "
+            "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default)"
+        )
+
+
+class Engine:
+    """What the scheduler needs of Scrapy's engine while a spider is open."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        engine = crawler.engine
+        self._crawler = crawler
+        self._engine: Any = engine
+        slot = getattr(engine, "_slot", None)
+        missing = [
+            name
+            for name, present in (
+                ("engine._slot.inprogress", isinstance(getattr(slot, "inprogress", None), set)),
+                ("engine._slot.nextcall", hasattr(slot, "nextcall")),
+                ("engine._start", hasattr(engine, "_start")),
+                ("engine.scraper", hasattr(engine, "scraper")),
+            )
+            if not present
+        ]
+        if missing:
+            raise RedisqError(
+                f"Scrapy {scrapy.__version__} has no {', '.join(missing)}: this release of "
+                f"scrapy-redisq works with Scrapy 2.13 to 2.19"
+            )
+        self._slot: Any = slot
+        self._downloader: Any = self._engine.downloader
+
+    @property
+    def in_progress(self) -> set[Request]:
+        """Requests taken from the scheduler that have not left the engine yet."""
+        requests: set[Request] = self._slot.inprogress
+        return requests
+
+    @property
+    def starting(self) -> bool:
+        """The spider's ``start()`` has not been read to its end."""
+        return self._engine._start is not None
+
+    @property
+    def start_failed(self) -> bool:
+        """``start()`` raised (known since Scrapy 2.19)."""
+        return bool(getattr(self._engine, "_start_error", False))
+
+    @property
+    def closing(self) -> bool:
+        """The spider is being closed: requests in progress end, no others are started."""
+        return self._slot.closing is not None
+
+    def wake(self) -> None:
+        """Make the engine ask for requests soon. Only from the loop's thread."""
+        if not self.closing:
+            self._slot.nextcall.schedule()
+
+    def slot_of(self, request: Request) -> str:
+        """The download slot of a request: ``meta["download_slot"]`` or its host."""
+        return str(self._downloader.get_slot_key(request))
+
+    def downloading(self, slot: str) -> int:
+        """How many requests of the slot the downloader has."""
+        downloads = self._downloader.slots.get(slot)
+        return len(downloads.active) if downloads else 0
+
+    def close_spider(self, reason: str) -> None:
+        """Close the spider for ``reason``, without waiting for it."""
+        if hasattr(self._engine, "close_spider_async"):  # 2.14
+            deferred_from_coro(self._engine.close_spider_async(reason=reason))
+        else:
+            self._engine.close_spider(self._crawler.spider, reason)
+
+    def watch_pages(self, failed: Callable[[Request, Failure | None], None]) -> None:
+        """Follow each page through the scraper.
+
+        ``failed(request, failure)`` is called when a download failed for good, and
+        ``failed(request, None)`` when the request's errback has dealt with it. While the output
+        of a callback is processed, `current_page` is the request it belongs to.
+        """
+        scraper = self._engine.scraper
+        enqueue_scrape = scraper.enqueue_scrape
+        call_spider = scraper.call_spider_async
+        handle_output = scraper.handle_spider_output_async
+
+        def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
+            if isinstance(result, Failure) and not result.check(IgnoreRequest):
+                failed(request, result)
+            return enqueue_scrape(result, request, *args)
+
+        async def watched_call_spider(result: Any, request: Request, *args: Any) -> Any:
+            output = await call_spider(result, request, *args)
+            if isinstance(result, Failure):
+                failed(request, None)
+            return output
+
+        async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
+            token = current_page.set(request)
+            try:
+                await handle_output(result, request, response)
+            finally:
+                current_page.reset(token)
+
+        scraper.enqueue_scrape = watched_enqueue_scrape
+        scraper.call_spider_async = watched_call_spider
+        scraper.handle_spider_output_async = watched_handle_output

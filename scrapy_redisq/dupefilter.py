@@ -1,0 +1,263 @@
+"""Dupefilters in Redis: `BloomDupeFilter` and `ExactDupeFilter`.
+
+Under `scrapy_redisq.Scheduler` they only say by ``kind`` what the frontier shall use: duplicates
+are found inside its exchange, and nothing here connects. Under any other scheduler, such as
+Scrapy's own, they work by themselves: each request that the local cache does not know is one short
+call to Redis, which Scrapy waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import redis
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.utils.conf import closest_scrapy_cfg
+from scrapy.utils.request import RequestFingerprinter, referer_str
+
+from scrapy_redisq.connection import Server, open_server
+from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.scripts import Call, execute, load
+from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.settings import RedisqSettings
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Request
+    from typing_extensions import Self
+
+__all__ = ["BloomDupeFilter", "ExactDupeFilter", "RedisqDupeFilter"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+CACHE_SIZE = 50_000
+"""Requests that each of the local cache's two generations remembers."""
+
+PAUSE = 1.0
+"""Seconds without a call to Redis after one failed, so that an outage does not stop the crawl."""
+
+
+class _Recent:
+    """A bounded set that forgets in generations: it holds the last ``size`` keys at least."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._new: set[object] = set()
+        self._old: set[object] = set()
+
+    def __contains__(self, key: object) -> bool:
+        if key in self._new:
+            return True
+        if key in self._old:
+            self.add(key)  # in use: carry it over
+            return True
+        return False
+
+    def add(self, key: object) -> None:
+        self._new.add(key)
+        if len(self._new) >= self._size:
+            self._old, self._new = self._new, set()
+
+
+class RedisqDupeFilter(BaseDupeFilter):
+    """Base of the dupefilters. Use `BloomDupeFilter` or `ExactDupeFilter`.
+
+    Alone, it keeps what it has seen under ``redisq:{NAME:0}:seen:alone:BACKEND`` (NAME:
+    REDISQ_FRONTIER), shared by all processes and kept between runs: a second crawl fetches only
+    what the first did not. Delete these keys to start afresh. A Bloom filter keeps the error rate
+    and capacity that it was begun with.
+
+    While Redis cannot be used every request that this process has not met itself counts as new:
+    pages may be fetched twice, none is lost. Stat ``dupefilter/redis_errors`` counts these.
+    """
+
+    kind: ClassVar[str]
+    """Either ``bloom`` or ``exact``."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._log_once = True
+        fingerprinter = crawler.request_fingerprinter
+        assert fingerprinter is not None
+        self._fingerprint = fingerprinter.fingerprint
+        # Only Scrapy's own is known to look at nothing but method, URL and body.
+        self._by_url = type(fingerprinter) is RequestFingerprinter
+        self._recent = _Recent(CACHE_SIZE)
+        self._server: Server | None = None
+        self._client: redis.Redis | None = None
+        self._paused_until = 0.0
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    def open(self) -> None:
+        """Connect. Only for use alone; waits up to REDISQ_CONNECT_TIMEOUT for the server.
+
+        Raises `SettingError`, `ServerUnreachable`, `ServerUnsuitable` or `EmbeddedServerError`.
+        """
+        settings = RedisqSettings.read(self._crawler.settings)
+        spider = self._crawler.spider or self._crawler.spidercls
+        self._name = settings.frontier_name(spider.name)
+        project = closest_scrapy_cfg()
+        self._server = open_server(
+            settings.url,
+            project_dir=Path(project).parent if project else None,
+            binary=settings.server,
+            connect_timeout=settings.connect_timeout,
+            socket_timeout=settings.socket_timeout,
+        )
+        try:
+            self._server.wait()
+            self._server.check()
+            self._client = self._server.client()
+            self._seen = self._choose(self._client, settings)
+        except BaseException:
+            self.close("failed to open")
+            raise
+        logger.info(
+            "%s: backend %s, keys redisq:{%s:0}:seen:alone:%s",
+            type(self).__name__,
+            self._seen.name,
+            self._name,
+            self._seen.name,
+        )
+
+    def _choose(self, client: redis.Redis, settings: RedisqSettings) -> SeenFilter:
+        if self.kind == "exact":
+            backend = "exact"
+        else:
+            # A filter that exists is used on, whatever modules the server has by now.
+            prefix = calls.prefix(self._name, 0) + "seen:alone:"
+            kept = [name for name in ("bitmap", "redisbloom") if client.exists(prefix + name)]
+            backend = kept[0] if kept else ("redisbloom" if probe(client) else "bitmap")
+        return seen_filter(
+            FrontierConfig(
+                backend=backend,
+                error_rate=settings.dupefilter_error_rate,
+                capacity=settings.dupefilter_capacity,
+            )
+        )
+
+    def request_seen(self, request: Request) -> bool:
+        """Has an equal request been seen, by any process? If not, it has now. Never raises."""
+        key: object
+        if self._by_url and not request.body:
+            key = (request.method, request.url)
+            if key in self._recent:
+                return True
+            fingerprint = self._fingerprint(request)
+        else:
+            key = fingerprint = self._fingerprint(request)
+            if key in self._recent:
+                return True
+        seen = not self._record(fingerprint)
+        self._recent.add(key)
+        return seen
+
+    def status(self) -> SeenStatus:
+        """What the filter holds and has cost. Raises redis-py's errors or `RedisqError`."""
+        assert self._client is not None, "open() comes first"
+        return execute(self._client, self._call("seen_status", SeenStatus.from_reply))
+
+    def close(self, reason: str) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Log a filtered request: the first one, or all with DUPEFILTER_DEBUG; count them all."""
+        if self._debug:
+            logger.debug(
+                "Filtered duplicate request: %(request)s (referer: %(referer)s)",
+                {"request": request, "referer": referer_str(request)},
+                extra={"spider": spider},
+            )
+        elif self._log_once:
+            self._log_once = False
+            logger.debug(
+                "Filtered duplicate request: %(request)s - no more duplicates will be shown "
+                "(see DUPEFILTER_DEBUG to show all duplicates)",
+                {"request": request},
+                extra={"spider": spider},
+            )
+        self._count("dupefilter/filtered")
+
+    # Redis
+
+    def _call(self, script: str, decode: Callable[[Any], T], **data: Any) -> Call[T]:
+        return Call.of(
+            load(script, self._seen.name),
+            calls.meta_key(self._name, 0),
+            {
+                # seen_status.lua asks for a generation, which is what the keys are named by.
+                "generation": f"alone:{self._seen.name}",
+                "seen": self._seen.parameters(),
+                **data,
+            },
+            decode,
+        )
+
+    def _record(self, fingerprint: bytes) -> bool:
+        """Record it; is it new? Yes whenever that is not certain."""
+        if time.monotonic() < self._paused_until:
+            self._count("dupefilter/redis_errors")
+            return True
+        assert self._client is not None and self._server is not None, "open() comes first"
+        encoded = self._seen.encode(fingerprint)
+        call = self._call("request_seen", lambda reply: bool(reply[0]), fingerprints=[encoded])
+        try:
+            try:
+                return execute(self._client, call)
+            except (redis.ConnectionError, redis.TimeoutError):
+                # The call may have been run and its reply lost. Once more, so that it is recorded
+                # for sure; but that answer says nothing: "seen" might mean by the first call, and
+                # a new URL would be lost. So it counts as new, at worst fetched twice.
+                self._server.revive()
+                execute(self._client, call)
+                return True
+        except (redis.RedisError, RedisqError, OSError) as error:
+            self._paused_until = time.monotonic() + PAUSE
+            self._count("dupefilter/redis_errors")
+            logger.warning(
+                "Redis cannot be used (%s): for %g s requests count as new unless this process "
+                "has met them",
+                self._server.redact(error),
+                PAUSE,
+            )
+            return True
+
+    def _count(self, stat: str) -> None:
+        if self._crawler.stats is not None:
+            self._crawler.stats.inc_value(stat)
+
+
+class BloomDupeFilter(RedisqDupeFilter):
+    """Forgets nothing and takes a share of new URLs, REDISQ_DUPEFILTER_ERROR_RATE, for seen.
+
+    By RedisBloom where the server has it, else by plain bitmaps. 4 to 9 bytes a URL at 1e-6.
+    """
+
+    kind = "bloom"
+
+
+class ExactDupeFilter(RedisqDupeFilter):
+    """By 64 bits of each fingerprint, without false positives but for their collisions.
+
+    10 bytes a URL; a chance of 3e-4 that any two of 100 million URLs collide.
+    """
+
+    kind = "exact"

@@ -1,0 +1,201 @@
+"""Every command of the protocol as a `Call`: what goes in and what comes out, without any network.
+
+The shapes of inputs and replies are documented where they are used: in the header of each Lua file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError
+from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
+from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
+
+
+def prefix(name: str, shard: int) -> str:
+    """What all keys of one shard begin with; in braces the hash tag of Redis Cluster."""
+    return f"redisq:{{{name}:{shard}}}:"
+
+
+def meta_key(name: str, shard: int) -> str:
+    """The key that every script is given; the others are derived in ``common.lua``."""
+    return prefix(name, shard) + "meta"
+
+
+def wake_channel(name: str, shard: int) -> str:
+    """Where idle workers hear that there is something to do, or that the run is complete."""
+    return prefix(name, shard) + "wake"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The run that `join` began or found. ``trash``: dupefilters that wait to be deleted."""
+
+    run: str
+    began: bool
+    config: FrontierConfig
+    generation: int
+    trash: int
+
+
+class ResetInterrupted(FrontierError):
+    """Raised by `join` when a reset was not carried through; `Frontier.reset` carries on."""
+
+
+def join(
+    name: str,
+    shard: int,
+    config: FrontierConfig,
+    *,
+    new_run: str,
+    worker: str = "",
+    info: Mapping[str, str | int] | None = None,
+    ttl: float = 0.0,
+    adopt: bool = False,
+    follow: bool = False,
+    keep_seen: bool = False,
+) -> Call[Joined]:
+    """Begin or resume a run, and register ``worker`` if there is one. ``ttl`` in seconds.
+
+    ``adopt`` takes a stored configuration as it is; ``follow`` makes the shard part of the run
+    ``new_run`` that shard 0 has begun. The decoder raises `ConfigurationMismatch`,
+    `FrontierCorrupt`, `ResetInterrupted`, or `FrontierError` for another format.
+    """
+
+    def decode(reply: Any) -> Joined:
+        answer = unpack(reply)
+        match answer["status"]:
+            case "ok":
+                joined_config = FrontierConfig.from_meta(answer["config"])
+                return Joined(
+                    answer["run"],
+                    answer["began"],
+                    joined_config,
+                    answer["generation"],
+                    answer["trash"],
+                )
+            case "differs":
+                raise ConfigurationMismatch(
+                    name,
+                    {
+                        SETTING_OF.get(field, field): (stored, given)
+                        for field, (stored, given) in answer["differences"].items()
+                    },
+                )
+            case "resetting":
+                raise ResetInterrupted(f"frontier {name!r} was being reset")
+            case "format":
+                raise FrontierError(
+                    f"frontier {name!r} has format {answer['format']}, this release of "
+                    f"scrapy-redisq reads format {FORMAT}: use the release that began it, or "
+                    f"another REDISQ_FRONTIER"
+                )
+            case _:
+                raise FrontierCorrupt(
+                    f"key {answer['key']} is a {answer['kind']}: something else than "
+                    f"scrapy-redisq wrote it; delete it or use another REDISQ_FRONTIER"
+                )
+
+    data = {
+        "format": FORMAT,
+        "config": config.to_meta(),
+        "adopt": adopt,
+        "run": new_run,
+        "follow": follow,
+        "keep_seen": keep_seen,
+        "worker": worker,
+        "info": [text for pair in (info or {}).items() for text in pair],
+        "ttl": int(ttl * 1e6),
+        "starting": bool(worker),
+    }
+    return Call.of(load("join"), meta_key(name, shard), data, decode)
+
+
+def leave(name: str, shard: int, run: str, worker: str, complete: bool) -> Call[tuple[int, bool]]:
+    """Give back what ``worker`` holds; -> (leases left, the run is now complete)."""
+    data = {"run": run, "worker": worker, "complete": complete}
+    return Call.of(
+        load("leave"), meta_key(name, shard), data, lambda reply: (reply[0], bool(reply[1]))
+    )
+
+
+def reap(
+    name: str, shard: int, run: str, max_deliveries: int, dead_max: int
+) -> Call[tuple[int, int, int]]:
+    """Reclaim from workers past their deadline; -> (reclaimed, dead, leases left)."""
+    data = {"run": run, "max_deliveries": max_deliveries, "dead_max": dead_max}
+    return Call.of(load("reap"), meta_key(name, shard), data, tuple)
+
+
+def totals(name: str, shard: int) -> Call[tuple[int, int, int]]:
+    """-> (created, finished, workers that may still add start requests)."""
+    return Call.of(load("totals"), meta_key(name, shard), {}, tuple)
+
+
+def status(name: str, shard: int) -> Call[dict[str, Any]]:
+    """-> ``status.lua``'s reply, {} if the shard is not there."""
+    return Call.of(load("status"), meta_key(name, shard), {}, unpack)
+
+
+def enqueue_item(
+    queue: int, entry: bytes, fingerprint: bytes | str | None, delay: int = 0
+) -> tuple[Any, ...]:
+    """One request as ``enqueue()`` of ``common.lua`` takes it; ``delay`` in ms."""
+    if isinstance(fingerprint, bytes):
+        return queue, raw_string(entry), raw_string(fingerprint), delay
+    return queue, raw_string(entry), fingerprint or False, delay
+
+
+def push(
+    name: str,
+    shard: int,
+    run: str,
+    backend: str,
+    queues: Sequence[tuple[str, str]],
+    enqueue: Sequence[tuple[Any, ...]],
+    seen: Sequence[Any],
+) -> Call[str]:
+    """-> one character per request: "1" new, "0" duplicate; "" if another run has begun."""
+
+    def decode(reply: Any) -> str:
+        answer = unpack(reply)
+        if answer["status"] == "corrupt":
+            raise FrontierCorrupt(f"key {answer['key']} is not of the type it must be")
+        return str(answer.get("outcome", ""))
+
+    data = {"run": run, "queues": queues, "enqueue": enqueue, "seen": seen}
+    return Call.of(load("push", backend), meta_key(name, shard), data, decode)
+
+
+def requeue(name: str, shard: int, ids: Sequence[str]) -> Call[int]:
+    """-> how many of at most 100 dead letters became requests again."""
+    return Call.of(
+        load("requeue"), meta_key(name, shard), {"ids": ids}, lambda reply: int(reply[0])
+    )
+
+
+def letters(name: str, shard: int, first: int, last: int) -> Call[list[bytes]]:
+    """-> dead letters of the given ranks, newest first: id, letter, id, letter…"""
+    return Call.of(load("letters"), meta_key(name, shard), {"first": first, "last": last}, list)
+
+
+def clear(name: str, shard: int, force: bool) -> Call[tuple[str, int]]:
+    """-> ("in_use", live workers), ("more", 0) or ("done", 0)."""
+    return Call.of(
+        load("clear"),
+        meta_key(name, shard),
+        {"force": force},
+        lambda reply: (reply[0].decode(), reply[1]),
+    )
+
+
+def sweep(name: str, shard: int, backend: str, everything: bool = False) -> Call[str | None]:
+    """-> the backend of the next dupefilter to delete; None when nothing is left."""
+    return Call.of(
+        load("sweep", backend),
+        meta_key(name, shard),
+        {"backend": backend, "all": everything},
+        lambda reply: reply.decode() if reply else None,
+    )

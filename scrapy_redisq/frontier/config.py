@@ -1,0 +1,67 @@
+"""What all workers of a run must agree on, kept in the frontier's ``meta`` hash."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, fields
+
+FORMAT = 1
+"""Version of the keys and entries in Redis; another one is refused."""
+
+PRIORITY_SLOT = "*"
+"""The one slot of all requests with ``REDISQ_SCHEDULING = "priority"``."""
+
+
+@dataclass(frozen=True)
+class FrontierConfig:
+    """Configuration of one run.
+
+    ``dupefilter`` is "bloom", "exact", or the import path of a foreign filter (then the frontier
+    itself only keeps start requests apart, exactly). ``backend`` is what keeps it in Redis:
+    "redisbloom", "bitmap" or "exact"; the worker that begins a run chooses it for all.
+    ``error_rate`` and ``capacity`` concern Bloom filters. ``spider`` may be "" for producers.
+    """
+
+    dupefilter: str = "bloom"
+    backend: str = "bitmap"
+    error_rate: float = 1e-6
+    capacity: int = 1_000_000
+    scheduling: str = "slot"
+    order: str = "fifo"
+    shards: int = 1
+    fingerprinter: str = "scrapy.utils.request.RequestFingerprinter"
+    spider: str = ""
+
+    def to_meta(self) -> dict[str, str]:
+        """As text, which is how ``meta`` keeps it and how two configurations are compared."""
+        return {field.name: str(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_meta(cls, meta: dict[str, str]) -> FrontierConfig:
+        known = {name: meta[name] for name in (field.name for field in fields(cls))}
+        return cls(
+            **{
+                **known,
+                "error_rate": float(known["error_rate"]),
+                "capacity": int(known["capacity"]),
+                "shards": int(known["shards"]),
+            }  # type: ignore[arg-type]
+        )
+
+
+def shard_of(slot: str, shards: int) -> int:
+    """The shard that keeps ``slot``: CRC-32 of its name, modulo the number of shards."""
+    return zlib.crc32(slot.encode()) % shards if shards > 1 else 0
+
+
+SETTING_OF = {
+    "dupefilter": "DUPEFILTER_CLASS",
+    "error_rate": "REDISQ_DUPEFILTER_ERROR_RATE",
+    "capacity": "REDISQ_DUPEFILTER_CAPACITY",
+    "scheduling": "REDISQ_SCHEDULING",
+    "order": "REDISQ_ORDER",
+    "shards": "REDISQ_SHARDS",
+    "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
+    "spider": "the spider",
+}
+"""The setting behind each field, for messages."""

@@ -1,0 +1,488 @@
+"""The frontier for everybody but workers: producers, people, the command line. Synchronous."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import Any
+
+import redis
+
+from scrapy_redisq.connection import Server, open_server
+from scrapy_redisq.errors import FrontierInUse, RedisqError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig, shard_of
+from scrapy_redisq.frontier.scripts import Call, execute, load, unpack
+from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.seeds import Seed, SeedReader
+from scrapy_redisq.settings import RedisqSettings, check_frontier_name
+
+PUSH_BATCH = 300
+"""Requests that one push script adds."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A request that failed for good. ``at`` in seconds since 1970, by the server's clock."""
+
+    id: str
+    reason: str
+    detail: str
+    slot: str
+    priority: int
+    worker: str
+    deliveries: int
+    at: float
+    entry: bytes = field(repr=False)
+
+
+@dataclass
+class Pushed:
+    """What became of pushed requests. ``errors``: (number counted from 1, what is wrong)."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    errors: list[tuple[int, str]] = field(default_factory=list)
+
+
+def new_id() -> str:
+    """An id for a run: 64 random bits in hex."""
+    return secrets.token_hex(8)
+
+
+class Frontier:
+    """All crawl state of one crawl, as seen from outside.
+
+    ::
+
+        with Frontier.from_url("redis://localhost", "books") as frontier:
+            frontier.push(["https://books.example/"])
+            print(frontier.status()["queued"])
+
+    Raises `ServerUnreachable`, and redis-py's errors if the server goes away later.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        config: FrontierConfig | None = None,
+        *,
+        seeds: SeedReader | None = None,
+        keep_seen: bool = False,
+        dead_max: int = 10_000,
+        owns_server: bool = False,
+    ) -> None:
+        self.name = check_frontier_name(name)
+        self.client: redis.Redis = server.client()
+        self._server = server
+        self._owns_server = owns_server
+        self._given = config
+        self._seeds = seeds or SeedReader()
+        self._keep_seen = keep_seen
+        self.dead_max = dead_max
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        name: str,
+        *,
+        config: FrontierConfig | None = None,
+        settings: RedisqSettings | None = None,
+        fingerprint: Callable[[Any], bytes] | None = None,
+    ) -> Frontier:
+        """Open the frontier ``name`` on the server at ``url``.
+
+        ``config`` is only used when something is pushed and there is no frontier yet; otherwise
+        the stored one holds. ``fingerprint`` is for crawls with a REQUEST_FINGERPRINTER_CLASS of
+        their own: their fingerprinter's method.
+        """
+        settings = settings or RedisqSettings.read({})
+        server = open_server(
+            url,
+            project_dir=None,
+            binary=settings.server,
+            connect_timeout=settings.connect_timeout,
+            socket_timeout=settings.socket_timeout,
+        )
+        try:
+            server.wait()
+            seeds = SeedReader(fingerprint=fingerprint, max_bytes=settings.max_entry_bytes)
+            return cls(
+                server,
+                name,
+                config,
+                seeds=seeds,
+                keep_seen=settings.keep_seen,
+                dead_max=settings.dead_max,
+                owns_server=True,
+            )
+        except BaseException:
+            server.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection, and leave the embedded server if this opened it."""
+        self.client.close()
+        if self._owns_server:
+            self._server.close()
+
+    def __enter__(self) -> Frontier:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Call[Any]) -> Any:
+        return execute(self.client, call)
+
+    # Configuration
+
+    def config(self) -> FrontierConfig | None:
+        """The configuration that the frontier was begun with; None if there is none."""
+        meta = self._meta(self._run(calls.status(self.name, 0)))
+        return self.config_of(meta) if meta else None
+
+    @staticmethod
+    def _meta(status: Mapping[str, Any]) -> dict[str, str]:
+        return _pairs(status.get("meta", []))
+
+    def _begin(self) -> tuple[calls.Joined, SeenFilter]:
+        """Join as a producer: begin a run if there is none to add to, and take its configuration."""
+        config = self._given or FrontierConfig()
+        if config.dupefilter == "bloom":
+            config = replace(config, backend="redisbloom" if probe(self.client) else "bitmap")
+        else:
+            config = replace(config, backend="exact")
+        joined: calls.Joined | None = None
+        for attempt in (1, 2):
+            try:
+                joined = self._run(
+                    calls.join(
+                        self.name,
+                        0,
+                        config,
+                        new_run=new_id(),
+                        adopt=True,
+                        keep_seen=self._keep_seen,
+                    )
+                )
+                break
+            except calls.ResetInterrupted:
+                if attempt == 2:
+                    raise
+                self._clear(force=False)
+        assert joined is not None
+        for shard in range(1, joined.config.shards):
+            self._run(
+                calls.join(
+                    self.name,
+                    shard,
+                    joined.config,
+                    new_run=joined.run,
+                    adopt=True,
+                    follow=True,
+                    keep_seen=self._keep_seen,
+                )
+            )
+        self._seeds.check_fingerprinter(joined.config.fingerprinter)
+        return joined, seen_filter(joined.config)
+
+    # Pushing
+
+    def push(self, requests_or_urls: Iterable[Any]) -> Pushed:
+        """Add requests: URLs, mappings of fields (url, method, headers, body, cookies, meta,
+        cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
+
+        On a complete run this begins a new one. What is wrong with single requests is reported
+        in the result's ``errors`` and does not stop the others.
+        """
+        result = Pushed()
+        joined: calls.Joined | None = None
+        numbered = enumerate(requests_or_urls, start=1)
+        while chunk := list(itertools.islice(numbered, PUSH_BATCH)):
+            seeds = []
+            for number, item in chunk:
+                try:
+                    seeds.append(self._seeds.read(item))
+                except (RedisqError, ValueError, TypeError) as error:
+                    result.errors.append((number, str(error)))
+            if not seeds:
+                continue
+            if joined is None:
+                joined, seen = self._begin()
+            joined, seen = self._push_batch(seeds, joined, seen, result)
+        return result
+
+    def _push_batch(
+        self, seeds: list[Seed], joined: calls.Joined, seen: SeenFilter, result: Pushed
+    ) -> tuple[calls.Joined, SeenFilter]:
+        by_shard: dict[int, list[Seed]] = {}
+        for seed in seeds:
+            shard = shard_of(self._slot(seed, joined), joined.config.shards)
+            by_shard.setdefault(shard, []).append(seed)
+        for shard, part in by_shard.items():
+            outcome = ""
+            while not outcome:
+                queues: dict[tuple[str, int], int] = {}
+                items = []
+                for seed in part:
+                    queue = (self._slot(seed, joined), seed.priority)
+                    number = queues.setdefault(queue, len(queues) + 1)
+                    fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
+                    items.append(calls.enqueue_item(number, seed.entry, fingerprint))
+                outcome = self._run(
+                    calls.push(
+                        self.name,
+                        shard,
+                        joined.run,
+                        joined.config.backend,
+                        [(slot, str(priority)) for slot, priority in queues],
+                        items,
+                        seen.parameters(),
+                    )
+                )
+                if not outcome:  # the run ended meanwhile and another has begun
+                    joined, seen = self._begin()
+            result.accepted += outcome.count("1")
+            result.duplicates += outcome.count("0")
+        return joined, seen
+
+    @staticmethod
+    def _slot(seed: Seed, joined: calls.Joined) -> str:
+        return PRIORITY_SLOT if joined.config.scheduling == "priority" else seed.slot
+
+    # Looking
+
+    def status(self) -> dict[str, Any]:
+        """Where the crawl stands, as plain values (the fields of ``status --json``).
+
+        ``state`` is "absent", "running" (workers are alive), "stopped" (unfinished, nobody
+        works on it) or "complete". ``since`` is a UTC time, ``seen_ago`` in seconds.
+        """
+        first = self._run(calls.status(self.name, 0))
+        meta = self._meta(first)
+        if not meta:
+            return _absent(self.name)
+        config = self.config_of(meta)
+        shards = [first] + [
+            self._run(calls.status(self.name, shard)) for shard in range(1, config.shards)
+        ]
+        counts: dict[str, int] = {}
+        for shard_status in shards:
+            for name, value in _pairs(shard_status.get("counts", [])).items():
+                counts[name] = counts.get(name, 0) + int(value)
+        delayed = sum(int(shard_status.get("delayed", 0)) for shard_status in shards)
+        workers = _workers(shards)
+        alive = any(worker["alive"] for worker in workers)
+        state = meta["state"]
+        if state == "open":
+            state = "running" if alive else "stopped"
+        created, finished = counts.get("created", 0), counts.get("finished", 0)
+        leased = counts.get("leased", 0)
+        seen = self._seen_status(config, meta)
+        return {
+            "frontier": self.name,
+            "run": meta["run"],
+            "state": state,
+            "began": _utc(int(meta["began"])),
+            "created": created,
+            "finished": finished,
+            "done": finished - counts.get("dead", 0),
+            "queued": created - finished - leased - delayed,
+            "delayed": delayed,
+            "leased": leased,
+            "dead": counts.get("dead", 0),
+            "duplicates": counts.get("duplicates", 0),
+            "claimed": counts.get("claimed", 0),
+            "released": counts.get("released", 0),
+            "reclaimed": counts.get("reclaimed", 0),
+            "stale": counts.get("stale", 0),
+            "seen": seen.count,
+            "dupefilter": {
+                "kind": config.dupefilter,
+                "backend": config.backend,
+                "error_rate": 0.0 if config.backend == "exact" else config.error_rate,
+                "capacity": seen.capacity,
+                "fill": seen.fill,
+                "expected_loss": seen.expected_loss,
+            },
+            "scheduling": config.scheduling,
+            "order": config.order,
+            "shards": config.shards,
+            "spider": config.spider,
+            "workers": workers,
+        }
+
+    @staticmethod
+    def config_of(meta: Mapping[str, str]) -> FrontierConfig:
+        """The configuration in a ``meta`` hash."""
+        return FrontierConfig.from_meta(
+            {
+                name.removeprefix("config:"): value
+                for name, value in meta.items()
+                if name.startswith("config:")
+            }
+        )
+
+    def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
+        seen = seen_filter(config)
+        script = load("seen_status", config.backend)
+        data = {"generation": meta["generation"], "seen": seen.parameters()}
+        parts: list[SeenStatus] = [
+            self._run(
+                Call.of(script, calls.meta_key(self.name, shard), data, SeenStatus.from_reply)
+            )
+            for shard in range(config.shards)
+        ]
+        return SeenStatus.total(parts)
+
+    # Dead letters
+
+    def dead(self, limit: int | None = None) -> Iterator[DeadLetter]:
+        """Dead letters, newest first within each shard; at most ``limit``."""
+        config = self.config()
+        letters = itertools.chain.from_iterable(
+            self._dead_of(shard) for shard in range(config.shards if config else 0)
+        )
+        return itertools.islice(letters, limit)
+
+    def _dead_of(self, shard: int) -> Iterator[DeadLetter]:
+        for first in itertools.count(0, 100):
+            reply = self._run(calls.letters(self.name, shard, first, first + 99))
+            for i in range(0, len(reply), 2):
+                yield _letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
+            if len(reply) < 200:
+                return
+
+    def requeue(self, ids: Iterable[str] | None = None, *, reason: str | None = None) -> int:
+        """Put dead letters back to the front of their queues, past the dupefilter.
+
+        All of them without ``ids``; only those with ``reason`` if given. -> how many.
+        """
+        if ids is None:
+            ids = [letter.id for letter in self.dead() if reason in (None, letter.reason)]
+        by_shard: dict[int, list[str]] = {}
+        for letter_id in ids:
+            shard, _, number = letter_id.partition("-")
+            if not (shard.isdigit() and number.isdigit()):
+                raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
+            by_shard.setdefault(int(shard), []).append(number)
+        requeued = 0
+        for shard_number, numbers in by_shard.items():
+            # Oldest last: each goes to the front, so the oldest is claimed first.
+            numbers.sort(key=int, reverse=True)
+            for start in range(0, len(numbers), 100):
+                part = numbers[start : start + 100]
+                requeued += self._run(calls.requeue(self.name, shard_number, part))
+        return requeued
+
+    # Resetting
+
+    def reset(self, *, force: bool = False) -> None:
+        """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced."""
+        config = self.config()
+        if config is None:
+            return
+        self._clear(force)
+        for shard in range(config.shards):
+            backend: str | None = config.backend
+            while backend:
+                backend = self._run(calls.sweep(self.name, shard, backend, everything=True))
+
+    def _clear(self, force: bool) -> None:
+        config = self.config()
+        for shard in range(config.shards if config else 1):
+            status = "more"
+            while status == "more":
+                status, alive = self._run(calls.clear(self.name, shard, force))
+            if status == "in_use":
+                raise FrontierInUse(
+                    f"frontier {self.name!r} has {alive} live workers: stop them first"
+                )
+
+
+def _pairs(flat: Iterable[Any]) -> dict[str, str]:
+    items = iter(flat)
+    return {name: value for name, value in zip(items, items, strict=True)}
+
+
+def _utc(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
+
+
+def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    workers: dict[str, dict[str, Any]] = {}
+    for status in shards:
+        now = status.get("now", 0)
+        for worker_id, deadline, leased, flat in status.get("workers", []):
+            info = _pairs(flat)
+            heartbeat = deadline - int(info.get("ttl", 0))
+            worker = workers.setdefault(
+                worker_id,
+                {
+                    "id": worker_id,
+                    "host": info.get("host", ""),
+                    "pid": int(info.get("pid", 0)),
+                    "spider": info.get("spider", ""),
+                    "leased": 0,
+                    "pages": int(info.get("pages", 0)),
+                    "items": int(info.get("items", 0)),
+                    "since": _utc(int(info.get("since", 0))),
+                    "seen_ago": 0.0,
+                    "alive": deadline >= now and "fenced" not in info,
+                },
+            )
+            worker["leased"] += leased
+            worker["seen_ago"] = round(max(0.0, (now - heartbeat) / 1e6), 3)
+    return list(workers.values())
+
+
+def _letter(letter_id: str, value: bytes) -> DeadLetter:
+    (length,) = struct.unpack_from(">I", value)
+    header = unpack(value[4 : 4 + length])
+    entry = value[4 + length :]
+    return DeadLetter(
+        id=letter_id,
+        reason=header["reason"],
+        detail=header["detail"],
+        slot=header["slot"],
+        priority=int(header["priority"]),
+        worker=header["worker"],
+        deliveries=header["deliveries"],
+        at=int(header["at"]) / 1e6,
+        entry=entry[1:],
+    )
+
+
+def _absent(name: str) -> dict[str, Any]:
+    """The status of a frontier that is not there: every field, with nothing in it."""
+    numbers = dict.fromkeys(
+        "created finished done queued delayed leased dead duplicates claimed released reclaimed "
+        "stale seen".split(),
+        0,
+    )
+    return {
+        "frontier": name,
+        "run": None,
+        "state": "absent",
+        "began": None,
+        **numbers,
+        "dupefilter": None,
+        "scheduling": None,
+        "order": None,
+        "shards": 0,
+        "spider": "",
+        "workers": [],
+    }

@@ -1,0 +1,29 @@
+-- Empties a frontier without workers, in bounded steps, and leaves it as a complete run.
+--
+-- Input    force (although workers are alive)
+-- Reply    {status, left}: "in_use" with the number of live workers, "more" to be called again,
+--          "done"
+-- Cost     at most 100 slots or 100 workers a call, and what their entries cost to free
+-- Retry    safe; interrupted, the state "resetting" makes the next one who joins carry on
+
+if redis.call('EXISTS', META) == 0 then return {'done', 0} end
+if not input.force and live_workers() > 0 then return {'in_use', live_workers()} end
+redis.call('HSET', META, 'state', 'resetting')
+
+local slots = redis.call('ZRANGE', READY, 0, 99)
+for _, slot in ipairs(slots) do
+  for _, priority in ipairs(redis.call('ZRANGE', levels_of(slot), 0, -1)) do
+    redis.call('UNLINK', queue_of(slot, priority))
+  end
+  redis.call('DEL', levels_of(slot))
+  redis.call('ZREM', READY, slot)
+end
+local workers = redis.call('ZRANGE', WORKERS, 0, 99)
+for _, worker in ipairs(workers) do
+  redis.call('UNLINK', leases_of(worker), worker_key(worker))
+  redis.call('ZREM', WORKERS, worker)
+end
+if #slots > 0 or #workers > 0 then return {'more', #slots + #workers} end
+redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS)
+redis.call('HSET', META, 'state', 'complete')
+return {'done', 0}

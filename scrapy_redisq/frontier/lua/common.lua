@@ -1,0 +1,231 @@
+-- What all scripts share: the keys of a shard, records, and moving entries between places.
+--
+-- KEYS[1]  the shard's meta key, redisq:{NAME:k}:meta; all other names derive from it, so they
+--          share its hash tag and one shard is one Redis Cluster slot
+-- ARGV[1]  one msgpack map, called `input` everywhere
+--
+-- An ENTRY is one byte, how often a worker died with it, followed by the serialised request,
+-- which no script looks into. A RECORD is an entry with where it came from:
+-- "PRIORITY:LENGTH-OF-SLOT:SLOT" .. ENTRY
+--
+--   meta            hash    format, run, state, seeded, generation, and the shared configuration
+--   ready           zset    slot -> when it may be claimed next (microseconds)
+--   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
+--   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
+--   delayed         zset    "ID:" .. record -> when it is due (microseconds)
+--   leases:WORKER   hash    lease id -> record
+--   workers         zset    worker -> its deadline (microseconds)
+--   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
+--                           fenced, pages, items
+--   busy            hash    slot -> leases out
+--   counts          hash    created, finished, dead, duplicates, claimed, leased, released,
+--                           reclaimed, stale, starting, waiting, and the last number given to
+--                           a dead letter (letters) and to a delayed entry (delays)
+--   dead            zset    id of a dead letter -> when it died (microseconds)
+--   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
+--   reaped          string  exists for a second after a reap; the only key that expires
+--   seen:N...               the dupefilter of generation N
+--   trash           list    "BACKEND N" for each dupefilter that waits to be deleted
+--
+-- finished = done + dead, and queued + delayed + leased + finished = created, always.
+
+local PREFIX = string.sub(KEYS[1], 1, -5)
+local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
+local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
+local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
+local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
+local WAKE_CHANNEL = PREFIX .. 'wake'
+
+-- Redis allows about 8,000 values to unpack; a few hundred keep the C stack small.
+local CHUNK = 200
+
+local input = cmsgpack.unpack(ARGV[1])
+
+local time = redis.call('TIME')
+local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
+local function integer(number) return string.format('%.0f', number) end
+
+local function leases_of(worker) return PREFIX .. 'leases:' .. worker end
+local function worker_key(worker) return PREFIX .. 'worker:' .. worker end
+local function levels_of(slot) return PREFIX .. 'levels:' .. slot end
+local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':' .. priority end
+local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
+
+-- Calls f(first, last) for the chunks of 1..n.
+local function in_chunks(n, f)
+  for first = 1, n, CHUNK do f(first, math.min(first + CHUNK - 1, n)) end
+end
+
+-- Changes to `counts` gather here and are written once, by flush_counts().
+local delta = {}
+local function count(name, by) delta[name] = (delta[name] or 0) + by end
+local function flush_counts()
+  for name, by in pairs(delta) do
+    if by ~= 0 then redis.call('HINCRBY', COUNTS, name, by) end
+  end
+  delta = {}
+end
+
+local function record_of(slot, priority, entry)
+  return priority .. ':' .. #slot .. ':' .. slot .. entry
+end
+
+-- -> slot, priority (as text), entry
+local function parse_record(record)
+  local _, after, priority, length = string.find(record, '^(%-?%d+):(%d+):')
+  length = tonumber(length)
+  return string.sub(record, after + 1, after + length), priority,
+    string.sub(record, after + length + 1)
+end
+
+local function deliveries_of(entry) return string.byte(entry, 1) end
+local function with_deliveries(entry, n)
+  return string.char(math.min(n, 255)) .. string.sub(entry, 2)
+end
+
+-- Puts entries into one queue: in the run's order, or at the front, first entry first.
+local added = 0
+local function put(slot, priority, entries, order, at_front)
+  local queue, n = queue_of(slot, priority), #entries
+  local left = at_front or order == 'lifo'
+  local length
+  if at_front then
+    local reversed = {}
+    for i = 1, n do reversed[i] = entries[n + 1 - i] end
+    entries = reversed
+  end
+  in_chunks(n, function(first, last)
+    length = redis.call(left and 'LPUSH' or 'RPUSH', queue, unpack(entries, first, last))
+  end)
+  if length == n then -- the queue was empty, so its level and perhaps its slot are new
+    redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
+    redis.call('ZADD', READY, 'NX', NOW, slot)
+  end
+  added = added + n
+end
+
+-- Puts records back to the front of their queues, keeping their order.
+local function put_back(records)
+  local groups, order = {}, {}
+  for _, record in ipairs(records) do
+    local slot, priority, entry = parse_record(record)
+    local queue = queue_of(slot, priority)
+    if not groups[queue] then
+      groups[queue] = {slot = slot, priority = priority, entries = {}}
+      order[#order + 1] = queue
+    end
+    table.insert(groups[queue].entries, entry)
+  end
+  for _, queue in ipairs(order) do
+    local group = groups[queue]
+    put(group.slot, group.priority, group.entries, nil, true)
+  end
+end
+
+-- Slots without leases leave no field behind.
+local function free(slot, n)
+  if redis.call('HINCRBY', BUSY, slot, -n) <= 0 then redis.call('HDEL', BUSY, slot) end
+end
+
+-- Keeps a dead letter and drops the oldest past `most`; `letter` has reason, detail, worker.
+local function bury(slot, priority, entry, letter, most)
+  count('dead', 1)
+  local id = integer(redis.call('HINCRBY', COUNTS, 'letters', 1))
+  if most == 0 then return end
+  local header = cmsgpack.pack({slot = slot, priority = priority, reason = letter.reason,
+    detail = letter.detail or '', worker = letter.worker or '', at = integer(NOW),
+    deliveries = deliveries_of(entry)})
+  redis.call('HSET', LETTERS, id, struct.pack('>I4', #header) .. header .. entry)
+  redis.call('ZADD', DEAD, NOW, id)
+  if redis.call('ZCARD', DEAD) > most then
+    local oldest = redis.call('ZRANGE', DEAD, 0, 0)[1]
+    redis.call('ZREM', DEAD, oldest)
+    redis.call('HDEL', LETTERS, oldest)
+  end
+end
+
+-- A worker's flag ('starting': it may still add start requests; 'waiting': it found nothing to
+-- claim) is a field of the worker and a sum over the workers in counts.
+local function set_flag(worker, name, was, is)
+  if was ~= is then
+    redis.call('HSET', worker_key(worker), name, is and 1 or 0)
+    count(name, is and 1 or -1)
+  end
+end
+
+local function remove_worker(worker)
+  local flags = redis.call('HMGET', worker_key(worker), 'starting', 'waiting')
+  if flags[1] == '1' then count('starting', -1) end
+  if flags[2] == '1' then count('waiting', -1) end
+  redis.call('ZREM', WORKERS, worker)
+  redis.call('DEL', worker_key(worker))
+end
+
+local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') end
+
+-- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
+-- publish gets no error for it: the others find the work by asking.
+local function wake()
+  if tonumber(redis.call('HGET', COUNTS, 'waiting') or 0) > 0 then
+    redis.pcall('PUBLISH', WAKE_CHANNEL, '')
+  end
+end
+
+-- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
+-- entry, fingerprint or false, delay in ms}...}. -> a string of one character each: '1' it was
+-- new, '0' a duplicate.
+local function enqueue(seen_add, generation, order)
+  local fingerprints = {}
+  for _, item in ipairs(input.enqueue) do
+    if item[3] then fingerprints[#fingerprints + 1] = item[3] end
+  end
+  local new = #fingerprints > 0
+    and seen_add(seen_base(generation), input.seen, fingerprints) or {}
+  local outcome, entries, next_fingerprint, created = {}, {}, 1, 0
+  for i, item in ipairs(input.enqueue) do
+    local is_new = true
+    if item[3] then
+      is_new = new[next_fingerprint] == 1
+      next_fingerprint = next_fingerprint + 1
+    end
+    outcome[i] = is_new and '1' or '0'
+    if is_new then
+      created = created + 1
+      local entry = '\0' .. item[2]
+      if item[4] > 0 then
+        local queue = input.queues[item[1]]
+        local id = integer(redis.call('HINCRBY', COUNTS, 'delays', 1))
+        redis.call('ZADD', DELAYED, NOW + item[4] * 1000,
+          id .. ':' .. record_of(queue[1], queue[2], entry))
+        added = added + 1
+      else
+        local group = entries[item[1]]
+        if not group then
+          group = {}
+          entries[item[1]] = group
+        end
+        group[#group + 1] = entry
+      end
+    end
+  end
+  for number, queue in ipairs(input.queues) do
+    if entries[number] then put(queue[1], queue[2], entries[number], order) end
+  end
+  count('created', created)
+  count('duplicates', #input.enqueue - created)
+  return table.concat(outcome)
+end
+
+-- The first queue of input.queues that a foreign key stands in the place of, else nil. Checked
+-- before the first write, because a script that fails half-way is not rolled back.
+local function foreign_queue()
+  for _, queue in ipairs(input.queues) do
+    local key = queue_of(queue[1], queue[2])
+    local kind = redis.call('TYPE', key).ok
+    if kind ~= 'list' and kind ~= 'none' then return key end
+    key = levels_of(queue[1])
+    kind = redis.call('TYPE', key).ok
+    if kind ~= 'zset' and kind ~= 'none' then return key end
+  end
+end

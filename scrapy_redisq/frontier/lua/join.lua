@@ -1,0 +1,117 @@
+-- Begins or resumes a run, and registers a worker in it.
+--
+-- Input    format (a number), config {name = text}, adopt (take the stored config as it is),
+--          run (the id of the run to begin, if one must be), follow (the shard belongs to that
+--          run already begun on shard 0), keep_seen, backend (of config), worker ('' for none:
+--          a producer), info {field, value...} of the worker, ttl (us), starting
+-- Reply    msgpack map with `status`:
+--            ok         with run, began (a new run), config, generation, trash (dupefilters
+--                       that wait to be deleted)
+--            format     the frontier has another format (`format`)
+--            differs    `differences` {name = {stored, given}}
+--            resetting  a reset was interrupted and must be carried through first
+--            foreign    `key` is not of the type it must be
+-- Cost     O(1)
+-- Retry    safe: a worker's id is its own, and a begun run is resumed
+
+local function reply(status, fields)
+  local answer = fields or {}
+  answer.status = status
+  return cmsgpack.pack(answer)
+end
+
+for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
+    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [LETTERS] = 'hash',
+    [REAPED] = 'string', [TRASH] = 'list'}) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
+end
+
+local meta, fields = {}, redis.call('HGETALL', META)
+for i = 1, #fields, 2 do meta[fields[i]] = fields[i + 1] end
+
+if meta.format and tonumber(meta.format) ~= input.format then
+  return reply('format', {format = tonumber(meta.format)})
+end
+if meta.state == 'resetting' then return reply('resetting') end
+
+local function counted(name) return tonumber(redis.call('HGET', COUNTS, name) or 0) end
+
+-- A run whose last worker was killed after the last page is as complete as one that was closed.
+local complete = meta.state == 'complete'
+  or (meta.state == 'open' and meta.seeded == '1' and counted('created') == counted('finished')
+      and live_workers() == 0)
+local begin
+if input.follow then
+  begin = meta.run ~= input.run
+else
+  begin = not meta.run or complete
+end
+
+if not input.adopt then
+  local differences, differ = {}, false
+  for name, given in pairs(input.config) do
+    local stored = meta['config:' .. name]
+    -- The backend is what the run was begun with; a producer may have begun it without knowing
+    -- the spider.
+    local free_to_differ = name == 'backend'
+      or (name == 'spider' and (stored == '' or given == ''))
+    if stored and stored ~= given and not free_to_differ then
+      differences[name] = {stored, given}
+      differ = true
+    end
+  end
+  if differ and not (begin and not input.keep_seen) then
+    return reply('differs', {differences = differences})
+  end
+end
+
+if begin then
+  local generation = tonumber(meta.generation or 0)
+  if input.keep_seen and generation > 0 then
+    input.config.backend = meta['config:backend']
+  else
+    if generation > 0 then
+      redis.call('RPUSH', TRASH, meta['config:backend'] .. ' ' .. integer(generation))
+    end
+    generation = generation + 1
+  end
+  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
+    redis.call('DEL', worker_key(worker), leases_of(worker))
+  end
+  redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
+  redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
+    'generation', integer(generation), 'began', integer(NOW))
+  if input.adopt then
+    for name, value in pairs(meta) do
+      if string.sub(name, 1, 7) == 'config:' then redis.call('HSET', META, name, value) end
+    end
+  end
+end
+if begin or not input.adopt then
+  for name, value in pairs(input.config) do
+    if (begin and not (input.adopt and meta['config:' .. name]))
+        or (name == 'spider' and value ~= '') then
+      redis.call('HSET', META, 'config:' .. name, value)
+    end
+  end
+  redis.call('HSET', META, 'order', redis.call('HGET', META, 'config:order'))
+end
+
+if input.worker ~= '' then
+  redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
+  redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
+    'since', integer(NOW), unpack(input.info))
+  set_flag(input.worker, 'starting', false, input.starting)
+  flush_counts()
+end
+
+local config = {}
+fields = redis.call('HGETALL', META)
+for i = 1, #fields, 2 do
+  local name = string.match(fields[i], '^config:(.*)$')
+  if name then config[name] = fields[i + 1] end
+end
+return reply('ok', {run = redis.call('HGET', META, 'run'), began = begin, config = config,
+  generation = tonumber(redis.call('HGET', META, 'generation')),
+  trash = redis.call('LLEN', TRASH)})

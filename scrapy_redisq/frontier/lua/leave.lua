@@ -1,0 +1,38 @@
+-- A worker leaves: what it still holds goes back, without penalty, to the front.
+--
+-- Input    worker, run, complete (with several shards: the sums agree on all of them)
+-- Reply    {leases left, 1 if the run is now complete}; to be called again while leases are left
+-- Cost     at most 100 leases a call
+-- Retry    safe
+
+if redis.call('HGET', META, 'run') ~= input.run then return {0, 0} end
+local key = leases_of(input.worker)
+local ids = {}
+for _, id in ipairs(redis.call('HKEYS', key)) do
+  if #ids < 100 then ids[#ids + 1] = id end
+end
+if #ids > 0 then
+  table.sort(ids, function(a, b) return tonumber(string.match(a, '^%d+'))
+    < tonumber(string.match(b, '^%d+')) end)
+  local records = redis.call('HMGET', key, unpack(ids))
+  redis.call('HDEL', key, unpack(ids))
+  for _, record in ipairs(records) do free(parse_record(record), 1) end
+  put_back(records)
+  count('released', #ids)
+  count('leased', -#ids)
+end
+local left = redis.call('HLEN', key)
+local complete = false
+if left == 0 then
+  remove_worker(input.worker)
+  flush_counts()
+  local counts = redis.call('HMGET', COUNTS, 'created', 'finished', 'starting')
+  complete = input.complete and live_workers() == 0
+    and redis.call('HGET', META, 'seeded') == '1'
+    and tonumber(counts[1] or 0) == tonumber(counts[2] or 0)
+    and tonumber(counts[3] or 0) == 0
+  if complete then redis.call('HSET', META, 'state', 'complete', 'ended', integer(NOW)) end
+end
+flush_counts()
+if added > 0 then wake() end
+return {left, complete and 1 or 0}

@@ -1,0 +1,16 @@
+-- A consistent picture of a shard, for people.
+--
+-- Input    (none)
+-- Reply    msgpack map: meta, counts, delayed, workers {{id, deadline, leased, {field, value...}}},
+--          now; {} if there is no frontier
+-- Cost     O(workers); reads only
+
+local meta = redis.call('HGETALL', META)
+if #meta == 0 then return cmsgpack.pack({}) end
+local workers, members = {}, redis.call('ZRANGE', WORKERS, 0, 999, 'WITHSCORES')
+for i = 1, #members, 2 do
+  workers[#workers + 1] = {members[i], tonumber(members[i + 1]),
+    redis.call('HLEN', leases_of(members[i])), redis.call('HGETALL', worker_key(members[i]))}
+end
+return cmsgpack.pack({meta = meta, counts = redis.call('HGETALL', COUNTS),
+  delayed = redis.call('ZCARD', DELAYED), workers = workers, now = NOW})

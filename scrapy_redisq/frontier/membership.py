@@ -1,0 +1,319 @@
+"""One worker in one shard: what waits to be sent, what it holds, what has been acknowledged.
+
+No network and no clock: `Membership.call` makes the next exchange, `Membership.received` takes
+its reply in. Whoever drives it sends the one and hands in the other; if the reply was lost, it
+calls again and the same exchange is sent again, under the same number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.scripts import Call, load, unpack
+
+MAX_OPERATIONS = 300
+"""Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
+
+MAX_CLAIMS = 100
+"""Entries claimed by one exchange."""
+
+MAX_BYTES = 4_000_000
+"""Size of the entries in one exchange; one larger entry still goes alone."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """An entry that this worker holds. ``deliveries``: how many workers died with it before."""
+
+    id: str
+    slot: str
+    priority: int
+    deliveries: int
+    entry: bytes
+
+
+@dataclass(frozen=True)
+class Enqueue:
+    """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
+
+    ``delay`` in ms. ``page`` is the lease whose page asked for it, None if that is not known.
+    ``tag`` is handed back with the outcome.
+    """
+
+    slot: str
+    priority: int
+    entry: bytes
+    fingerprint: bytes | str | None
+    delay: int = 0
+    page: str | None = None
+    tag: Hashable = None
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of a lease: "done", "released", "dead" (reason, detail) or "delayed" (delay in ms)."""
+
+    lease: str
+    outcome: str
+    reason: str = ""
+    detail: str = ""
+    delay: int = 0
+
+
+@dataclass
+class Reply:
+    """What one exchange brought. ``status`` as documented in ``exchange.lua``."""
+
+    status: str
+    accepted: list[Enqueue] = field(default_factory=list)
+    duplicates: list[Enqueue] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    complete: bool = False
+    created: int = 0
+    finished: int = 0
+    starting: int = 0
+    overdue: bool = False
+    next_due: int | None = None
+    """Milliseconds until something that waits is due; None if nothing waits."""
+
+
+@dataclass
+class _Batch:
+    """What an exchange carries; kept until it is acknowledged, because it may be sent again."""
+
+    operations: list[Enqueue | Finish]
+    local_duplicates: int
+    data: dict[str, Any]
+
+
+class Membership:
+    """One worker's part in one shard's run.
+
+    ``outbox`` keeps enqueues and finishes in the order in which they happened: a page's requests
+    stand before the page's end, so no prefix of what is sent ends a page without its requests.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shard: int,
+        joined: calls.Joined,
+        worker: str,
+        *,
+        ttl: float,
+        dead_max: int,
+        seen: Sequence[Any],
+    ) -> None:
+        self.name = name
+        self.shard = shard
+        self.run = joined.run
+        self.worker = worker
+        self.outbox: deque[Enqueue | Finish] = deque()
+        self.local_duplicates = 0
+        self.enqueued = 0
+        """Requests taken in so far, and of those the ones that Redis has acknowledged."""
+        self.acknowledged = 0
+        self.held: dict[str, Lease] = {}
+        self.full = False
+        """Redis is at maxmemory: enqueues stay here until it takes them again."""
+        self._script = load("exchange", joined.config.backend)
+        self._key = calls.meta_key(name, shard)
+        self._ttl = int(ttl * 1e6)
+        self._dead_max = dead_max
+        self._seen = seen
+        self._acked = 0
+        self._in_flight: _Batch | None = None
+
+    def __len__(self) -> int:
+        """Operations that Redis has not acknowledged."""
+        flying = len(self._in_flight.operations) if self._in_flight else 0
+        return len(self.outbox) + flying
+
+    def add(self, operation: Enqueue | Finish) -> None:
+        """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
+        self.outbox.append(operation)
+        if isinstance(operation, Enqueue):
+            self.enqueued += 1
+
+    def rejoined(self, joined: calls.Joined, worker: str) -> list[Finish]:
+        """Go on as a new worker after the old one was reaped or its history lost.
+
+        Leases are forgotten: others have them or will. What was not acknowledged is sent again
+        without the finishes, which are returned: they end leases that are no longer held.
+        """
+        flying = self._in_flight.operations if self._in_flight else []
+        if self._in_flight:
+            self.local_duplicates += self._in_flight.local_duplicates
+        operations = [*flying, *self.outbox]
+        self.outbox = deque(op for op in operations if isinstance(op, Enqueue))
+        self.run, self.worker = joined.run, worker
+        self._acked, self._in_flight = 0, None
+        self.held.clear()
+        return [op for op in operations if isinstance(op, Finish)]
+
+    def call(
+        self,
+        *,
+        want: int = 0,
+        slot_limit: int = MAX_CLAIMS,
+        room: Mapping[str, int] | None = None,
+        starting: bool = False,
+        seeded: bool = True,
+        pages: int = 0,
+        items: int = 0,
+    ) -> Call[Reply]:
+        """The next exchange, or the last one again if its reply never came.
+
+        ``want`` entries are claimed at most, of one slot at most ``slot_limit`` or ``room[slot]``.
+        ``starting``: this worker may still add start requests; when it no longer does, ``seeded``
+        says that they were all added. ``pages`` and ``items`` are totals, for people.
+        """
+        if self._in_flight is None:
+            operations = self._take_operations()
+            self._in_flight = _Batch(
+                operations, self.local_duplicates, self._operations_data(operations)
+            )
+            self.local_duplicates = 0
+        data = {
+            "worker": self.worker,
+            "run": self.run,
+            "acked": self._acked,
+            "ttl": self._ttl,
+            "dead_max": self._dead_max,
+            "seen": self._seen,
+            "want": min(want, MAX_CLAIMS),
+            "slot_limit": slot_limit,
+            "room": room or {},
+            "starting": starting,
+            "seeded": seeded,
+            "pages": pages,
+            "items": items,
+            "duplicates": self._in_flight.local_duplicates,
+            **self._in_flight.data,
+        }
+        return Call.of(self._script, self._key, data, self._decode)
+
+    def _take_operations(self) -> list[Enqueue | Finish]:
+        if self.full:
+            return self._take_past_enqueues()
+        taken: list[Enqueue | Finish] = []
+        size = 0
+        while self.outbox and len(taken) < MAX_OPERATIONS:
+            operation = self.outbox[0]
+            if isinstance(operation, Enqueue):
+                size += len(operation.entry)
+                if taken and size > MAX_BYTES:
+                    break
+            taken.append(self.outbox.popleft())
+        return taken
+
+    def _take_past_enqueues(self) -> list[Enqueue | Finish]:
+        """Finishes of pages none of whose requests wait here, so that a full Redis can drain."""
+        waiting: set[str] = set()
+        taken: list[Enqueue | Finish] = []
+        for operation in self.outbox:
+            if isinstance(operation, Enqueue):
+                if operation.page is None:
+                    break  # any later page may have asked for it
+                waiting.add(operation.page)
+            elif operation.lease not in waiting and len(taken) < MAX_OPERATIONS:
+                taken.append(operation)
+        out = set(map(id, taken))
+        self.outbox = deque(operation for operation in self.outbox if id(operation) not in out)
+        return taken
+
+    @staticmethod
+    def _operations_data(operations: Iterable[Enqueue | Finish]) -> dict[str, Any]:
+        queues: dict[tuple[str, int], int] = {}
+        data: dict[str, Any] = {
+            "enqueue": [],
+            "done": [],
+            "released": [],
+            "dead": [],
+            "delayed": [],
+        }
+        for operation in operations:
+            if isinstance(operation, Enqueue):
+                queue = (operation.slot, operation.priority)
+                number = queues.setdefault(queue, len(queues) + 1)
+                data["enqueue"].append(
+                    calls.enqueue_item(
+                        number, operation.entry, operation.fingerprint, operation.delay
+                    )
+                )
+            elif operation.outcome == "dead":
+                data["dead"].append((operation.lease, operation.reason, operation.detail))
+            elif operation.outcome == "delayed":
+                data["delayed"].append((operation.lease, operation.delay))
+            else:
+                data[operation.outcome].append(operation.lease)
+        data["queues"] = [(slot, str(priority)) for slot, priority in queues]
+        return data
+
+    def _decode(self, reply: list[bytes]) -> Reply:
+        header = unpack(reply[0])
+        status = header["status"]
+        if status == "corrupt":
+            raise FrontierCorrupt(
+                f"key {header['key']} is not of the type it must be: something else than "
+                f"scrapy-redisq wrote it; delete it and the crawl goes on"
+            )
+        if status not in {"ok", "replayed"}:
+            return Reply(status)
+        leases = [
+            parse_lease(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2)
+        ]
+        due = header.get("next_due", 0)
+        answer = Reply(
+            status,
+            complete=header["complete"],
+            created=header["created"],
+            finished=header["finished"],
+            starting=header["starting"],
+            overdue=bool(header["overdue"]),
+            next_due=None if due < 0 else due,
+            leases=leases,
+        )
+        outcomes = iter(header["outcome"])
+        if self._in_flight is not None:
+            for operation in self._in_flight.operations:
+                if isinstance(operation, Enqueue):
+                    is_new = next(outcomes, "1") == "1"
+                    (answer.accepted if is_new else answer.duplicates).append(operation)
+        return answer
+
+    def received(self, reply: Reply) -> Reply:
+        """Take a reply in. Its ``leases`` become those that were not known before."""
+        if reply.status not in {"ok", "replayed"} or self._in_flight is None:
+            return reply
+        for operation in self._in_flight.operations:
+            if isinstance(operation, Finish):
+                self.held.pop(operation.lease, None)
+            else:
+                self.acknowledged += 1
+        self._in_flight = None
+        self._acked += 1
+        reply.leases = [lease for lease in reply.leases if lease.id not in self.held]
+        for lease in reply.leases:
+            self.held[lease.id] = lease
+        return reply
+
+    def refused(self) -> None:
+        """Redis was full and applied nothing: take the batch back and keep enqueues here."""
+        if self._in_flight is not None:
+            self.outbox.extendleft(reversed(self._in_flight.operations))
+            self.local_duplicates += self._in_flight.local_duplicates
+            self._in_flight = None
+        self.full = True
+
+
+def parse_lease(lease_id: str, record: bytes) -> Lease:
+    """A lease from its record, "PRIORITY:LENGTH-OF-SLOT:SLOT" and the entry."""
+    priority, length, rest = record.split(b":", 2)
+    slot, entry = rest[: int(length)], rest[int(length) :]
+    return Lease(lease_id, slot.decode(), int(priority), entry[0], entry[1:])

@@ -1,0 +1,133 @@
+"""The Lua scripts, put together from their files, and how one is run.
+
+A script is ``common.lua``, for some commands one ``seen_*.lua``, and the command's own file. A
+`Call` is one run of a script on one shard: `execute` and `execute_async` send it and decode the
+reply, so that everything above is written once for synchronous and asynchronous callers.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import redis
+import redis.asyncio
+from redis.exceptions import (
+    ClusterError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+
+from scrapy_redisq.errors import FrontierCorrupt, ServerBusy, ServerFull
+
+T = TypeVar("T")
+
+_encode = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder().decode
+"""Decodes the msgpack maps that scripts reply with."""
+
+
+def raw_string(data: bytes) -> msgspec.Raw:
+    """Bytes as a msgpack string, because Redis' cmsgpack knows no other type for them."""
+    size = len(data)
+    if size < 32:
+        head = bytes((0xA0 | size,))
+    elif size < 256:
+        head = bytes((0xD9, size))
+    elif size < 65_536:
+        head = b"\xda" + size.to_bytes(2, "big")
+    else:
+        head = b"\xdb" + size.to_bytes(4, "big")
+    return msgspec.Raw(head + data)
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script: its name for messages, its text, and the SHA-1 that Redis knows it by."""
+
+    name: str
+    text: str
+    sha: str
+
+
+@functools.cache
+def load(command: str, backend: str | None = None) -> Script:
+    """The script ``command``, with the ``seen_add`` of ``backend`` if it needs one."""
+    folder = resources.files(__package__) / "lua"
+    parts = ["common", f"seen_{backend}" if backend else "", command]
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts if part)
+    return Script(command, text, hashlib.sha1(text.encode()).hexdigest())
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One run of a script on the shard whose meta key is ``key``."""
+
+    script: Script
+    key: str
+    payload: bytes
+    decode: Callable[[Any], T]
+
+    @classmethod
+    def of(cls, script: Script, key: str, data: Any, decode: Callable[[Any], T]) -> Call[T]:
+        """A call whose input is ``data``, made of what msgpack knows."""
+        return cls(script, key, _encode(data), decode)
+
+
+# What Redis says when it takes no commands now. redis-py has classes for some and keeps the word
+# in the others; Redis 6 puts words of its own in front of what was said inside a script.
+_FULL = re.compile(r"\bOOM\b")
+_BUSY = re.compile(
+    r"(^|[-: ])(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|MISCONF) "
+)
+
+
+def _translate(error: ResponseError, call: Call[Any]) -> Exception:
+    text = str(error)
+    if isinstance(error, OutOfMemoryError) or _FULL.search(text):
+        return ServerFull("Redis is at its maxmemory and takes no new requests")
+    if isinstance(error, (ReadOnlyError, ClusterError, TryAgainError)) or _BUSY.search(text):
+        return ServerBusy(f"Redis does not take the {call.script.name} script now: {text}")
+    return FrontierCorrupt(f"the {call.script.name} script on {call.key} failed: {text}")
+
+
+def execute(client: redis.Redis, call: Call[T]) -> T:
+    """Run ``call`` once and return its decoded reply.
+
+    Raises `ServerFull` (nothing was applied), `ServerBusy` (nothing was applied),
+    `FrontierCorrupt`, or redis-py's ConnectionError and TimeoutError: then it is not known
+    whether it was applied.
+    """
+    try:
+        try:
+            reply = client.evalsha(call.script.sha, 1, call.key, call.payload)  # type: ignore[arg-type]
+        except NoScriptError:
+            reply = client.eval(call.script.text, 1, call.key, call.payload)  # type: ignore[arg-type]
+    except ResponseError as error:
+        raise _translate(error, call) from error
+    return call.decode(reply)
+
+
+async def execute_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
+    """As `execute`, for an asynchronous client."""
+    try:
+        try:
+            reply = await client.evalsha(  # type: ignore[misc]
+                call.script.sha, 1, call.key, call.payload  # type: ignore[arg-type]
+            )
+        except NoScriptError:
+            reply = await client.eval(  # type: ignore[misc]
+                call.script.text, 1, call.key, call.payload  # type: ignore[arg-type]
+            )
+    except ResponseError as error:
+        raise _translate(error, call) from error
+    return call.decode(reply)

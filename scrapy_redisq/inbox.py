@@ -1,0 +1,106 @@
+"""What a worker holds and has not started: leases by slot, highest priority first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from scrapy_redisq.frontier.membership import Lease
+
+S = TypeVar("S")
+
+WINDOW = 1.0
+"""Seconds over which the pace of a slot is measured."""
+
+AHEAD = 0.125
+"""Seconds' worth of a slot's requests that are worth holding."""
+
+
+class Inbox(Generic[S]):
+    """Leases that wait to be started, each with its source (the membership it came from).
+
+    With ``by_slot`` the slot with the fewest downloads goes first, as in Scrapy's own
+    downloader-aware queue; otherwise the order is by priority alone.
+    """
+
+    def __init__(self, per_slot: int, most: int, *, by_slot: bool) -> None:
+        self._per_slot = max(1, per_slot)
+        self._most = max(1, most)
+        self._by_slot = by_slot
+        self._slots: dict[str, list[tuple[int, int, Lease, S]]] = {}
+        self._arrivals = itertools.count()
+        self._size = 0
+        self._window = time.monotonic()
+        self._taken: dict[str, int] = {}
+        self._pace: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[tuple[Lease, S]]:
+        for waiting in self._slots.values():
+            for _, _, lease, source in waiting:
+                yield lease, source
+
+    def add(self, lease: Lease, source: S) -> None:
+        waiting = self._slots.setdefault(lease.slot, [])
+        heapq.heappush(waiting, (-lease.priority, next(self._arrivals), lease, source))
+        self._size += 1
+
+    def pop(self, downloading: Callable[[str], int]) -> tuple[Lease, S] | None:
+        """The next lease to start; ``downloading(slot)`` counts the slot's downloads."""
+        if not self._size:
+            return None
+        slot = next(iter(self._slots))
+        if len(self._slots) > 1:
+            slot = min(self._slots, key=downloading)
+        waiting = self._slots.pop(slot)
+        _, _, lease, source = heapq.heappop(waiting)
+        if waiting:
+            self._slots[slot] = waiting  # behind the others
+        self._size -= 1
+        self._taken[slot] = self._taken.get(slot, 0) + 1
+        return lease, source
+
+    def clear(self, only: Callable[[S], bool] = lambda _: True) -> list[tuple[Lease, S]]:
+        """Remove and return what waits, of the sources chosen by ``only``."""
+        removed = [(lease, source) for lease, source in self if only(source)]
+        kept = [(lease, source) for lease, source in self if not only(source)]
+        self._slots, self._size = {}, 0
+        for lease, source in kept:
+            self.add(lease, source)
+        return removed
+
+    def limit(self, slot: str) -> int:
+        """How many leases of a slot are worth holding: what it will need soon, by its pace."""
+        if not self._by_slot:
+            return self._most
+        now = time.monotonic()
+        if now - self._window >= WINDOW:
+            self._pace = {
+                name: int(taken / (now - self._window) * AHEAD)
+                for name, taken in self._taken.items()
+            }
+            self._window, self._taken = now, {}
+        return min(self._most, max(self._per_slot, self._pace.get(slot, 0)))
+
+    @property
+    def slot_limit(self) -> int:
+        """`limit` of a slot that nothing is known about."""
+        return min(self._most, self._per_slot) if self._by_slot else self._most
+
+    def room(self) -> dict[str, int]:
+        """How many more leases of each slot that is known are worth holding."""
+        room = {slot: self.limit(slot) for slot in {*self._pace, *self._slots}}
+        for slot, waiting in self._slots.items():
+            room[slot] = max(0, room[slot] - len(waiting))
+        return room
+
+    def is_low(self, capacity: int) -> bool:
+        """Half or less of what is worth holding is left; ``capacity`` bounds the whole."""
+        if len(self._slots) == 1:
+            capacity = min(capacity, self.limit(next(iter(self._slots))))
+        return 2 * self._size <= capacity

@@ -1,0 +1,87 @@
+"""What producers push: URLs, fields or requests, as entries that a worker can take.
+
+Knows Scrapy's requests, but needs no spider: callbacks are given by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrapy.http import Request
+from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.serializer import Serializer, entry_from_fields
+
+DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
+
+MAX_SLOT_LENGTH = 200
+"""Bytes of a slot's name in Redis; longer ones are cut and end in a hash."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A request to be pushed. ``fingerprint`` is None for one that is not to be filtered."""
+
+    slot: str
+    priority: int
+    fingerprint: bytes | None
+    entry: bytes = field(repr=False)
+
+
+class SeedReader:
+    """Makes seeds of what producers have. ``fingerprint`` stands for the crawl's fingerprinter."""
+
+    def __init__(
+        self,
+        *,
+        fingerprint: Callable[[Request], bytes] | None = None,
+        max_bytes: int = 1_048_576,
+    ) -> None:
+        self._fingerprint = fingerprint
+        self._max_bytes = max_bytes
+        self._serializer = Serializer(None, max_bytes=max_bytes)
+
+    def check_fingerprinter(self, fingerprinter: str) -> None:
+        """Raise `SettingError` if the crawl's fingerprinter is not the one used here.
+
+        It is not imported because its name comes from Redis.
+        """
+        if self._fingerprint is None and fingerprinter != DEFAULT_FINGERPRINTER:
+            raise SettingError(
+                "REQUEST_FINGERPRINTER_CLASS",
+                DEFAULT_FINGERPRINTER,
+                f"{fingerprinter!r} for this frontier: push from inside the project, or give "
+                f"Frontier.from_url its method as `fingerprint`",
+            )
+
+    def read(self, item: str | Mapping[str, Any] | Request) -> Seed:
+        """The seed of a URL, of a mapping of fields, or of a request without callbacks.
+
+        Raises `RedisqError`, ValueError or TypeError with what is wrong with it.
+        """
+        if isinstance(item, Request):
+            request, entry = item, self._serializer.dumps(item)
+        else:
+            fields = {"url": item} if isinstance(item, str) else item
+            entry, request = entry_from_fields(fields, max_bytes=self._max_bytes)
+        slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
+        fingerprint = None
+        if not request.dont_filter:
+            fingerprint = (self._fingerprint or scrapy_fingerprint)(request)
+        return Seed(slot_name(str(slot)), request.priority, fingerprint, entry)
+
+
+def slot_name(slot: str) -> str:
+    """A slot as a part of key names: bounded, and text that can be encoded."""
+    if len(slot) <= MAX_SLOT_LENGTH and slot.isascii():
+        return slot
+    encoded = slot.encode("utf-8", "backslashreplace")
+    if len(encoded) <= MAX_SLOT_LENGTH:
+        return encoded.decode()
+    head = encoded[:MAX_SLOT_LENGTH].decode("utf-8", "ignore")
+    return f"{head}~{hashlib.sha1(encoded).hexdigest()}"
