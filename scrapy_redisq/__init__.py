@@ -10,11 +10,33 @@ Layers, top to bottom; imports point down only::
     settings, errors
 """
 
-from scrapy_redisq.addon import Addon
-from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.scheduler import Scheduler
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapy_redisq.addon import Addon as Addon
+    from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
+    from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
+    from scrapy_redisq.frontier import Frontier as Frontier
+    from scrapy_redisq.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
 
+# Imported when first used: every `scrapy` command of the environment imports this package.
+_HOMES = {
+    "Addon": "scrapy_redisq.addon",
+    "BloomDupeFilter": "scrapy_redisq.dupefilter",
+    "ExactDupeFilter": "scrapy_redisq.dupefilter",
+    "Frontier": "scrapy_redisq.frontier",
+    "Scheduler": "scrapy_redisq.scheduler",
+}
+
 __all__ = ["Addon", "BloomDupeFilter", "ExactDupeFilter", "Frontier", "Scheduler"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

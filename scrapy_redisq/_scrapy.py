@@ -100,10 +100,13 @@ class Engine:
         """The download slot of a request: ``meta["download_slot"]`` or its host."""
         return str(self._downloader.get_slot_key(request))
 
-    def downloading(self, slot: str) -> int:
-        """How many requests of the slot the downloader has."""
+    def downloading(self, slot: str) -> int | None:
+        """How many requests of the slot the downloader has; None if more would only wait there."""
         downloads = self._downloader.slots.get(slot)
-        return len(downloads.active) if downloads else 0
+        if downloads is None:
+            return 0
+        active = len(downloads.active)
+        return active if active < downloads.concurrency else None
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""
@@ -125,7 +128,7 @@ class Engine:
         handle_output = scraper.handle_spider_output_async
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
-            if isinstance(result, Failure) and not result.check(IgnoreRequest):
+            if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
                 failed(request, result)
             return enqueue_scrape(result, request, *args)
 

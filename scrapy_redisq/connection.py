@@ -66,9 +66,9 @@ TLS_OPTIONS = {
 }
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
-# First words of errors that pass by themselves: reading data, a long script, a full disk, a
-# failover. All others (wrong password or database, not allowed) are for a person to correct.
-PASSING_ERRORS = {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN"}
+# First words of errors that pass by themselves: a long script, a full disk, a failover (LOADING
+# is a connection error to redis-py). All others (wrong database, not allowed) are for a person.
+PASSING_ERRORS = {"BUSY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN"}
 
 # Any scheme: a URL that is refused for its scheme is shown as well.
 _SCHEME = r"\b[a-z][a-z0-9+.-]*://"

@@ -23,8 +23,9 @@ from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import Call, execute, load
+from scrapy_redisq.frontier.scripts import Call, execute, load, raw_string
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.settings import RedisqSettings
 
 if TYPE_CHECKING:
@@ -39,33 +40,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-CACHE_SIZE = 50_000
-"""Requests that each of the local cache's two generations remembers."""
-
 PAUSE = 1.0
 """Seconds without a call to Redis after one failed, so that an outage does not stop the crawl."""
-
-
-class _Recent:
-    """A bounded set that forgets in generations: it holds the last ``size`` keys at least."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._new: set[object] = set()
-        self._old: set[object] = set()
-
-    def __contains__(self, key: object) -> bool:
-        if key in self._new:
-            return True
-        if key in self._old:
-            self.add(key)  # in use: carry it over
-            return True
-        return False
-
-    def add(self, key: object) -> None:
-        self._new.add(key)
-        if len(self._new) >= self._size:
-            self._old, self._new = self._new, set()
 
 
 class RedisqDupeFilter(BaseDupeFilter):
@@ -92,7 +68,7 @@ class RedisqDupeFilter(BaseDupeFilter):
         self._fingerprint = fingerprinter.fingerprint
         # Only Scrapy's own is known to look at nothing but method, URL and body.
         self._by_url = type(fingerprinter) is RequestFingerprinter
-        self._recent = _Recent(CACHE_SIZE)
+        self._recent = SeenCache()
         self._server: Server | None = None
         self._client: redis.Redis | None = None
         self._paused_until = 0.0
@@ -217,7 +193,9 @@ class RedisqDupeFilter(BaseDupeFilter):
             self._count("dupefilter/redis_errors")
             return True
         assert self._client is not None and self._server is not None, "open() comes first"
-        encoded = self._seen.encode(fingerprint)
+        encoded: object = self._seen.encode(fingerprint)
+        if isinstance(encoded, bytes):
+            encoded = raw_string(encoded)
         call = self._call("request_seen", lambda reply: bool(reply[0]), fingerprints=[encoded])
         try:
             try:

@@ -355,8 +355,8 @@ class _Folder:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, os.fsencode(socket), 0)
             # The server puts itself into the background (daemonize), so it is nobody's child: it
-            # outlives who started it, and no process has to collect it. A session of its own
-            # keeps Ctrl-C in the terminal away from it.
+            # outlives who started it, and no process has to collect it. Ctrl-C in the terminal does
+            # not reach its session; the new one here covers the moment until it has made its own.
             done = subprocess.run(
                 [binary, *self._options(socket, module)],
                 stdin=subprocess.DEVNULL,

@@ -50,13 +50,22 @@ class Inbox(Generic[S]):
         heapq.heappush(waiting, (-lease.priority, next(self._arrivals), lease, source))
         self._size += 1
 
-    def pop(self, downloading: Callable[[str], int]) -> tuple[Lease, S] | None:
-        """The next lease to start; ``downloading(slot)`` counts the slot's downloads."""
-        if not self._size:
+    def pop(self, downloading: Callable[[str], int | None]) -> tuple[Lease, S] | None:
+        """The next lease to start, or None.
+
+        ``downloading(slot)`` is how many requests of the slot are being downloaded, or None if it
+        takes no more now. What Scrapy's downloader is given beyond that only waits there, and
+        counts against the other slots.
+        """
+        slot: str | None
+        if not self._by_slot:
+            slot = next(iter(self._slots), None)
+        else:
+            counts = [(downloading(name), name) for name in self._slots]
+            free = [(count, name) for count, name in counts if count is not None]
+            slot = min(free, key=lambda pair: pair[0])[1] if free else None
+        if slot is None:
             return None
-        slot = next(iter(self._slots))
-        if len(self._slots) > 1:
-            slot = min(self._slots, key=downloading)
         waiting = self._slots.pop(slot)
         _, _, lease, source = heapq.heappop(waiting)
         if waiting:

@@ -277,8 +277,9 @@ class Scheduler(BaseScheduler):
         # that redirects and retries, which copy meta, are not taken for start requests again.
         is_start = request.meta.get("is_start_request") is True
         filtered = not request.dont_filter
-        if filtered and self._own_filter is None:
-            if self.dupefilter.request_seen(request):
+        if self._own_filter is None and (filtered or is_start):
+            # It is told of start requests, but cannot refuse them: the frontier does that.
+            if self.dupefilter.request_seen(request) and not is_start:
                 self.dupefilter.log(request, self.spider)
                 return False
             filtered = False
@@ -443,14 +444,11 @@ class Scheduler(BaseScheduler):
         self.engine.wake()
 
     def forgotten(self, membership: Membership) -> None:
+        # Pages in progress go on; the frontier counts their ends as stale.
+        lost = len(membership.held)
         self.inbox.clear(lambda source: source is membership)
-        void = [
-            request for request, page in self._in_progress.items() if page.membership is membership
-        ]
-        for request in void:
-            del self._in_progress[request]
         self._seen_cache.clear()
-        self.stats.inc_value("redisq/leases_lost", len(void))
+        self.stats.inc_value("redisq/leases_lost", lost)
 
     def lost(self, error: Exception) -> None:
         self._lost = True
@@ -489,6 +487,7 @@ class Scheduler(BaseScheduler):
 
 def describe(failure: Failure) -> str:
     """An exception for a dead letter: its type, its message and the last frames."""
-    frames = traceback.format_tb(failure.getTracebackObject())[-DETAIL_FRAMES:]
     error = failure.value
+    trace = failure.tb or (error.__traceback__ if error else None)
+    frames = traceback.format_tb(trace)[-DETAIL_FRAMES:]
     return f"{type(error).__module__}.{type(error).__qualname__}: {error}\n{''.join(frames)}"

@@ -66,6 +66,8 @@ class SeedReader:
         """
         if isinstance(item, Request):
             request, entry = item, self._serializer.dumps(item)
+        elif not isinstance(item, (str, Mapping)):
+            raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
         else:
             fields = {"url": item} if isinstance(item, str) else item
             entry, request = entry_from_fields(fields, max_bytes=self._max_bytes)

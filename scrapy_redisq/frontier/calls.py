@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError
+from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError, FrontierLost
 from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 
@@ -54,14 +54,17 @@ def join(
     info: Mapping[str, str | int] | None = None,
     ttl: float = 0.0,
     adopt: bool = False,
+    keep: bool = False,
     follow: bool = False,
+    again: bool = False,
     keep_seen: bool = False,
 ) -> Call[Joined]:
     """Begin or resume a run, and register ``worker`` if there is one. ``ttl`` in seconds.
 
-    ``adopt`` takes a stored configuration as it is; ``follow`` makes the shard part of the run
-    ``new_run`` that shard 0 has begun. The decoder raises `ConfigurationMismatch`,
-    `FrontierCorrupt`, `ResetInterrupted`, or `FrontierError` for another format.
+    ``adopt`` takes the configuration of an open run as it is, ``keep`` also that of a complete one
+    for the run begun then. ``follow`` makes the shard part of the run ``new_run`` that shard 0 has
+    begun; ``again`` comes back into the run ``new_run``, though others may have completed it. The decoder raises `ConfigurationMismatch`,
+    `FrontierCorrupt`, `ResetInterrupted`, `FrontierLost`, or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:
@@ -86,6 +89,10 @@ def join(
                 )
             case "resetting":
                 raise ResetInterrupted(f"frontier {name!r} was being reset")
+            case "lost":
+                raise FrontierLost(
+                    f"frontier {name!r} was begun anew or deleted while this worker was away"
+                )
             case "format":
                 raise FrontierError(
                     f"frontier {name!r} has format {answer['format']}, this release of "
@@ -103,7 +110,9 @@ def join(
         "config": config.to_meta(),
         "adopt": adopt,
         "run": new_run,
+        "keep": keep,
         "follow": follow,
+        "again": again,
         "keep_seen": keep_seen,
         "worker": worker,
         "info": [text for pair in (info or {}).items() for text in pair],
@@ -169,10 +178,13 @@ def push(
     return Call.of(load("push", backend), meta_key(name, shard), data, decode)
 
 
-def requeue(name: str, shard: int, ids: Sequence[str]) -> Call[int]:
+def requeue(name: str, shard: int, ids: Sequence[str], *, reopen: bool = False) -> Call[int]:
     """-> how many of at most 100 dead letters became requests again."""
     return Call.of(
-        load("requeue"), meta_key(name, shard), {"ids": ids}, lambda reply: int(reply[0])
+        load("requeue"),
+        meta_key(name, shard),
+        {"ids": ids, "reopen": reopen},
+        lambda reply: int(reply[0]),
     )
 
 

@@ -194,10 +194,14 @@ class Courier:
             )
         return self.joined
 
-    async def _register(self, config: FrontierConfig) -> calls.Joined:
+    async def _register(self, config: FrontierConfig, run: str = "") -> calls.Joined:
+        """Join under a new id; with ``run`` only if that run is still there."""
         host, pid = socket.gethostname(), os.getpid()
         self._worker_id = f"{host}-{pid}-{secrets.token_hex(4)}"
         info: dict[str, str | int] = {"host": host, "pid": pid, "spider": self.terms.spider}
+
+        again = bool(run)
+        run = run or secrets.token_hex(8)
 
         def call(shard: int, run: str) -> Call[calls.Joined]:
             return calls.join(
@@ -208,15 +212,16 @@ class Courier:
                 worker=self._worker_id,
                 info=info,
                 ttl=self.terms.lease_ttl,
-                follow=shard > 0,
+                follow=shard > 0 and not again,
+                again=again,
                 keep_seen=self.terms.keep_seen,
             )
 
         try:
-            joined = await self._run(call(0, secrets.token_hex(8)))
+            joined = await self._run(call(0, run))
         except calls.ResetInterrupted:
             await self._clear()
-            joined = await self._run(call(0, secrets.token_hex(8)))
+            joined = await self._run(call(0, run))
         for shard in range(1, config.shards):
             await self._run(call(shard, joined.run))
         return joined
@@ -234,7 +239,7 @@ class Courier:
 
     # What the worker hands in
 
-    def encode_fingerprint(self, fingerprint: bytes) -> object:
+    def encode_fingerprint(self, fingerprint: bytes) -> bytes | str:
         """A request's fingerprint as the run's dupefilter takes it."""
         assert self.seen is not None
         return self.seen.encode(fingerprint)
@@ -315,7 +320,7 @@ class Courier:
         if hungry and self._woken:
             pauses.append(IDLE_FIRST)
         if waiting:
-            pauses.append(FLUSH if busy else HUNGRY)
+            pauses.append(FLUSH if busy and not hungry else HUNGRY)
         if hungry and self._next_due is not None:
             pauses.append(max(HUNGRY, self._next_due))
         return max(0.0, min(pauses) - since)
@@ -445,9 +450,7 @@ class Courier:
             self._warn("full", "%s: what is found waits; finishing and claiming go on", error)
             membership.refused()
             self._full_until = time.monotonic() + FULL_RETRY
-            return await self._exchange(
-                membership, want, demand, starting=starting, seeded=seeded
-            )
+            return await self._exchange(membership, want, demand, starting=starting, seeded=seeded)
         match reply.status:
             case "ok" | "replayed":
                 self.worker.received(membership, reply)
@@ -471,9 +474,7 @@ class Courier:
         for membership in self.memberships:
             await self._give_back(membership, complete=False)
         assert self.joined is not None
-        joined = await self._register(self.joined.config)
-        if joined.run != self.joined.run:
-            raise FrontierLost(f"frontier {self.terms.name!r} was begun anew by others")
+        joined = await self._register(self.joined.config, self.joined.run)
         self._held_back.clear()
         for membership in self.memberships:
             self.worker.forgotten(membership)

@@ -8,15 +8,16 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import redis
 
 from scrapy_redisq.connection import Server, open_server
-from scrapy_redisq.errors import FrontierInUse, RedisqError
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, RedisqError
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig, shard_of
+from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
 from scrapy_redisq.frontier.scripts import Call, execute, load, unpack
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.seeds import Seed, SeedReader
@@ -96,17 +97,26 @@ class Frontier:
         config: FrontierConfig | None = None,
         settings: RedisqSettings | None = None,
         fingerprint: Callable[[Any], bytes] | None = None,
+        project_dir: Path | None = None,
     ) -> Frontier:
         """Open the frontier ``name`` on the server at ``url``.
 
-        ``config`` is only used when something is pushed and there is no frontier yet; otherwise
-        the stored one holds. ``fingerprint`` is for crawls with a REQUEST_FINGERPRINTER_CLASS of
-        their own: their fingerprinter's method.
+        ``config``, else what ``settings`` say, is only used when something is pushed and there is
+        no frontier yet; otherwise the stored one holds. ``fingerprint`` is for crawls with a
+        REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
+        where ``embedded://`` without a path has its ``.scrapy/redisq``.
         """
         settings = settings or RedisqSettings.read({})
+        config = config or FrontierConfig(
+            error_rate=settings.dupefilter_error_rate,
+            capacity=settings.dupefilter_capacity,
+            scheduling=settings.scheduling,
+            order=settings.order,
+            shards=settings.shards,
+        )
         server = open_server(
             url,
-            project_dir=None,
+            project_dir=project_dir,
             binary=settings.server,
             connect_timeout=settings.connect_timeout,
             socket_timeout=settings.socket_timeout,
@@ -151,12 +161,27 @@ class Frontier:
 
     def config(self) -> FrontierConfig | None:
         """The configuration that the frontier was begun with; None if there is none."""
-        meta = self._meta(self._run(calls.status(self.name, 0)))
+        meta = self._meta(self._status(0))
         return self.config_of(meta) if meta else None
 
-    @staticmethod
-    def _meta(status: Mapping[str, Any]) -> dict[str, str]:
-        return _pairs(status.get("meta", []))
+    def _status(self, shard: int) -> dict[str, Any]:
+        # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
+        return self._run(calls.status(self.name, shard)) or {}
+
+    def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
+        """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""
+        meta = _pairs(status.get("meta", []))
+        if meta and "format" not in meta:
+            raise FrontierCorrupt(
+                f"key {calls.meta_key(self.name, 0)} is not a frontier's: something else than "
+                f"scrapy-redisq wrote it; delete it or use another name"
+            )
+        if meta and meta["format"] != str(FORMAT):
+            raise FrontierError(
+                f"frontier {self.name!r} has format {meta['format']}, this release of "
+                f"scrapy-redisq reads format {FORMAT}: use the release that began it"
+            )
+        return meta
 
     def _begin(self) -> tuple[calls.Joined, SeenFilter]:
         """Join as a producer: begin a run if there is none to add to, and take its configuration."""
@@ -175,6 +200,7 @@ class Frontier:
                         config,
                         new_run=new_id(),
                         adopt=True,
+                        keep=self._given is None,
                         keep_seen=self._keep_seen,
                     )
                 )
@@ -233,28 +259,26 @@ class Frontier:
             shard = shard_of(self._slot(seed, joined), joined.config.shards)
             by_shard.setdefault(shard, []).append(seed)
         for shard, part in by_shard.items():
-            outcome = ""
-            while not outcome:
-                queues: dict[tuple[str, int], int] = {}
-                items = []
-                for seed in part:
-                    queue = (self._slot(seed, joined), seed.priority)
-                    number = queues.setdefault(queue, len(queues) + 1)
-                    fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
-                    items.append(calls.enqueue_item(number, seed.entry, fingerprint))
-                outcome = self._run(
-                    calls.push(
-                        self.name,
-                        shard,
-                        joined.run,
-                        joined.config.backend,
-                        [(slot, str(priority)) for slot, priority in queues],
-                        items,
-                        seen.parameters(),
-                    )
+            queues: dict[tuple[str, int], int] = {}
+            items = []
+            for seed in part:
+                queue = (self._slot(seed, joined), seed.priority)
+                number = queues.setdefault(queue, len(queues) + 1)
+                fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
+                items.append(calls.enqueue_item(number, seed.entry, fingerprint))
+            outcome = self._run(
+                calls.push(
+                    self.name,
+                    shard,
+                    joined.run,
+                    joined.config.backend,
+                    [(slot, str(priority)) for slot, priority in queues],
+                    items,
+                    seen.parameters(),
                 )
-                if not outcome:  # the run ended meanwhile and another has begun
-                    joined, seen = self._begin()
+            )
+            if not outcome:  # the run ended meanwhile; another one may have other shards
+                joined, seen = self._push_batch(part, *self._begin(), result)
             result.accepted += outcome.count("1")
             result.duplicates += outcome.count("0")
         return joined, seen
@@ -271,14 +295,12 @@ class Frontier:
         ``state`` is "absent", "running" (workers are alive), "stopped" (unfinished, nobody
         works on it) or "complete". ``since`` is a UTC time, ``seen_ago`` in seconds.
         """
-        first = self._run(calls.status(self.name, 0))
+        first = self._status(0)
         meta = self._meta(first)
         if not meta:
             return _absent(self.name)
         config = self.config_of(meta)
-        shards = [first] + [
-            self._run(calls.status(self.name, shard)) for shard in range(1, config.shards)
-        ]
+        shards = [first] + [self._status(shard) for shard in range(1, config.shards)]
         counts: dict[str, int] = {}
         for shard_status in shards:
             for name, value in _pairs(shard_status.get("counts", [])).items():
@@ -380,6 +402,8 @@ class Frontier:
                 raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
             by_shard.setdefault(int(shard), []).append(number)
         requeued = 0
+        if by_shard.keys() - {0}:
+            self._run(calls.requeue(self.name, 0, [], reopen=True))
         for shard_number, numbers in by_shard.items():
             # Oldest last: each goes to the front, so the oldest is claimed first.
             numbers.sort(key=int, reverse=True)
@@ -469,8 +493,21 @@ def _letter(letter_id: str, value: bytes) -> DeadLetter:
 def _absent(name: str) -> dict[str, Any]:
     """The status of a frontier that is not there: every field, with nothing in it."""
     numbers = dict.fromkeys(
-        "created finished done queued delayed leased dead duplicates claimed released reclaimed "
-        "stale seen".split(),
+        [
+            "created",
+            "finished",
+            "done",
+            "queued",
+            "delayed",
+            "leased",
+            "dead",
+            "duplicates",
+            "claimed",
+            "released",
+            "reclaimed",
+            "stale",
+            "seen",
+        ],
         0,
     )
     return {

@@ -140,21 +140,22 @@ class Membership:
         if isinstance(operation, Enqueue):
             self.enqueued += 1
 
-    def rejoined(self, joined: calls.Joined, worker: str) -> list[Finish]:
+    def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
 
-        Leases are forgotten: others have them or will. What was not acknowledged is sent again
-        without the finishes, which are returned: they end leases that are no longer held.
+        Leases are forgotten: others have them or will. What was not acknowledged is sent again,
+        finishes too: the frontier counts them as stale, and they end nobody's lease.
         """
-        flying = self._in_flight.operations if self._in_flight else []
-        if self._in_flight:
-            self.local_duplicates += self._in_flight.local_duplicates
-        operations = [*flying, *self.outbox]
-        self.outbox = deque(op for op in operations if isinstance(op, Enqueue))
+        self._take_back()
         self.run, self.worker = joined.run, worker
-        self._acked, self._in_flight = 0, None
+        self._acked = 0
         self.held.clear()
-        return [op for op in operations if isinstance(op, Finish)]
+
+    def _take_back(self) -> None:
+        if self._in_flight is not None:
+            self.outbox.extendleft(reversed(self._in_flight.operations))
+            self.local_duplicates += self._in_flight.local_duplicates
+            self._in_flight = None
 
     def call(
         self,
@@ -265,9 +266,7 @@ class Membership:
             )
         if status not in {"ok", "replayed"}:
             return Reply(status)
-        leases = [
-            parse_lease(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2)
-        ]
+        leases = [parse_lease(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2)]
         due = header.get("next_due", 0)
         answer = Reply(
             status,
@@ -305,10 +304,7 @@ class Membership:
 
     def refused(self) -> None:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
-        if self._in_flight is not None:
-            self.outbox.extendleft(reversed(self._in_flight.operations))
-            self.local_duplicates += self._in_flight.local_duplicates
-            self._in_flight = None
+        self._take_back()
         self.full = True
 
 
@@ -316,4 +312,4 @@ def parse_lease(lease_id: str, record: bytes) -> Lease:
     """A lease from its record, "PRIORITY:LENGTH-OF-SLOT:SLOT" and the entry."""
     priority, length, rest = record.split(b":", 2)
     slot, entry = rest[: int(length)], rest[int(length) :]
-    return Lease(lease_id, slot.decode(), int(priority), entry[0], entry[1:])
+    return Lease(lease_id, slot.decode(), int(priority), entry[0] if entry else 0, entry[1:])

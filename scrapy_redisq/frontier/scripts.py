@@ -109,9 +109,9 @@ def execute(client: redis.Redis, call: Call[T]) -> T:
     """
     try:
         try:
-            reply = client.evalsha(call.script.sha, 1, call.key, call.payload)  # type: ignore[arg-type]
+            reply = client.evalsha(call.script.sha, 1, call.key, call.payload)
         except NoScriptError:
-            reply = client.eval(call.script.text, 1, call.key, call.payload)  # type: ignore[arg-type]
+            reply = client.eval(call.script.text, 1, call.key, call.payload)
     except ResponseError as error:
         raise _translate(error, call) from error
     return call.decode(reply)
@@ -121,12 +121,18 @@ async def execute_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
     """As `execute`, for an asynchronous client."""
     try:
         try:
-            reply = await client.evalsha(  # type: ignore[misc]
-                call.script.sha, 1, call.key, call.payload  # type: ignore[arg-type]
+            reply = await client.evalsha(
+                call.script.sha,
+                1,
+                call.key,
+                call.payload,
             )
         except NoScriptError:
-            reply = await client.eval(  # type: ignore[misc]
-                call.script.text, 1, call.key, call.payload  # type: ignore[arg-type]
+            reply = await client.eval(
+                call.script.text,
+                1,
+                call.key,
+                call.payload,
             )
     except ResponseError as error:
         raise _translate(error, call) from error

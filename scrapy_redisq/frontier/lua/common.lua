@@ -21,7 +21,7 @@
 --   counts          hash    created, finished, dead, duplicates, claimed, leased, released,
 --                           reclaimed, stale, starting, waiting, and the last number given to
 --                           a dead letter (letters) and to a delayed entry (delays)
---   dead            zset    id of a dead letter -> when it died (microseconds)
+--   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   reaped          string  exists for a second after a reap; the only key that expires
 --   seen:N...               the dupefilter of generation N
@@ -79,7 +79,8 @@ local function parse_record(record)
     string.sub(record, after + length + 1)
 end
 
-local function deliveries_of(entry) return string.byte(entry, 1) end
+-- A foreign entry may be empty.
+local function deliveries_of(entry) return string.byte(entry, 1) or 0 end
 local function with_deliveries(entry, n)
   return string.char(math.min(n, 255)) .. string.sub(entry, 2)
 end
@@ -137,7 +138,7 @@ local function bury(slot, priority, entry, letter, most)
     detail = letter.detail or '', worker = letter.worker or '', at = integer(NOW),
     deliveries = deliveries_of(entry)})
   redis.call('HSET', LETTERS, id, struct.pack('>I4', #header) .. header .. entry)
-  redis.call('ZADD', DEAD, NOW, id)
+  redis.call('ZADD', DEAD, id, id)
   if redis.call('ZCARD', DEAD) > most then
     local oldest = redis.call('ZRANGE', DEAD, 0, 0)[1]
     redis.call('ZREM', DEAD, oldest)

@@ -54,7 +54,7 @@ if not replayed then
   count('duplicates', input.duplicates)
 
   -- 5. finish
-  local leases, freed = leases_of(worker), {}
+  local leases, freed, taken = leases_of(worker), {}, {}
   -- Takes the leases out; calls f(record, item) for each that the worker still held.
   local function take(items, lease_of, f)
     in_chunks(#items, function(first, last)
@@ -63,7 +63,8 @@ if not replayed then
       local records = redis.call('HMGET', leases, unpack(ids))
       redis.call('HDEL', leases, unpack(ids))
       for i, record in ipairs(records) do
-        if record then
+        if record and not taken[ids[i]] then
+          taken[ids[i]] = true
           local slot = parse_record(record)
           freed[slot] = (freed[slot] or 0) + 1
           f(record, items[first + i - 1])
@@ -118,22 +119,27 @@ local function claim_slot(slot, most)
   while n < most and more do
     local level = redis.pcall('ZRANGE', levels_of(slot), 0, 0)
     local priority = not level.err and level[1]
+    more = priority and true
     local queue = priority and queue_of(slot, priority)
-    local entries = queue and redis.pcall('LRANGE', queue, 0, most - n - 1)
-    if not entries or entries.err then -- a foreign key stands there: pass the slot over
-      more = false
-    else
-      redis.call('LTRIM', queue, #entries, -1)
-      for _, entry in ipairs(entries) do
+    while more and n < most do
+      -- One by one: on lists with list-compress-depth 1 that were pushed to at the front,
+      -- LRANGE crashes Redis 6.2, and LPOP with a count is newer than Redis 5.
+      local entry = redis.pcall('LPOP', queue)
+      if not entry then
+        redis.call('ZREM', levels_of(slot), priority)
+        break
+      elseif type(entry) == 'table' then -- an error: a foreign key stands there, pass it over
+        more = false
+      else
+        n = n + 1
         claimed[#claimed + 1] = record_of(slot, priority, entry)
       end
-      n = n + #entries
-      if redis.call('EXISTS', queue) == 0 then
-        redis.call('ZREM', levels_of(slot), priority)
-        more = redis.call('EXISTS', levels_of(slot)) == 1
-      end
+    end
+    if more and n == most and redis.call('EXISTS', queue) == 0 then
+      redis.call('ZREM', levels_of(slot), priority)
     end
   end
+  more = more and redis.call('EXISTS', levels_of(slot)) == 1
   if more then
     redis.call('ZADD', READY, NOW + #claimed, slot) -- behind the others
   else
@@ -196,7 +202,8 @@ flush_counts()
 local counts = redis.call('HMGET', COUNTS, 'created', 'finished', 'starting')
 for i = 1, 3 do counts[i] = tonumber(counts[i] or 0) end
 local complete = counts[1] == counts[2] and counts[3] == 0
-if added > 0 or complete then wake() end
+local ended = not replayed and (#input.done > 0 or #input.dead > 0)
+if added > 0 or (complete and (ended or state[2] == '1')) then wake() end
 local header = {status = replayed and 'replayed' or 'ok', outcome = outcome,
   created = counts[1], finished = counts[2], starting = counts[3], complete = complete,
   overdue = #redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 1)}

@@ -2,7 +2,8 @@
 --
 -- Input    format (a number), config {name = text}, adopt (take the stored config as it is),
 --          run (the id of the run to begin, if one must be), follow (the shard belongs to that
---          run already begun on shard 0), keep_seen, backend (of config), worker ('' for none:
+--          run already begun on shard 0), again (a worker comes back into that run), keep
+--          (the stored config wins when a run is begun), keep_seen, backend (of config), worker ('' for none:
 --          a producer), info {field, value...} of the worker, ttl (us), starting
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (a new run), config, generation, trash (dupefilters
@@ -10,6 +11,7 @@
 --            format     the frontier has another format (`format`)
 --            differs    `differences` {name = {stored, given}}
 --            resetting  a reset was interrupted and must be carried through first
+--            lost       the run to come back into is gone
 --            foreign    `key` is not of the type it must be
 -- Cost     O(1)
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
@@ -38,11 +40,15 @@ if meta.state == 'resetting' then return reply('resetting') end
 local function counted(name) return tonumber(redis.call('HGET', COUNTS, name) or 0) end
 
 -- A run whose last worker was killed after the last page is as complete as one that was closed.
+-- With several shards the counts of one say nothing.
 local complete = meta.state == 'complete'
-  or (meta.state == 'open' and meta.seeded == '1' and counted('created') == counted('finished')
-      and live_workers() == 0)
+  or (meta.state == 'open' and meta.seeded == '1' and meta['config:shards'] == '1'
+      and counted('created') == counted('finished') and live_workers() == 0)
 local begin
-if input.follow then
+if input.again then
+  if meta.run ~= input.run then return reply('lost') end
+  begin = false
+elseif input.follow then
   begin = meta.run ~= input.run
 else
   begin = not meta.run or complete
@@ -82,7 +88,7 @@ if begin then
   redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
     'generation', integer(generation), 'began', integer(NOW))
-  if input.adopt then
+  if input.keep then
     for name, value in pairs(meta) do
       if string.sub(name, 1, 7) == 'config:' then redis.call('HSET', META, name, value) end
     end
@@ -90,13 +96,16 @@ if begin then
 end
 if begin or not input.adopt then
   for name, value in pairs(input.config) do
-    if (begin and not (input.adopt and meta['config:' .. name]))
+    if (begin and not (input.keep and meta['config:' .. name]))
         or (name == 'spider' and value ~= '') then
       redis.call('HSET', META, 'config:' .. name, value)
     end
   end
   redis.call('HSET', META, 'order', redis.call('HGET', META, 'config:order'))
 end
+
+-- Whoever comes back or follows may find that others have completed the run meanwhile.
+redis.call('HSET', META, 'state', 'open')
 
 if input.worker ~= '' then
   redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)

@@ -1,6 +1,7 @@
 -- Dead letters become requests again, with deliveries counted from zero.
 --
--- Input    ids {id...}, at most 100
+-- Input    ids {id...}, at most 100; reopen (an id may be on another shard than 0, which keeps
+--          the state of the run)
 -- Reply    {how many were requeued}
 -- Cost     O(ids)
 -- Retry    safe: an id is requeued once
@@ -20,7 +21,7 @@ for _, id in ipairs(input.ids) do
 end
 count('dead', -n)
 count('finished', -n)
-if n > 0 and redis.call('HGET', META, 'state') == 'complete' then
+if (n > 0 or input.reopen) and redis.call('HGET', META, 'state') == 'complete' then
   redis.call('HSET', META, 'state', 'open')
 end
 flush_counts()

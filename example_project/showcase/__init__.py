@@ -1,0 +1,1 @@
+"""The parts of ``demo.py``: worker processes, what is seen of the crawl, display and verdict."""

@@ -1,0 +1,46 @@
+"""``scrapy redisq …``: look at a frontier, feed it, mend it.
+
+Scrapy imports this module for every command that it runs, so it holds only the command itself; the
+rest is imported when it is run:
+
+``parser``   the sub commands and their options
+``main``     runs one of them; errors become one line and an exit code
+``project``  what the frontier's workers would read from the same settings
+``status``, ``push``, ``dead``, ``reset``, ``server``   the sub commands
+``display``  tables for people
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, ClassVar
+
+from scrapy.commands import ScrapyCommand
+
+__all__ = ["RedisqCommand"]
+
+
+class RedisqCommand(ScrapyCommand):
+    """Entry point of the command line, inside a project and outside."""
+
+    requires_project = False
+    requires_crawler_process = False
+    default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
+
+    def syntax(self) -> str:
+        return "{status,push,dead,reset,server} …"
+
+    def short_desc(self) -> str:
+        return "Look at a scrapy-redisq frontier, feed it, mend it"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Scrapy's own options, with ``-h`` left to the sub commands."""
+        super().add_options(parser)
+        parser.add_argument("-h", "--help", action="store_true", dest="redisq_help")
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Run one sub command. What Scrapy's parser did not know is in ``args``."""
+        from scrapy_redisq.commands.main import main  # noqa: PLC0415
+
+        assert self.settings is not None
+        self.exitcode = main([*args, "--help"] if opts.redisq_help else args, self.settings)

@@ -1,0 +1,209 @@
+"""Tables for people: compact, readable in 80 columns, whatever the names hold."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 120
+"""Columns where nobody says how many there are: in files and pipes."""
+
+NO_LOSS = 1e-12
+"""Expected loss below which it is not worth a word: less than one URL in any crawl."""
+
+STATE_STYLES = {"running": "bold green", "stopped": "bold yellow", "complete": "bold cyan"}
+BACKENDS = {
+    "redisbloom": "Bloom filter of RedisBloom",
+    "bitmap": "Bloom filter on bitmaps",
+    "exact": "exact",
+}
+
+# Names, URLs and reasons come from Redis and from pages: they must not steer the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """``text`` with control characters and what cannot be printed made visible."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """``text`` cleaned, on one line."""
+    return clean("; ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def console() -> Console:
+    """Where tables go: stdout, as it is at the moment."""
+    width = None
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+        width = PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units: "42 s", "3 m 12 s", "2 d 5 h"."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        return f"{whole // 60} m {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3_600} h {whole % 3_600 // 60} m"
+    return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"
+
+
+def ago(at: str) -> str:
+    """How long ago a UTC time in ISO format is, by this machine's clock."""
+    now = datetime.now(timezone.utc)
+    return duration((now - datetime.fromisoformat(at)).total_seconds())
+
+
+def rate(per_second: float | None) -> str:
+    """Pages per second, empty while it is not known yet."""
+    return "" if per_second is None else f"{per_second:,.1f}"
+
+
+def _share(part: float, whole: float) -> str:
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    # 99.97 % of a crawl is not all of it.
+    return f"{int(percent)} %" if percent >= 1 or not part else "< 1 %"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
+
+
+# One frontier
+
+
+def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> RenderableType:
+    """All of one frontier. ``rates``: pages per second of workers by id, of all under ""."""
+    if status["state"] == "absent":
+        return Text(f"{clean(status['frontier'])}: there is no such frontier", style="yellow")
+    parts: list[RenderableType] = [_title(status), _numbers(status, rates), _seen(status)]
+    if status["workers"]:
+        parts += [Text(""), _workers(status["workers"], rates)]
+    elif status["state"] == "stopped":
+        parts.append(Text("No worker is alive; scrapy crawl resumes the run.", style="yellow"))
+    return Group(*parts)
+
+
+def _title(status: Mapping[str, Any]) -> Text:
+    began = f", began {ago(status['began'])} ago" if status["began"] else ""
+    spider = f", spider {clean(status['spider'])}" if status["spider"] else ""
+    state = status["state"]
+    return Text.assemble(
+        (clean(status["frontier"]), "bold"),
+        "  ",
+        (state, STATE_STYLES.get(state, "")),
+        (f"  run {clean(status['run'])}{began}{spider}", "dim"),
+    )
+
+
+def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Table:
+    rows: list[tuple[tuple[str, str], ...]] = [
+        tuple((name, f"{status[name]:,}") for name in names)
+        for names in (
+            ("created", "queued", "dead"),
+            ("finished", "leased", "duplicates"),
+            ("done", "delayed", "reclaimed"),
+        )
+    ]
+    if rates.get("") is not None:
+        share = _share(status["finished"], status["created"])
+        rows.append((("pages/s", rate(rates[""])), ("progress", share), ("", "")))
+    grid = Table.grid(padding=(0, 1))
+    for _ in range(3):
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(justify="right", min_width=11, no_wrap=True)
+        grid.add_column(width=2)
+    for row in rows:
+        cells: list[Text] = []
+        for name, value in row:
+            bad = name == "dead" and value != "0"
+            cells += [Text(name), Text(value, style="bold red" if bad else ""), Text("")]
+        grid.add_row(*cells)
+    return grid
+
+
+def _seen(status: Mapping[str, Any]) -> Text:
+    dupefilter = status["dupefilter"]
+    text = f"{status['seen']:,} in {BACKENDS.get(dupefilter['backend'], dupefilter['backend'])}"
+    if dupefilter["kind"] not in {"bloom", "exact"}:
+        text += f" (start requests; others in {clean(dupefilter['kind'])})"
+    elif dupefilter["backend"] != "exact":
+        text += f", {_share(dupefilter['fill'], 1) or '0 %'} full"
+        if (loss := dupefilter["expected_loss"]) > NO_LOSS:
+            text += f", loses 1 new URL in {1 / loss:,.0f}"
+    return Text.assemble(("seen ", "dim"), text)
+
+
+def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:
+    with_rates = rates.get("") is not None
+    table = _table()
+    table.add_column("worker", overflow="fold")  # the one that gives way where space is short
+    for name in ("leased", "pages", "items", *(["pages/s"] if with_rates else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("up", justify="right", no_wrap=True)
+    table.add_column("heard of", justify="right", no_wrap=True)
+    for worker in sorted(workers, key=lambda item: (item["host"], item["pid"], item["id"])):
+        heard = f"{worker['seen_ago']:.1f} s ago"
+        if worker["seen_ago"] >= 60:
+            heard = f"{duration(worker['seen_ago'])} ago"
+        table.add_row(
+            Text(f"{clean(worker['host'])}:{worker['pid']}"),
+            f"{worker['leased']:,}",
+            f"{worker['pages']:,}",
+            f"{worker['items']:,}",
+            *([rate(rates.get(worker["id"]))] if with_rates else []),
+            ago(worker["since"]),
+            Text(heard) if worker["alive"] else Text(f"dead, {heard}", style="bold red"),
+        )
+    return table
+
+
+# Many frontiers
+
+
+def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None]) -> Table:
+    """One line for each frontier."""
+    with_rates = any(per_second is not None for per_second in rates)
+    table = _table()
+    table.add_column("frontier", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    names = ("queued", "leased", "finished", "dead")
+    for name in (*names, "workers", *(["pages/s"] if with_rates else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for status, per_second in zip(statuses, rates, strict=True):
+        state = status["state"]
+        waiting = {**status, "queued": status["queued"] + status["delayed"]}
+        table.add_row(
+            Text(clean(status["frontier"])),
+            Text(state, style=STATE_STYLES.get(state, "")),
+            *(f"{waiting[name]:,}" for name in names),
+            str(sum(worker["alive"] for worker in status["workers"])),
+            *([rate(per_second)] if with_rates else []),
+        )
+    return table
+
+
+def line(status: Mapping[str, Any], per_second: float | None) -> str:
+    """One plain line, for watching where there is no terminal."""
+    parts = [datetime.now().strftime("%H:%M:%S"), clean(status["frontier"]), status["state"]]
+    names = ("created", "finished", "queued", "delayed", "leased", "dead", "duplicates")
+    parts += [f"{name} {status[name]:,}" for name in names]
+    parts.append(f"workers {sum(worker['alive'] for worker in status['workers'])}")
+    if per_second is not None:
+        parts.append(f"pages/s {rate(per_second)}")
+    return "  ".join(parts)

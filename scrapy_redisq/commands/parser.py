@@ -1,0 +1,181 @@
+"""The sub commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+GLOBAL_OPTIONS = """\
+Scrapy's own options work too, among them:
+  -s NAME=VALUE   a setting, such as -s REDISQ_URL=redis://localhost:6379/0
+Inside a project its settings are used. Without REDISQ_URL it is the embedded server in the
+project's .scrapy/redisq (outside a project: in the current folder's).
+
+Exit codes: 0 done, 1 it failed or was refused, 2 it was called in a wrong way.
+"""
+
+PUSH_TEXT = """\
+Add requests to a frontier, and begin it if there is none. A complete one begins a new run.
+
+A request is a URL (http or https), or a JSON object with url and any of: method, headers, body,
+cookies, meta, cb_kwargs, callback and errback (names of methods of the spider), priority,
+dont_filter. Bad ones are reported with their number; the others are pushed all the same.
+"""
+PUSH_EXAMPLES = """\
+examples:
+  scrapy redisq push books https://books.example/
+  scrapy redisq push books - < urls.txt
+  echo '{"url": "https://books.example/1", "priority": 10, "callback": "parse_book"}' \\
+      | scrapy redisq push books -
+"""
+STATUS_TEXT = """\
+Show where a crawl stands and who works on it. Without NAME: all frontiers of the server, one line
+each; if there is only one, all of it.
+"""
+RESET_TEXT = """\
+Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
+workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
+"""
+
+_LETTER_ID = re.compile(r"[0-9]+-[0-9]+")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Without abbreviations: they would change their meaning with each new option."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n")
+
+
+def _letter_id(text: str) -> str:
+    if not _LETTER_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a dead letter, such as 0-17")
+    return text
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number (0: no limit)")
+    return int(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of everything behind ``scrapy redisq``."""
+    parser = _Parser(
+        prog="scrapy redisq",
+        description="Look at a scrapy-redisq frontier, feed it, mend it.",
+        epilog="Each has its own help: scrapy redisq status -h\n\n" + GLOBAL_OPTIONS,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_status(commands)
+    _add_push(commands)
+    _add_dead(commands)
+    reset = commands.add_parser(
+        "reset", help="delete a frontier", description=RESET_TEXT, epilog=GLOBAL_OPTIONS
+    )
+    _add_name(reset)
+    reset.add_argument(
+        "--yes", action="store_true", help="do it; without this, only say what would be deleted"
+    )
+    _add_server(commands)
+    return parser
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the frontier; by default the spider's name")
+
+
+def _add_status(commands: Any) -> None:
+    status = commands.add_parser(
+        "status",
+        help="where a crawl stands, and who works on it",
+        description=STATUS_TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    status.add_argument("name", metavar="NAME", nargs="?", help="the frontier; default: all")
+    status.add_argument(
+        "--watch", action="store_true", help="refresh every second, with rates, until Ctrl-C"
+    )
+    status.add_argument(
+        "--json", action="store_true", help="one JSON object for each frontier, each on one line"
+    )
+
+
+def _add_push(commands: Any) -> None:
+    push = commands.add_parser(
+        "push",
+        help="add requests",
+        description=PUSH_TEXT,
+        epilog=PUSH_EXAMPLES + "\n" + GLOBAL_OPTIONS,
+    )
+    _add_name(push)
+    push.add_argument(
+        "requests",
+        metavar="URL",
+        nargs="+",
+        help="a URL or a JSON object; or - alone: read them from stdin, one on each line",
+    )
+
+
+def _add_dead(commands: Any) -> None:
+    dead = commands.add_parser(
+        "dead",
+        help="requests that failed for good: list them, try them again",
+        description="Requests that failed for good: list them, try them again.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser(
+        "list",
+        help="show dead letters, newest first",
+        description="Show the dead letters of a frontier, newest first.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    _add_name(listing)
+    listing.add_argument("--reason", metavar="R", help="only those that died of this")
+    listing.add_argument(
+        "--limit",
+        metavar="N",
+        type=_limit,
+        help="show at most N, 0: all (default: 20, with --json all)",
+    )
+    listing.add_argument(
+        "--json", action="store_true", help="one JSON object for each, with all of the request"
+    )
+    requeue = actions.add_parser(
+        "requeue",
+        help="put dead letters back to the front of the queue",
+        description="Put dead letters back to the front of the queue, past the dupefilter.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    _add_name(requeue)
+    requeue.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
+    requeue.add_argument("--all", action="store_true", help="all dead letters")
+    requeue.add_argument("--reason", metavar="R", help="those that died of this")
+    requeue.set_defaults(error=requeue.error)
+
+
+def _add_server(commands: Any) -> None:
+    server = commands.add_parser(
+        "server",
+        help="the embedded server: keep it running, stop it, look at it",
+        description="The embedded server of an embedded:// REDISQ_URL. Crawls start and stop it by "
+        "themselves;\nthis is for keeping it between crawls.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    actions = server.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for action, text in {
+        "start": "start it and keep it running until 'stop'",
+        "stop": "stop it; its data stays. While it is in use, the last user to leave stops it",
+        "status": "say whether it runs, where, and how large it is; starts nothing",
+    }.items():
+        actions.add_parser(action, help=text, description=text, epilog=GLOBAL_OPTIONS)
+    actions.choices["stop"].add_argument(
+        "--force", action="store_true", help="at once, although others use it"
+    )
+    actions.choices["status"].add_argument("--json", action="store_true", help="as a JSON object")

@@ -1,0 +1,168 @@
+"""What the frontier's workers would read from the same settings.
+
+Whatever a producer does must be what a worker of the project would do: the same server, the same
+configuration for a new run, and above all the same fingerprints.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.http import Request
+from scrapy.settings import Settings
+from scrapy.utils.conf import closest_scrapy_cfg
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_redisq.connection import Server, embedded_folder, open_server
+from scrapy_redisq.entries import reason
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier import Frontier, FrontierConfig
+from scrapy_redisq.seeds import DEFAULT_FINGERPRINTER, SeedReader
+from scrapy_redisq.settings import RedisqSettings
+
+
+class Project:
+    """The settings of one call: Scrapy's, the spider's whose frontier it is, and the add-ons'.
+
+    ``frontier`` is the name of the frontier that is meant, if one is. Raises `SettingError`.
+    """
+
+    def __init__(self, settings: Settings, frontier: str | None = None) -> None:
+        spider = _spider_of(settings, frontier) if frontier else None
+        self.spider_name: str = spider.name if spider else ""
+        # It never crawls; it is how Scrapy puts settings together and builds what they name.
+        self._crawler = Crawler(spider or Spider, settings)
+        self._crawler.addons.load_settings(self._crawler.settings)
+        self.settings = RedisqSettings.read(self._crawler.settings)
+        scrapy_cfg = closest_scrapy_cfg()
+        self.folder = Path(scrapy_cfg).parent if scrapy_cfg else None
+
+    @property
+    def embedded_folder(self) -> Path | None:
+        """Where the embedded server is or would be; None if REDISQ_URL names another."""
+        return embedded_folder(self.settings.url, self.folder)
+
+    def nothing_there(self) -> bool:
+        """Whether no embedded server has ever run here: nothing to look at, nothing to start."""
+        folder = self.embedded_folder
+        return folder is not None and not folder.is_dir()
+
+    @contextmanager
+    def server(self) -> Iterator[Server]:
+        """The server, answering. Raises `ServerError` if there is none."""
+        server = open_server(
+            self.settings.url,
+            project_dir=self.folder,
+            binary=self.settings.server,
+            connect_timeout=self.settings.connect_timeout,
+            socket_timeout=self.settings.socket_timeout,
+        )
+        with server:
+            server.wait()
+            yield server
+
+    def frontier(self, server: Server, name: str) -> Frontier:
+        """The frontier ``name``, for everything but pushing."""
+        return Frontier(server, name, dead_max=self.settings.dead_max)
+
+    def frontier_to_push(self, server: Server, name: str) -> Frontier:
+        """The frontier ``name``, with the fingerprinter and the configuration of this project.
+
+        Raises `SettingError` if the frontier was begun with another fingerprinter.
+        """
+        fingerprinter = self._build("REQUEST_FINGERPRINTER_CLASS")
+        path = global_object_name(type(fingerprinter))
+        # Left to Scrapy's own if that is what the project has: then `Frontier.push` checks it.
+        fingerprint: Callable[[Request], bytes] | None = (
+            None if path == DEFAULT_FINGERPRINTER else fingerprinter.fingerprint
+        )
+        frontier = Frontier(
+            server,
+            name,
+            self._config(path),
+            seeds=SeedReader(fingerprint=fingerprint, max_bytes=self.settings.max_entry_bytes),
+            keep_seen=self.settings.keep_seen,
+            dead_max=self.settings.dead_max,
+        )
+        try:
+            stored = frontier.config()
+            if stored is not None and stored.fingerprinter != path:
+                raise SettingError(
+                    "REQUEST_FINGERPRINTER_CLASS", path, f"{stored.fingerprinter!r} for {name!r}"
+                )
+        except BaseException:
+            frontier.close()
+            raise
+        return frontier
+
+    def _config(self, fingerprinter: str) -> FrontierConfig:
+        """What `scrapy_redisq.Scheduler` would begin a run with."""
+        settings = self.settings
+        return FrontierConfig(
+            dupefilter=self._dupefilter(),
+            error_rate=settings.dupefilter_error_rate,
+            capacity=settings.dupefilter_capacity,
+            scheduling=settings.scheduling,
+            order=settings.order,
+            shards=settings.shards,
+            fingerprinter=fingerprinter,
+            spider=self.spider_name,
+        )
+
+    def _dupefilter(self) -> str:
+        if self._crawler.settings.getpriority("DUPEFILTER_CLASS") == 0:  # Scrapy's own default
+            return "bloom"
+        cls = self._load("DUPEFILTER_CLASS")
+        return getattr(cls, "kind", None) or global_object_name(cls)
+
+    def _load(self, setting: str) -> Any:
+        path = self._crawler.settings[setting]
+        try:
+            return load_object(path)
+        except Exception as error:
+            raise SettingError(setting, path, f"a class's import path ({reason(error)})") from error
+
+    def _build(self, setting: str) -> Any:
+        cls = self._load(setting)
+        try:
+            return build_from_crawler(cls, self._crawler)
+        except Exception as error:
+            raise SettingError(
+                setting, global_object_name(cls), f"a class that can be built ({reason(error)})"
+            ) from error
+
+
+def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
+    """The spider whose frontier is called so: its ``custom_settings`` count as they do for workers.
+
+    None if there is none in this project, or several that share the frontier.
+    """
+    if not settings.getlist("SPIDER_MODULES"):
+        return None
+    try:
+        loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+        spiders: list[type[Spider]] = [loader.load(name) for name in loader.list()]
+    except Exception as error:
+        # One broken spider must not keep people from looking at the others' frontiers.
+        print(
+            f"scrapy redisq: custom_settings of spiders are left out: {reason(error)}",
+            file=sys.stderr,
+        )
+        return None
+    found = []
+    for spider in spiders:
+        own = Crawler(spider, settings).settings
+        pattern = own.get("REDISQ_FRONTIER") or "%(spider)s"
+        try:
+            if pattern % {"spider": spider.name} == frontier:
+                found.append(spider)
+        except (TypeError, ValueError, KeyError):
+            continue  # a bad value: its own worker says so
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,143 @@
+"""``scrapy redisq push``: requests from the command line, or from stdin as they come."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from scrapy_redisq.commands.display import clean, one_line
+from scrapy_redisq.commands.project import Project
+from scrapy_redisq.frontier import Frontier
+
+READ_BYTES = 65_536
+"""What a pipe holds on Linux."""
+
+BATCH = 3_000
+"""Lines pushed at a time, in scripts of a few hundred."""
+
+PATIENCE = 0.05
+"""Seconds to wait for more lines before those that are there are pushed."""
+
+LINE_FACTOR = 8
+"""A line may have this many times REDISQ_MAX_ENTRY_BYTES: JSON's escapes make text longer."""
+
+NumberedLine = tuple[int, bytes | None]
+"""A line and its number, counted from 1. None: it was too long to be kept."""
+
+
+@dataclass
+class _Total:
+    new: int = 0
+    duplicates: int = 0
+    bad: int = 0
+
+    def __str__(self) -> str:
+        requests = "1 new request" if self.new == 1 else f"{self.new:,} new requests"
+        duplicates = "1 duplicate" if self.duplicates == 1 else f"{self.duplicates:,} duplicates"
+        return f"{requests}, {duplicates}" + (f", {self.bad:,} bad" if self.bad else "")
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Push all that is good; 1 if something was bad."""
+    from_stdin = arguments.requests == ["-"]
+    if "-" in arguments.requests and not from_stdin:
+        print("scrapy redisq push: - stands alone, URLs come from stdin then", file=sys.stderr)
+        return 2
+    batches: Iterable[list[NumberedLine]]
+    if from_stdin:
+        longest = LINE_FACTOR * project.settings.max_entry_bytes
+        batches, unit = read_lines(sys.stdin.fileno(), longest), "line"
+    else:
+        given = (text.encode("utf-8", "surrogateescape") for text in arguments.requests)
+        batches, unit = [list(enumerate(given, start=1))], "argument"
+    total = _Total()
+    with (
+        project.server() as server,
+        project.frontier_to_push(server, arguments.name) as frontier,
+    ):
+        try:
+            for batch in batches:
+                _push(frontier, batch, unit, total)
+        except BaseException:
+            print(f"{clean(frontier.name)}: stopped after {total}", file=sys.stderr)
+            raise
+    print(f"{clean(frontier.name)}: {total}")
+    return 1 if total.bad else 0
+
+
+def _push(frontier: Frontier, batch: list[NumberedLine], unit: str, total: _Total) -> None:
+    numbers: list[int] = []
+    items: list[Any] = []
+    wrong: list[tuple[int, str]] = []
+    for number, line in batch:
+        try:
+            item = parse_line(line)
+        except ValueError as error:
+            wrong.append((number, str(error)))
+            continue
+        if item is not None:
+            numbers.append(number)
+            items.append(item)
+    pushed = frontier.push(items)
+    wrong += [(numbers[index - 1], text) for index, text in pushed.errors]
+    for number, text in sorted(wrong):
+        print(f"{unit} {number}: {one_line(text)}", file=sys.stderr)
+    total.new += pushed.accepted
+    total.duplicates += pushed.duplicates
+    total.bad += len(wrong)
+
+
+def parse_line(line: bytes | None) -> str | dict[str, Any] | None:
+    """What one line holds: a URL, the fields of a JSON object, or nothing if it is empty.
+
+    Raises ValueError with what is wrong.
+    """
+    if line is None:
+        raise ValueError("far longer than REDISQ_MAX_ENTRY_BYTES allows")
+    try:
+        text = line.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from None
+    if not text.startswith("{"):
+        return text or None
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deep") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    return fields
+
+
+def read_lines(descriptor: int, longest: int) -> Iterator[list[NumberedLine]]:
+    """Batches of lines: large from a file or a fast pipe, at once what a slow one brings.
+
+    Lines of over ``longest`` bytes are read past. Holds one batch and one line in memory.
+    """
+    number = 0
+    rest = b""
+    too_long = False
+    batch: list[NumberedLine] = []
+    while data := os.read(descriptor, READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            number += 1
+            batch.append((number, None if too_long or len(line) > longest else line))
+            too_long = False
+        if len(rest) > longest:
+            rest, too_long = b"", True
+        more = len(batch) < BATCH and select.select([descriptor], [], [], PATIENCE)[0]
+        if batch and not more:
+            yield batch
+            batch = []
+    if rest or too_long:
+        batch.append((number + 1, None if too_long else rest))
+    if batch:
+        yield batch

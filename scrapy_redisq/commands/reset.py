@@ -1,0 +1,39 @@
+"""``scrapy redisq reset``: delete a frontier that nobody works on."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from scrapy_redisq.commands.display import clean
+from scrapy_redisq.commands.project import Project
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Delete it; without ``--yes`` say what would be deleted, and fail.
+
+    Raises `FrontierInUse` while workers are alive.
+    """
+    name = clean(arguments.name)
+    if project.nothing_there():
+        print(f"{name}: there is no such frontier")
+        return 0
+    with project.server() as server, project.frontier(server, arguments.name) as frontier:
+        status = frontier.status()
+        if status["state"] == "absent":
+            print(f"{name}: there is no such frontier")
+            return 0
+        if arguments.yes:
+            frontier.reset()
+            print(f"{name}: deleted")
+            return 0
+    alive = sum(worker["alive"] for worker in status["workers"])
+    print(
+        f"{name} ({status['state']}) would be deleted: {status['queued'] + status['delayed']:,} "
+        f"queued, {status['leased']:,} leased, {status['dead']:,} dead, {status['seen']:,} seen. "
+        "Nothing was done; add --yes to do it.",
+        file=sys.stderr,
+    )
+    if alive:
+        print(f"Its {alive:,} live workers would have to be stopped first.", file=sys.stderr)
+    return 1

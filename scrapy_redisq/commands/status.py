@@ -1,0 +1,218 @@
+"""``scrapy redisq status``: once or every second, as a table, plain lines or JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import time
+from argparse import Namespace
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import redis
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from scrapy_redisq.commands import display
+from scrapy_redisq.commands.project import Project
+from scrapy_redisq.connection import Server
+from scrapy_redisq.errors import FrontierError, ServerError
+from scrapy_redisq.frontier import Frontier
+
+REFRESH = 1.0
+"""Seconds between two looks of ``--watch``."""
+
+RELIST = 10
+"""Looks after which ``--watch`` searches for new frontiers again."""
+
+RATE_WINDOW = 5.0
+"""Seconds over which pages per second are averaged."""
+
+SCAN_BATCH = 1_000
+SCAN_BATCHES = 1_000
+"""A search for frontiers looks at a million keys at most, about a second of Redis' time."""
+
+_META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Show the status; with ``--watch`` until Ctrl-C, which is how that is meant to end."""
+    if not arguments.watch:
+        return _once(arguments, project)
+    with contextlib.suppress(KeyboardInterrupt), project.server() as server:
+        _watch(arguments, Watched(project, server, arguments.name))
+    return 0
+
+
+def _once(arguments: Namespace, project: Project) -> int:
+    if arguments.name is None and project.nothing_there():
+        if not arguments.json:
+            print(f"No frontier: no embedded server has run in {project.embedded_folder}")
+        return 0
+    with project.server() as server:
+        watched = Watched(project, server, arguments.name)
+        try:
+            statuses = watched.look()
+            if arguments.json:
+                _print_json(statuses)
+            else:
+                display.console().print(watched.renderable(statuses))
+            return 0
+        finally:
+            watched.close()
+
+
+def frontier_names(client: redis.Redis) -> tuple[list[str], bool]:
+    """The names of all frontiers on the server, and whether the search saw all of its keys."""
+    names = set()
+    cursor = 0
+    for _ in range(SCAN_BATCHES):
+        cursor, keys = client.scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
+        for key in keys:
+            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+            if found := _META_KEY.fullmatch(text):
+                names.add(found[1])
+        if cursor == 0:
+            break
+    return sorted(names), cursor == 0
+
+
+class Rates:
+    """Pages per second of one frontier and of each of its workers, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, str, dict[str, int]]] = deque()
+
+    def add(self, status: Mapping[str, Any], now: float) -> dict[str, float | None]:
+        """Take in one look, at ``now`` seconds; -> the rate by worker's id, of all under ""."""
+        pages = {worker["id"]: worker["pages"] for worker in status["workers"]}
+        pages[""] = status["finished"]
+        run = str(status["run"])
+        if self._samples and self._samples[-1][1] != run:
+            self._samples.clear()
+        while len(self._samples) > 1 and now - self._samples[0][0] > RATE_WINDOW:
+            self._samples.popleft()
+        self._samples.append((now, run, pages))
+        return {name: self._rate(name) for name in pages}
+
+    def _rate(self, name: str) -> float | None:
+        known = [(at, pages[name]) for at, _, pages in self._samples if name in pages]
+        (first_at, first), (last_at, last) = known[0], known[-1]
+        if last_at <= first_at:
+            return None
+        # Requeued dead letters are no longer finished; nobody un-fetches a page.
+        return max(0, last - first) / (last_at - first_at)
+
+
+class Watched:
+    """The frontiers that are looked at: one by name, or all that are there."""
+
+    def __init__(self, project: Project, server: Server, name: str | None) -> None:
+        self.address = server.address
+        self._project = project
+        self._server = server
+        self._name = name
+        self._names = [] if name is None else [name]
+        self._looks = 0
+        self._complete = True
+        self._client = server.client()
+        self._frontiers: dict[str, Frontier] = {}
+        self._rates: dict[str, Rates] = {}
+        self._current: dict[str, dict[str, float | None]] = {}
+
+    def close(self) -> None:
+        self._client.close()
+        for frontier in self._frontiers.values():
+            frontier.close()
+
+    def look(self) -> list[dict[str, Any]]:
+        """The status of each. One that cannot be read does not hide the others."""
+        if self._name is None and (self._looks % RELIST == 0 or not self._names):
+            self._names, self._complete = frontier_names(self._client)
+        self._looks += 1
+        statuses = []
+        for name in self._names:
+            if name not in self._frontiers:
+                self._frontiers[name] = self._project.frontier(self._server, name)
+                self._rates[name] = Rates()
+            try:
+                status = self._frontiers[name].status()
+            except FrontierError as error:
+                if len(self._names) == 1:
+                    raise
+                print(f"scrapy redisq: {display.one_line(str(error))}", file=sys.stderr)
+                continue
+            if self._name is None and status["state"] == "absent":
+                continue  # it was reset since the search
+            self._current[name] = self._rates[name].add(status, time.monotonic())
+            statuses.append(status)
+        return statuses
+
+    def rates(self, status: Mapping[str, Any]) -> dict[str, float | None]:
+        return self._current[status["frontier"]]
+
+    def renderable(self, statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
+        """All of one, one line each of several."""
+        parts: list[RenderableType] = []
+        if not statuses:
+            parts.append(Text(f"No frontier on {self.address}"))
+        elif len(statuses) == 1:
+            parts.append(display.full(statuses[0], self.rates(statuses[0])))
+        else:
+            totals = [self.rates(status)[""] for status in statuses]
+            parts.append(display.overview(statuses, totals))
+        if not self._complete:
+            parts.append(Text("The server has too many keys to search all: name the frontier."))
+        return Group(*parts)
+
+
+def _print_json(statuses: Sequence[Mapping[str, Any]]) -> None:
+    for status in statuses:
+        print(json.dumps(status), flush=True)
+
+
+def _watch(arguments: Namespace, watched: Watched) -> None:
+    console = display.console()
+    try:
+        if arguments.json or not console.is_terminal:
+            _watch_lines(arguments, watched)
+        else:
+            _watch_live(console, watched)
+    finally:
+        watched.close()
+
+
+def _watch_lines(arguments: Namespace, watched: Watched) -> None:
+    while True:
+        try:
+            statuses = watched.look()
+        except (redis.RedisError, ServerError) as error:
+            print(f"scrapy redisq: {_away(error)}", file=sys.stderr, flush=True)
+        else:
+            if arguments.json:
+                _print_json(statuses)
+            else:
+                for status in statuses:
+                    print(display.line(status, watched.rates(status)[""]), flush=True)
+        time.sleep(REFRESH)
+
+
+def _watch_live(console: Console, watched: Watched) -> None:
+    shown: RenderableType = Text("")
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            try:
+                shown = watched.renderable(watched.look())
+                live.update(shown, refresh=True)
+            except (redis.RedisError, ServerError) as error:
+                # What was seen last stays; a crawl goes on after an outage, so does this.
+                live.update(Group(shown, Text(_away(error), style="bold red")), refresh=True)
+            time.sleep(REFRESH)
+
+
+def _away(error: Exception) -> str:
+    return f"Redis is away, trying again: {display.one_line(str(error))}"

@@ -1,0 +1,120 @@
+"""Real ``scrapy crawl`` processes of the project in ``tests/project``."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.harness.servers import wait_until
+
+PROJECT = Path(__file__).parent.parent / "project"
+
+
+class Crawl:
+    """One ``scrapy crawl`` process; its log and what it tells at the end."""
+
+    def __init__(
+        self,
+        spider: str,
+        folder: Path,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        number = len(list(folder.glob("crawl-*.log")))
+        self.log_file = folder / f"crawl-{number}.log"
+        self.items_file = folder / f"crawl-{number}.jsonl"
+        command = [sys.executable, "-m", "scrapy", "crawl", spider, "-o", str(self.items_file)]
+        for name, value in (settings or {}).items():
+            command += ["-s", f"{name}={value}"]
+        for name, value in (arguments or {}).items():
+            command += ["-a", f"{name}={value}"]
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def wait(self, seconds: float = 60) -> Crawl:
+        """Wait for the process to end; fail with its log if it does not."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the crawl did not end in {seconds} s:\n{self.log}") from None
+        return self
+
+    def wait_for(self, text: str, seconds: float = 30) -> None:
+        """Wait until ``text`` is in the log."""
+        wait_until(
+            lambda: text in self.log or self.process.poll() is not None,
+            seconds,
+            f"{text!r} in the log:\n{self.log}",
+        )
+        assert text in self.log, self.log
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the spider was closed."""
+        found = re.findall(r"Spider closed \((\w+)\)", self.log)
+        return found[-1] if found else None
+
+    @property
+    def finished_at(self) -> float:
+        """When the spider was closed, in seconds since 1970."""
+        finish_time = self.stats["finish_time"]
+        assert isinstance(finish_time, float)
+        return finish_time
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Scrapy's stats from the end of the log, with times in seconds since 1970."""
+        start = self.log.rfind("Dumping Scrapy stats:")
+        assert start >= 0, self.log
+        text = self.log[start:].partition("{")[2]
+        text = "{" + text[: text.index("}") + 1]
+        text = re.sub(
+            r"datetime\.datetime\(([\d, ]+), tzinfo=datetime\.timezone\.utc\)",
+            lambda match: str(_seconds(match[1])),
+            text,
+        )
+        stats = ast.literal_eval(text)
+        assert isinstance(stats, dict)
+        return stats
+
+    def items(self) -> list[dict[str, Any]]:
+        import json
+
+        if not self.items_file.exists():
+            return []
+        lines = self.items_file.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _seconds(numbers: str) -> float:
+    from datetime import datetime, timezone
+
+    parts = [int(number) for number in numbers.split(",")]
+    return datetime(*parts, tzinfo=timezone.utc).timestamp()  # type: ignore[misc, arg-type]

@@ -1,0 +1,347 @@
+"""What a shard of a frontier really holds, what must always hold of it, and a model of it.
+
+The model is the protocol without Redis: a dictionary of entries and what became of each. It is
+fed with what the server was sent and answered, also where the worker never heard the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import redis
+
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import shard_of
+from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership, Reply, parse_lease
+
+DOCUMENTED = re.compile(
+    r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
+    r"|letters|reaped|seen:\d+(:.+)?|trash",
+    re.DOTALL,
+)
+"""The keys in the header of common.lua."""
+
+
+@dataclass
+class Shard:
+    """All of one shard's keys, read at once."""
+
+    meta: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    ready: dict[str, float] = field(default_factory=dict)
+    levels: dict[str, dict[str, float]] = field(default_factory=dict)
+    queues: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
+    delayed: list[bytes] = field(default_factory=list)
+    leases: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    workers: dict[str, float] = field(default_factory=dict)
+    info: dict[str, dict[str, str]] = field(default_factory=dict)
+    busy: dict[str, int] = field(default_factory=dict)
+    dead: list[str] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+    generations: set[int] = field(default_factory=set)
+    unknown: list[str] = field(default_factory=list)
+
+    def count(self, name: str) -> int:
+        return self.counts.get(name, 0)
+
+    def waiting(self) -> list[bytes]:
+        """The entries in queues and among the delayed, each with its byte of deliveries."""
+        delayed = (parse_lease("", record) for record in self.delayed)
+        return [entry for queue in self.queues.values() for entry in queue] + [
+            bytes((lease.deliveries,)) + lease.entry for lease in delayed
+        ]
+
+    def check(self) -> None:
+        """What holds after every step, whatever happened before."""
+        assert not self.unknown, "undocumented keys"
+        queued = sum(map(len, self.queues.values()))
+        leased = sum(map(len, self.leases.values()))
+        created, finished = self.count("created"), self.count("finished")
+        assert queued + len(self.delayed) + leased + finished == created
+        assert self.count("dead") <= finished
+        assert self.count("leased") == leased
+        assert self.busy == Counter(
+            parse_lease(id, record).slot
+            for held in self.leases.values()
+            for id, record in held.items()
+        )
+        by_levels = {(slot, level) for slot, levels in self.levels.items() for level in levels}
+        assert by_levels == set(self.queues), "levels are the queues that are not empty"
+        assert set(self.ready) == set(self.levels), "ready are the slots that have levels"
+        for levels in self.levels.values():
+            assert all(score == -int(level) for level, score in levels.items())
+        assert set(self.leases) <= set(self.workers), "a lease that nobody would reap"
+        assert set(self.info) == set(self.workers)
+        for flag in ("starting", "waiting"):
+            flags = [info.get(flag) == "1" for info in self.info.values()]
+            assert self.count(flag) == sum(flags), flag
+        assert sorted(self.dead) == sorted(self.letters)
+
+
+def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
+    """Read every key under the shard's prefix. ``client`` must return bytes."""
+    prefix = calls.prefix(name, shard)
+    keys = [key.decode() for key in client.keys(prefix.replace("{", "\\{") + "*")]
+    real = Shard()
+    readers: list[Callable[[list[object]], None]] = []
+    pipeline = client.pipeline(transaction=False)
+
+    def texts(flat: dict[bytes, bytes]) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in flat.items()}
+
+    def scores(members: list[tuple[bytes, float]]) -> dict[str, float]:
+        return {member.decode(): score for member, score in members}
+
+    for key in keys:
+        kind, _, rest = key.removeprefix(prefix).partition(":")
+        if not DOCUMENTED.fullmatch(key.removeprefix(prefix)):
+            real.unknown.append(key)
+        elif kind in {"meta", "counts", "busy", "worker", "leases"}:
+            pipeline.hgetall(key)
+
+            def hash_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
+                if kind == "leases":
+                    real.leases[rest] = {id.decode(): record for id, record in value.items()}
+                elif kind == "worker":
+                    real.info[rest] = texts(value)
+                elif kind == "meta":
+                    real.meta = texts(value)
+                else:
+                    setattr(real, kind, {n: int(v) for n, v in texts(value).items()})
+
+            readers.append(hash_read)
+        elif kind in {"ready", "levels", "workers"}:
+            pipeline.zrange(key, 0, -1, withscores=True)
+
+            def zset_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
+                if kind == "levels":
+                    real.levels[rest] = scores(value)
+                else:
+                    setattr(real, kind, scores(value))
+
+            readers.append(zset_read)
+        elif kind == "queue":
+            pipeline.lrange(key, 0, -1)
+            slot, _, priority = rest.rpartition(":")
+            readers.append(lambda value, at=(slot, priority): real.queues.update({at: value}))  # type: ignore[misc]
+        elif kind == "delayed":
+            pipeline.zrange(key, 0, -1)
+            readers.append(
+                lambda value: real.delayed.extend(member.partition(b":")[2] for member in value)
+            )
+        elif kind == "dead":
+            pipeline.zrange(key, 0, -1)
+            readers.append(lambda value: real.dead.extend(id.decode() for id in value))
+        elif kind == "letters":
+            pipeline.hkeys(key)
+            readers.append(lambda value: real.letters.extend(id.decode() for id in value))
+        elif kind == "seen":
+            real.generations.add(int(rest.partition(":")[0]))
+    for reader, value in zip(readers, pipeline.execute(), strict=True):
+        reader(value)
+    return real
+
+
+@dataclass
+class Entry:
+    """One accepted request and what became of it."""
+
+    url: str
+    shard: int
+    slot: str
+    priority: int
+    state: str = "waiting"  # in a queue or delayed; "leased"; "done"; "dead"
+    holder: str = ""
+    lease: str = ""
+    deliveries: int = 0
+
+
+@dataclass
+class Model:
+    """A frontier with exact duplicates, as dictionaries. Entries are identified by their bytes."""
+
+    shards: int
+    max_deliveries: int
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    expired: dict[tuple[int, str], bool] = field(default_factory=dict)
+    """Registered workers, and whether they are past their deadline."""
+    state: str = "open"
+    began: int = 0
+
+    def held_by(self, worker: str, shard: int) -> dict[str, Entry]:
+        return {
+            entry.lease: entry
+            for entry in self.entries.values()
+            if entry.state == "leased" and entry.holder == worker and entry.shard == shard
+        }
+
+    def unfinished(self) -> int:
+        return sum(entry.state not in {"done", "dead"} for entry in self.entries.values())
+
+    def alive(self) -> bool:
+        """Is any worker registered and before its deadline?"""
+        return any(not expired for expired in self.expired.values())
+
+    # What scripts do
+
+    def join(self, worker: str, began: bool) -> None:
+        """``worker`` is "" for a producer."""
+        if self.state == "complete" or self.began == 0:
+            assert began
+        elif began:
+            assert not self.unfinished(), "a new run forgets requests of the old one"
+            assert not self.alive(), "a new run takes the old one away from its workers"
+        if began:
+            self.entries.clear()
+            self.seen.clear()
+            self.counts.clear()
+            self.expired.clear()
+            self.state = "open"
+            self.began += 1
+        if worker:
+            for shard in range(self.shards):
+                self.expired[shard, worker] = False
+
+    def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
+        url = str(item.tag)
+        duplicate = item.fingerprint is not None and url in self.seen
+        assert is_new == (not duplicate), f"{url} was taken for {'new' if is_new else 'seen'}"
+        if duplicate:
+            self.counts[shard, "duplicates"] += 1
+            return
+        if item.fingerprint is not None:
+            self.seen.add(url)
+        assert item.entry not in self.entries, f"{item.entry!r} was enqueued twice"
+        assert shard == shard_of(item.slot, self.shards)
+        self.entries[item.entry] = Entry(url, shard, item.slot, item.priority)
+        self.counts[shard, "created"] += 1
+        self.state = "open"
+
+    def finish(self, worker: str, item: Finish, shard: int) -> None:
+        entry = self.held_by(worker, shard).get(item.lease)
+        if entry is None:
+            self.counts[shard, "stale"] += 1
+            return
+        entry.state = {"done": "done", "dead": "dead"}.get(item.outcome, "waiting")
+        if item.outcome in {"done", "dead"}:
+            self.counts[shard, "finished"] += 1
+            self.counts[shard, "dead"] += item.outcome == "dead"
+        self.counts[shard, "released"] += item.outcome == "released"
+
+    def exchange(
+        self,
+        worker: str,
+        membership: Membership,
+        reply: Reply,
+        operations: Iterable[Enqueue | Finish],
+        duplicates: int,
+    ) -> None:
+        """Take in what the server answered to ``operations``."""
+        shard = membership.shard
+        if (shard, worker) not in self.expired:
+            assert reply.status in {"gone", "lost"}
+            return
+        if reply.status not in {"ok", "replayed"}:
+            assert reply.status in {"lost", "rewound"}, "a registered worker was fenced"
+            return
+        self.expired[shard, worker] = False
+        if reply.status == "replayed":
+            assert {lease.id for lease in reply.leases} == set(self.held_by(worker, shard))
+            return
+        accepted = {id(item) for item in reply.accepted}
+        operations = list(operations)
+        for item in operations:
+            if isinstance(item, Enqueue):
+                self.enqueue(item, shard, id(item) in accepted)
+        self.counts[shard, "duplicates"] += duplicates
+        order = ["done", "dead", "released", "delayed"]
+        finishes = [item for item in operations if isinstance(item, Finish)]
+        for item in sorted(finishes, key=lambda item: order.index(item.outcome)):
+            self.finish(worker, item, shard)
+        for lease in reply.leases:
+            entry = self.entries[lease.entry]
+            assert entry.state == "waiting", f"claimed what is {entry.state}"
+            assert (entry.slot, entry.priority) == (lease.slot, lease.priority)
+            assert entry.deliveries == lease.deliveries
+            entry.state, entry.holder, entry.lease = "leased", worker, lease.id
+        self.counts[shard, "claimed"] += len(reply.leases)
+
+    def reap(self, shard: int, reclaimed: int, dead: int) -> None:
+        expected = Counter[str]()
+        # At most 10 workers a call; those with the same deadline in the order of their names.
+        for worker in sorted(w for (at, w), late in self.expired.items() if late and at == shard)[
+            :10
+        ]:
+            for entry in self.held_by(worker, shard).values():
+                entry.deliveries += 1
+                gone = entry.deliveries >= self.max_deliveries
+                entry.state = "dead" if gone else "waiting"
+                expected[entry.state] += 1
+            del self.expired[shard, worker]
+        assert (reclaimed, dead) == (expected["waiting"], expected["dead"])
+        self.counts[shard, "reclaimed"] += reclaimed
+        self.counts[shard, "finished"] += dead
+        self.counts[shard, "dead"] += dead
+
+    def leave(self, worker: str, shard: int, complete: bool) -> None:
+        for entry in self.held_by(worker, shard).values():
+            entry.state = "waiting"
+            self.counts[shard, "released"] += 1
+        self.expired.pop((shard, worker), None)
+        if complete:
+            assert not any(
+                entry.state in {"waiting", "leased"}
+                for entry in self.entries.values()
+                if entry.shard == shard
+            ), "complete although something is unfinished"
+            if shard == 0:
+                self.state = "complete"
+
+    def requeue(self, entries: Iterable[bytes]) -> None:
+        for name in entries:
+            entry = self.entries[name]
+            assert entry.state == "dead"
+            entry.state, entry.deliveries = "waiting", 0
+            self.counts[entry.shard, "dead"] -= 1
+            self.counts[entry.shard, "finished"] -= 1
+            self.state = "open"
+
+    # What the server must hold
+
+    def check(self, shards: list[Shard]) -> None:
+        """The frontier in Redis is what the model says, to the entry."""
+        for number, real in enumerate(shards):
+            entries = {n: e for n, e in self.entries.items() if e.shard == number}
+            waiting = [
+                bytes((entry.deliveries,)) + name
+                for name, entry in entries.items()
+                if entry.state == "waiting"
+            ]
+            assert sorted(real.waiting()) == sorted(waiting)
+            leased = {
+                (worker, lease): parse_lease(lease, record).entry
+                for worker, held in real.leases.items()
+                for lease, record in held.items()
+            }
+            assert leased == {
+                (entry.holder, entry.lease): name
+                for name, entry in entries.items()
+                if entry.state == "leased"
+            }
+            for name in [
+                "created",
+                "finished",
+                "dead",
+                "duplicates",
+                "claimed",
+                "released",
+                "reclaimed",
+            ]:
+                assert real.count(name) == self.counts[number, name], name
+            assert real.count("stale") == self.counts[number, "stale"]
+            assert set(real.workers) == {w for shard, w in self.expired if shard == number}

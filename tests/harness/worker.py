@@ -1,0 +1,258 @@
+"""One worker of a frontier, driven step by step: what the courier does, without a loop or a clock.
+
+Replies and requests can be lost on the way, so that a test decides what each side knows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha1
+
+import redis
+
+from scrapy_redisq.errors import FrontierLost
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig, shard_of
+from scrapy_redisq.frontier.membership import MAX_CLAIMS, Enqueue, Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.seen import seen_filter
+
+_numbers = itertools.count(1)
+
+
+def fingerprint_of(url: str) -> bytes:
+    """20 bytes, as Scrapy's."""
+    return sha1(url.encode()).digest()
+
+
+class Worker:
+    """A member of every shard of one frontier. ``ttl`` in seconds.
+
+    ``observe`` is called with each reply that the server sent, also with those that are then
+    lost. ``on_join`` is called with each registration. ``holding`` are the leases that this
+    worker knows it has and has not ended.
+    """
+
+    def __repr__(self) -> str:
+        return self.id
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        name: str,
+        config: FrontierConfig,
+        *,
+        ttl: float = 3_600.0,
+        dead_max: int = 1_000,
+        keep_seen: bool = False,
+        observe: Callable[[Worker, Membership, Reply], None] | None = None,
+        on_join: Callable[[Worker, calls.Joined], None] | None = None,
+        on_leave: Callable[[Worker, Membership, int, bool], None] | None = None,
+    ) -> None:
+        self.client = client
+        self.name = name
+        self.config = config
+        self.ttl = ttl
+        self.keep_seen = keep_seen
+        self.holding: dict[str, tuple[Membership, Lease]] = {}
+        self.held_back: list[tuple[Membership, Finish, dict[int, int]]] = []
+        self.rejoins = 0
+        self.complete = False
+        self._observe = observe
+        self._on_join = on_join
+        self._on_leave = on_leave
+        self.joined = self._register()
+        self.seen = seen_filter(self.joined.config)
+        self.memberships = [
+            Membership(
+                name,
+                shard,
+                self.joined,
+                self.id,
+                ttl=ttl,
+                dead_max=dead_max,
+                seen=self.seen.parameters(),
+            )
+            for shard in range(self.joined.config.shards)
+        ]
+
+    def _register(self) -> calls.Joined:
+        self.id = f"worker-{next(_numbers)}"
+
+        def join(shard: int, run: str) -> calls.Joined:
+            return execute(
+                self.client,
+                calls.join(
+                    self.name,
+                    shard,
+                    self.config,
+                    new_run=run,
+                    worker=self.id,
+                    info={"host": "here", "pid": 1, "spider": "books"},
+                    ttl=self.ttl,
+                    follow=shard > 0,
+                    keep_seen=self.keep_seen,
+                ),
+            )
+
+        joined = join(0, f"run-{next(_numbers)}")
+        for shard in range(1, joined.config.shards):
+            join(shard, joined.run)
+        if self._on_join:
+            self._on_join(self, joined)
+        return joined
+
+    # What happens in the worker
+
+    def enqueue(
+        self,
+        url: str,
+        *,
+        slot: str = "host",
+        priority: int = 0,
+        filtered: bool = True,
+        delay: int = 0,
+        page: Lease | None = None,
+        entry: bytes | None = None,
+    ) -> Enqueue:
+        """Take a request, to be sent by the next exchange. ``delay`` in ms."""
+        if self.joined.config.scheduling == "priority":
+            slot = PRIORITY_SLOT
+        item = Enqueue(
+            slot,
+            priority,
+            entry or url.encode(),
+            self.seen.encode(fingerprint_of(url)) if filtered else None,
+            delay,
+            page.id if page else None,
+            url,
+        )
+        self.memberships[shard_of(slot, len(self.memberships))].add(item)
+        return item
+
+    def finish(
+        self, lease: Lease, outcome: str = "done", *, reason: str = "", delay: int = 0
+    ) -> None:
+        """End a lease, after the requests of its page: see ``Courier.finish``."""
+        membership, _ = self.holding.pop(lease.id)
+        finish = Finish(lease.id, outcome, reason, f"because of {reason}", delay)
+        pending = {
+            other.shard: other.enqueued
+            for other in self.memberships
+            if other is not membership and other.acknowledged < other.enqueued
+        }
+        if pending:
+            self.held_back.append((membership, finish, pending))
+        else:
+            membership.add(finish)
+
+    def _let_go(self) -> None:
+        waiting, self.held_back = self.held_back, []
+        for membership, finish, pending in waiting:
+            if all(self.memberships[shard].acknowledged >= n for shard, n in pending.items()):
+                membership.add(finish)
+            else:
+                self.held_back.append((membership, finish, pending))
+
+    def waiting(self) -> int:
+        """Enqueues and finishes that are not acknowledged."""
+        return sum(map(len, self.memberships)) + len(self.held_back)
+
+    # What happens on the way
+
+    def exchange(
+        self,
+        want: int = 0,
+        *,
+        shard: int = 0,
+        lose: str = "",
+        slot_limit: int = MAX_CLAIMS,
+        room: Mapping[str, int] | None = None,
+        starting: bool = False,
+        seeded: bool = True,
+    ) -> Reply | None:
+        """One exchange. ``lose`` the "request" or the "reply": then None.
+
+        A worker that is told that its leases are void joins anew. Raises `FrontierLost` if the
+        run is gone.
+        """
+        self._let_go()
+        membership = self.memberships[shard]
+        call = membership.call(
+            want=want, slot_limit=slot_limit, room=room, starting=starting, seeded=seeded
+        )
+        if lose == "request":
+            return None
+        reply = execute(self.client, call)
+        if self._observe:
+            self._observe(self, membership, reply)
+        if lose == "reply":
+            return None
+        membership.received(reply)
+        if reply.status == "lost":
+            raise FrontierLost(self.name)
+        if reply.status in {"gone", "rewound"}:
+            self.rejoin()
+        for lease in reply.leases:
+            self.holding[lease.id] = (membership, lease)
+        self.complete = reply.complete
+        return reply
+
+    def exchange_all(self, want: int = 0, **options: bool) -> bool:
+        """Exchange with every shard. -> is the frontier complete, as far as this worker saw?"""
+        complete = True
+        for membership in self.memberships:
+            reply = self.exchange(want, shard=membership.shard, **options)  # type: ignore[arg-type]
+            complete = complete and reply is not None and reply.complete
+        self.complete = complete and not self.waiting()
+        return self.complete
+
+    def claim(self, want: int, **options: object) -> list[Lease]:
+        """The leases that one exchange brought."""
+        reply = self.exchange(want, **options)  # type: ignore[arg-type]
+        assert reply is not None
+        return reply.leases
+
+    def send(self, urls: Iterable[str] = (), **options: object) -> Reply:
+        """Enqueue ``urls`` alike and exchange."""
+        for url in urls:
+            self.enqueue(url, **options)  # type: ignore[arg-type]
+        reply = self.exchange()
+        assert reply is not None
+        return reply
+
+    def rejoin(self) -> list[Finish]:
+        """Go on as a new worker: see ``Courier._rejoin``. -> the finishes that came too late."""
+        for membership in self.memberships:
+            self._give_back(membership, False)
+        run = self.joined.run
+        self.joined = self._register()
+        if self.joined.run != run:
+            raise FrontierLost(self.name)
+        late = [finish for _, finish, _ in self.held_back]
+        self.held_back.clear()
+        self.holding.clear()
+        self.rejoins += 1
+        for membership in self.memberships:
+            late += membership.rejoined(self.joined, self.id)
+        return late
+
+    def leave(self) -> bool:
+        """Give back what is held and leave. -> is the run complete now?"""
+        return [
+            self._give_back(membership, self.complete) for membership in reversed(self.memberships)
+        ][-1]
+
+    def _give_back(self, membership: Membership, complete: bool) -> bool:
+        left = 1
+        while left:
+            left, run_complete = execute(
+                self.client,
+                calls.leave(
+                    self.name, membership.shard, membership.run, membership.worker, complete
+                ),
+            )
+            if self._on_leave:
+                self._on_leave(self, membership, left, run_complete)
+        return run_complete

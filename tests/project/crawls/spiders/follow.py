@@ -1,0 +1,160 @@
+"""Spiders of the tests. ``site`` is the base URL of the site to crawl."""
+
+import os
+import signal
+import time
+
+import scrapy
+
+
+class Follow(scrapy.Spider):
+    """Follows every link of the site; an item for each page."""
+
+    name = "follow"
+    first = "/0"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+        self.start_urls = [f"{site}{path}" for path in self.first.split()]
+
+    def parse(self, response):
+        yield {"url": response.url, "pid": os.getpid()}
+        for href in response.css("a::attr(href)").getall():
+            if not href.startswith(("mailto:", "http://", "https://", "#")):
+                yield response.follow(href)
+
+
+class Many(Follow):
+    """Has many start requests, half of them the same."""
+
+    name = "many"
+    first = "/0 /1 /2 /3 /4 /5 /6 /7 /0 /1 /2 /3"
+
+
+class Poison(Follow):
+    """Dies with its process on page 13."""
+
+    name = "poison"
+
+    def parse(self, response):
+        if response.url.endswith("/13"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().parse(response)
+
+
+class Faulty(Follow):
+    """Raises on pages that end in 3, in a pipeline on those that end in 4."""
+
+    name = "faulty"
+    custom_settings = {"ITEM_PIPELINES": {"crawls.spiders.follow.RefuseFours": 1}}
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("3"):
+            raise ValueError("a page that ends in 3")
+
+
+class RefuseFours:
+    def process_item(self, item):
+        if item["url"].endswith("4"):
+            raise RuntimeError("an item that ends in 4")
+        return item
+
+
+class Huge(Follow):
+    """One request of more than a mebibyte on page 1, and lambdas on page 2."""
+
+    name = "huge"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/1"):
+            yield scrapy.Request(f"{self.site}/5?huge", method="POST", body=b"x" * 2_000_000)
+        if response.url.endswith("/2"):
+            for n in range(10):
+                yield scrapy.Request(
+                    f"{self.site}/6?local={n}", callback=lambda r: self.local(r), meta={"n": n}
+                )
+
+    def local(self, response):
+        yield {"url": response.url, "local": True}
+
+
+class Stops(Follow):
+    """Blocks its event loop for a while on page 7."""
+
+    name = "blocks"
+
+    def __init__(self, seconds=0, **kwargs):
+        super().__init__(**kwargs)
+        self.seconds = float(seconds)
+
+    def parse(self, response):
+        if response.url.endswith("/7"):
+            time.sleep(self.seconds)
+        yield from super().parse(response)
+
+
+class Ordered(scrapy.Spider):
+    """Has no start requests of its own: it is fed by push."""
+
+    name = "ordered"
+
+    async def start(self):
+        return
+        yield
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+    def parse_old(self, response):
+        yield {"url": response.url, "old": True}
+
+
+class Hosts(scrapy.Spider):
+    """Follows page by page on several hosts at once, each host a slot."""
+
+    name = "hosts"
+
+    def __init__(self, sites="", pages=20, **kwargs):
+        super().__init__(**kwargs)
+        self.start_urls = [f"{site}/{n}" for site in sites.split() for n in range(int(pages))]
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+
+class Errback(Follow):
+    """Meets addresses where nobody listens, with and without an errback."""
+
+    name = "errback"
+    custom_settings = {"RETRY_ENABLED": False}
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield scrapy.Request("http://127.0.0.1:9/with", errback=self.failed)
+        yield scrapy.Request("http://127.0.0.1:9/without")
+
+    def failed(self, failure):
+        yield {"failed": failure.request.url}
+
+
+class Documentation(Follow):
+    """Follows the links of real HTML within the site, once all workers are there."""
+
+    name = "documentation"
+    first = "/index.html"
+
+    def __init__(self, site="", wait_for=1, **kwargs):
+        super().__init__(site, **kwargs)
+        self.wait_for = int(wait_for)
+
+    def parse(self, response):
+        if not isinstance(response, scrapy.http.HtmlResponse):
+            return
+        yield {"url": response.url}
+        for href in response.css("a::attr(href)").getall():
+            url = response.urljoin(href)
+            if url.startswith(self.site):
+                yield scrapy.Request(url)

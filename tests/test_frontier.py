@@ -1,0 +1,644 @@
+"""`Frontier`, the view from outside: pushing, status, dead letters, requeueing, resetting.
+
+Workers are driven by hand here, through `Membership`: no Scrapy, no clock but the server's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
+from scrapy_redisq.frontier import Frontier, FrontierConfig, calls
+from scrapy_redisq.frontier.membership import Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.serializer import loads_fields
+from scrapy_redisq.settings import RedisqSettings
+from tests.harness.servers import RedisServer, binaries, wait_until
+
+Opener = Callable[..., Frontier]
+TTL = 30.0
+
+
+class Worker:
+    """One worker of a frontier, in all of its shards."""
+
+    def __init__(self, frontier: Frontier, name: str = "w1", *, ttl: float = TTL) -> None:
+        self.frontier = frontier
+        self.name = name
+        config = frontier.config() or FrontierConfig(backend="bitmap")
+        info = {"host": "here", "pid": 7, "spider": "books"}
+        self.memberships: list[Membership] = []
+        run = f"run-of-{name}"
+        for shard in range(config.shards):
+            joined = execute(
+                frontier.client,
+                calls.join(
+                    frontier.name,
+                    shard,
+                    config,
+                    new_run=run,
+                    worker=name,
+                    info=info,
+                    ttl=ttl,
+                    follow=shard > 0,
+                ),
+            )
+            run = joined.run
+            self.memberships.append(
+                Membership(
+                    frontier.name,
+                    shard,
+                    joined,
+                    name,
+                    ttl=ttl,
+                    dead_max=frontier.dead_max,
+                    seen=seen_filter(joined.config).parameters(),
+                )
+            )
+        self.run = run
+
+    def exchange(self, membership: Membership, **options: Any) -> Reply:
+        reply = membership.received(execute(self.frontier.client, membership.call(**options)))
+        assert reply.status == "ok"
+        return reply
+
+    def claim(self, want: int = 100) -> list[tuple[Membership, Lease]]:
+        """Lease up to ``want`` entries of each shard."""
+        return [
+            (membership, lease)
+            for membership in self.memberships
+            for lease in self.exchange(membership, want=want).leases
+        ]
+
+    def finish(self, outcome: str = "done", reason: str = "", detail: str = "") -> int:
+        """Claim and finish until nothing is left; -> how many."""
+        n = 0
+        while leases := self.claim():
+            for membership, lease in leases:
+                membership.add(Finish(lease.id, outcome, reason, detail))
+            for membership in self.memberships:
+                self.exchange(membership)
+            n += len(leases)
+        return n
+
+    def leave(self, *, complete: bool = True) -> bool:
+        """Give back and leave as the courier does; -> the run is complete."""
+        done = False
+        for membership in reversed(self.memberships):
+            left = 1
+            while left:
+                left, done = execute(
+                    self.frontier.client,
+                    calls.leave(
+                        self.frontier.name, membership.shard, self.run, self.name, complete
+                    ),
+                )
+        return done
+
+
+def urls_of(leases: list[tuple[Membership, Lease]]) -> list[str]:
+    return [loads_fields(lease.entry)["url"] for _, lease in leases]
+
+
+def check_sums(frontier: Frontier) -> dict[str, Any]:
+    """Each created request is in exactly one place."""
+    status = frontier.status()
+    held = status["queued"] + status["delayed"] + status["leased"] + status["finished"]
+    assert held == status["created"]
+    assert min(status[name] for name in ("queued", "delayed", "leased", "done", "dead")) >= 0
+    return status
+
+
+def queued_entries(frontier: Frontier) -> int:
+    """What is really in the queues, whatever the counters say."""
+    client = frontier.client
+    return sum(
+        client.llen(key) for key in client.scan_iter(match=f"redisq:{{{frontier.name}:*}}:queue:*")
+    )
+
+
+@pytest.fixture
+def open_frontier(redis_server: RedisServer) -> Iterator[Opener]:
+    """Opens frontiers on an empty server, and closes them."""
+    opened: list[Frontier] = []
+
+    def open_(name: str = "books", **options: Any) -> Frontier:
+        frontier = Frontier.from_url(redis_server.url, name, **options)
+        opened.append(frontier)
+        return frontier
+
+    yield open_
+    for frontier in opened:
+        frontier.close()
+
+
+@pytest.fixture
+def frontier(open_frontier: Opener) -> Frontier:
+    return open_frontier()
+
+
+SHARDED = FrontierConfig(shards=4)
+"""Hosts a.example to z.example meet all of four shards."""
+
+
+def some_urls(n: int, hosts: str = "abcdefghij") -> list[str]:
+    return [f"https://{hosts[i % len(hosts)]}.example/{i}" for i in range(n)]
+
+
+class TestPush:
+    def test_an_absent_frontier_has_a_status(self, frontier: Frontier) -> None:
+        """Nothing there: state "absent", every number 0, the same fields as ever."""
+        absent = frontier.status()
+        assert absent["state"] == "absent"
+        assert absent["created"] == absent["queued"] == absent["seen"] == 0
+        assert frontier.config() is None
+        assert list(frontier.dead()) == []
+        frontier.push(["https://a.example/"])
+        assert frontier.status().keys() == absent.keys()
+
+    def test_duplicates_and_bad_ones_are_counted(self, frontier: Frontier) -> None:
+        """Bad requests are reported with their number from 1 and do not stop the others."""
+        pushed = frontier.push(
+            [
+                "https://a.example/",
+                "ftp://a.example/",
+                "https://a.example/#fragment",
+                {"url": "https://a.example/2", "colour": "red"},
+                {"url": "https://a.example/3", "priority": "high"},
+                {},
+                "https://b.example/",
+            ]
+        )
+        assert (pushed.accepted, pushed.duplicates) == (2, 1)
+        assert [number for number, _ in pushed.errors] == [2, 4, 5, 6]
+        assert "colour" in pushed.errors[1][1]
+        assert "'priority'" in pushed.errors[2][1]
+        status = check_sums(frontier)
+        assert (status["queued"], status["duplicates"], status["seen"]) == (2, 1, 2)
+
+    @pytest.mark.parametrize("item", [17, None, b"https://a.example/", ["https://a.example/"]])
+    def test_what_is_no_request_at_all(self, frontier: Frontier, item: object) -> None:
+        """Things of other types are bad requests like others, not an exception."""
+        pushed = frontier.push([item, "https://a.example/"])
+        assert ([number for number, _ in pushed.errors], pushed.accepted) == ([1], 1)
+
+    def test_nothing_good_begins_no_run(self, frontier: Frontier) -> None:
+        """A push of bad requests alone leaves no frontier behind."""
+        assert frontier.push(["ftp://a.example/"]).errors
+        assert frontier.status()["state"] == "absent"
+        assert frontier.client.dbsize() == 0
+
+    def test_all_fields_arrive(self, frontier: Frontier) -> None:
+        """What a mapping of fields says is what the worker gets."""
+        fields = {
+            "url": "https://a.example/form",
+            "method": "POST",
+            "headers": {"X-Key": ["1", "2"]},
+            "body": "a=ü",
+            "cookies": {"c": "d"},
+            "meta": {"depth": 3, "list": [1, None]},
+            "cb_kwargs": {"page": 1},
+            "callback": "parse_form",
+            "priority": -5,
+        }
+        frontier.push([fields])
+        ((_, lease),) = Worker(frontier).claim()
+        assert (lease.slot, lease.priority) == ("a.example", -5)
+        assert loads_fields(lease.entry) == {
+            **fields,
+            "class": "Request",
+            "headers": {b"X-Key": [b"1", b"2"]},
+            "body": "a=ü".encode(),
+        }
+
+    def test_requests_can_be_pushed(self, frontier: Frontier) -> None:
+        """``scrapy.Request`` objects, with ``dont_filter`` past the dupefilter."""
+        same = [Request("https://a.example/", dont_filter=True) for _ in range(3)]
+        assert frontier.push([*same, Request("https://a.example/")]).accepted == 4
+        assert frontier.push([Request("https://a.example/")]).duplicates == 1
+
+    def test_a_generator_of_many(self, frontier: Frontier) -> None:
+        """More than fit in one script are pushed in several, and numbered through."""
+        lines = ("ftp://bad/" if i == 700 else f"https://a.example/{i % 800}" for i in range(1000))
+        pushed = frontier.push(lines)
+        # i = 700 was bad, so i = 500…799 are new and 800…999 repeat 0…199.
+        assert (pushed.accepted, pushed.duplicates) == (799, 200)
+        assert [number for number, _ in pushed.errors] == [701]
+        assert queued_entries(frontier) == check_sums(frontier)["queued"] == 799
+
+    def test_the_first_push_begins_a_run_with_the_settings(self, open_frontier: Opener) -> None:
+        """Without a ``config`` a new frontier has what the settings say."""
+        settings = RedisqSettings.read(
+            {
+                "REDISQ_ORDER": "lifo",
+                "REDISQ_SHARDS": 2,
+                "REDISQ_DUPEFILTER_CAPACITY": 5_000,
+                "REDISQ_DUPEFILTER_ERROR_RATE": 0.01,
+            }
+        )
+        frontier = open_frontier(settings=settings)
+        frontier.push(["https://a.example/"])
+        config = frontier.config()
+        assert config is not None
+        assert (config.order, config.shards) == ("lifo", 2)
+        assert (config.capacity, config.error_rate) == (5_000, 0.01)
+
+    def test_the_stored_configuration_holds(self, open_frontier: Opener) -> None:
+        """A producer with another configuration adds to the run that is there, as it is."""
+        open_frontier(config=FrontierConfig(order="lifo", dupefilter="exact")).push(
+            ["https://a.example/1"]
+        )
+        frontier = open_frontier()
+        frontier.push(["https://a.example/2", "https://a.example/1"])
+        status = check_sums(frontier)
+        assert (status["order"], status["dupefilter"]["kind"]) == ("lifo", "exact")
+        assert status["queued"] == 2
+        assert urls_of(Worker(frontier).claim())[0] == "https://a.example/2"
+
+    def test_priority_goes_first_over_all_hosts(self, open_frontier: Opener) -> None:
+        """With strict priority the frontier is one queue, whatever the hosts."""
+        frontier = open_frontier(config=FrontierConfig(scheduling="priority"))
+        frontier.push(
+            {"url": f"https://{host}.example/", "priority": priority}
+            for host, priority in (("a", 1), ("b", 3), ("c", 2), ("d", 3))
+        )
+        order = [url[8] for url in urls_of(Worker(frontier).claim())]
+        assert order == ["b", "d", "c", "a"]
+
+    def test_another_fingerprinter_is_refused(self, open_frontier: Opener) -> None:
+        """A frontier begun with a fingerprinter of its own takes no others' fingerprints."""
+        config = FrontierConfig(fingerprinter="shop.Fingerprinter")
+        open_frontier(config=config, fingerprint=lambda request: b"all alike").push(some_urls(2))
+        with pytest.raises(SettingError, match=r"shop\.Fingerprinter"):
+            open_frontier().push(["https://a.example/"])
+        assert open_frontier().status()["queued"] == 1
+
+    def test_a_foreign_key_in_the_way(self, frontier: Frontier) -> None:
+        """A queue's name taken by something else: an error that names the key, nothing applied."""
+        frontier.push(["https://a.example/"])
+        key = "redisq:{books:0}:queue:b.example:0"
+        frontier.client.set(key, "mine")
+        with pytest.raises(FrontierCorrupt, match=r"queue:b\.example"):
+            frontier.push(["https://b.example/"])
+        assert frontier.client.get(key) == b"mine"
+        assert check_sums(frontier)["queued"] == 1
+
+
+class TestRuns:
+    def test_a_complete_run_is_followed_by_a_new_one(self, frontier: Frontier) -> None:
+        """Pushing on a complete run begins a new one, with an empty dupefilter."""
+        frontier.push(["https://a.example/"])
+        worker = Worker(frontier)
+        assert worker.finish() == 1
+        assert worker.leave()
+        first = frontier.status()
+        assert (first["state"], first["done"]) == ("complete", 1)
+
+        assert frontier.push(["https://a.example/"]).accepted == 1
+        second = check_sums(frontier)
+        assert second["run"] != first["run"]
+        assert (second["state"], second["created"], second["done"]) == ("stopped", 1, 0)
+        assert second["seen"] == 1
+
+    def test_keep_seen_remembers_the_runs_before(self, open_frontier: Opener) -> None:
+        """With REDISQ_KEEP_SEEN a new run takes only what no run has had."""
+        frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_KEEP_SEEN": True}))
+        frontier.push(["https://a.example/1"])
+        worker = Worker(frontier)
+        worker.finish()
+        assert worker.leave()
+        pushed = frontier.push(["https://a.example/1", "https://a.example/2"])
+        assert (pushed.accepted, pushed.duplicates) == (1, 1)
+
+    def test_a_producer_whose_run_ends_meanwhile(self, frontier: Frontier) -> None:
+        """The run completes between two scripts of one push: what comes later is a new run's."""
+
+        def lines() -> Iterator[str]:
+            yield from some_urls(300)
+            # The first script has been sent when the next line is asked for.
+            worker = Worker(frontier)
+            assert worker.finish() == 300
+            assert worker.leave()
+            yield "https://late.example/"
+
+        assert frontier.push(lines()).accepted == 301
+        status = check_sums(frontier)
+        assert queued_entries(frontier) == 1
+        assert (status["state"], status["queued"]) == ("stopped", 1)
+        worker = Worker(frontier, "w2")
+        assert worker.finish() == 1
+        assert worker.leave()
+        assert check_sums(frontier)["state"] == "complete"
+
+    def test_several_shards(self, open_frontier: Opener) -> None:
+        """Four shards are one frontier: all hosts spread, sums over all, one completion."""
+        frontier = open_frontier(config=SHARDED)
+        urls = some_urls(400)
+        pushed = frontier.push([*urls, *urls])
+        assert (pushed.accepted, pushed.duplicates) == (400, 400)
+        status = check_sums(frontier)
+        assert (status["shards"], status["queued"], status["seen"]) == (4, 400, 400)
+        lengths = [
+            int(frontier.client.hget(calls.prefix("books", shard) + "counts", "created") or 0)
+            for shard in range(4)
+        ]
+        assert min(lengths) > 0
+        worker = Worker(frontier)
+        leases = worker.claim(10)
+        assert check_sums(frontier)["leased"] == len(leases) == 40
+        assert [(w["id"], w["leased"]) for w in frontier.status()["workers"]] == [("w1", 40)]
+        for membership, lease in leases:
+            membership.add(Finish(lease.id, "done"))
+        assert worker.finish() == 360
+        assert worker.leave()
+        assert check_sums(frontier)["state"] == "complete"
+        assert frontier.push(urls).accepted == 400
+
+    def test_a_finished_shard_is_not_a_finished_frontier(self, open_frontier: Opener) -> None:
+        """All workers die with work left in another shard than 0: the run is resumed."""
+        frontier = open_frontier(config=SHARDED)
+        frontier.push(some_urls(40))
+        worker = Worker(frontier, ttl=0.05)
+        first = worker.memberships[0]
+        leases = worker.exchange(first, want=100).leases
+        for lease in leases:
+            first.add(Finish(lease.id, "done"))
+        worker.exchange(first)
+        left = check_sums(frontier)["queued"]
+        assert 0 < left < 40
+        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
+
+        frontier.push(["https://new.example/"])
+        status = check_sums(frontier)
+        assert status["queued"] == queued_entries(frontier) == left + 1
+
+
+class TestStatus:
+    def test_a_live_worker(self, frontier: Frontier) -> None:
+        """A worker's row, and the states of a run: stopped, running, complete."""
+        frontier.push(some_urls(5))
+        assert frontier.status()["state"] == "stopped"
+        worker = Worker(frontier)
+        (membership,) = worker.memberships
+        leases = worker.exchange(membership, want=3, pages=11, items=12).leases
+        status = check_sums(frontier)
+        assert (status["state"], status["leased"], status["queued"]) == ("running", 3, 2)
+        (row,) = status["workers"]
+        assert {"id", "host", "pid", "spider", "leased", "pages", "items"} <= row.keys()
+        assert (row["id"], row["host"], row["pid"], row["spider"]) == ("w1", "here", 7, "books")
+        assert (row["leased"], row["pages"], row["items"]) == (3, 11, 12)
+        assert row["alive"]
+        assert 0 <= row["seen_ago"] < 10
+        assert row["since"].endswith("+00:00")
+        membership.add(Finish(leases[0].id, "delayed", delay=60_000))
+        membership.add(Finish(leases[1].id, "released"))
+        worker.exchange(membership)
+        status = check_sums(frontier)
+        assert (status["delayed"], status["released"], status["leased"]) == (1, 1, 1)
+
+    def test_a_worker_that_died(self, frontier: Frontier) -> None:
+        """Past its TTL a worker is shown as dead, and the frontier as stopped."""
+        frontier.push(some_urls(2))
+        Worker(frontier, ttl=0.05).claim()
+        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
+        status = check_sums(frontier)
+        assert (status["state"], status["leased"]) == ("stopped", 2)
+        assert status["workers"][0]["seen_ago"] >= 0.05
+
+    def test_the_dupefilter(self, open_frontier: Opener) -> None:
+        """Kind, backend, fill and expected loss of the dupefilter are told."""
+        frontier = open_frontier(config=FrontierConfig(capacity=1_000, error_rate=0.01))
+        frontier.push(some_urls(900))
+        dupefilter = frontier.status()["dupefilter"]
+        assert (dupefilter["kind"], dupefilter["backend"]) == ("bloom", "bitmap")
+        assert 0.1 < dupefilter["fill"] <= 1
+        assert 0 < dupefilter["expected_loss"] <= 0.01
+
+    def test_a_frontier_of_another_format(self, frontier: Frontier) -> None:
+        """A newer release's frontier is refused by name of the format, for each question."""
+        frontier.push(["https://a.example/"])
+        frontier.client.hset("redisq:{books:0}:meta", "format", "99")
+        for question in (frontier.status, frontier.config, lambda: list(frontier.dead())):
+            with pytest.raises(FrontierError, match="format 99"):
+                question()
+        with pytest.raises(FrontierError, match="format 99"):
+            frontier.push(["https://b.example/"])
+
+    @pytest.mark.parametrize("kind", ["hash", "string"])
+    def test_a_key_that_is_no_frontier(self, frontier: Frontier, kind: str) -> None:
+        """Something else under the meta key's name: an error that names the key."""
+        key = "redisq:{books:0}:meta"
+        if kind == "hash":
+            frontier.client.hset(key, "colour", "red")
+        else:
+            frontier.client.set(key, "red")
+        with pytest.raises(FrontierCorrupt, match=r"redisq:\{books:0\}:meta"):
+            frontier.status()
+
+
+class TestDeadLetters:
+    def test_looked_at_and_requeued(self, frontier: Frontier) -> None:
+        """A dead letter tells why, where and who; requeued, it is a request like any other."""
+        frontier.push([{"url": "https://a.example/x", "priority": 4, "callback": "parse_x"}])
+        worker = Worker(frontier)
+        assert worker.finish("dead", "spider_error", "KeyError: 'x'") == 1
+        status = check_sums(frontier)
+        assert (status["dead"], status["finished"], status["done"]) == (1, 1, 0)
+        (letter,) = frontier.dead()
+        assert (letter.reason, letter.detail) == ("spider_error", "KeyError: 'x'")
+        assert (letter.slot, letter.priority, letter.worker) == ("a.example", 4, "w1")
+        assert loads_fields(letter.entry)["callback"] == "parse_x"
+
+        assert frontier.requeue([letter.id]) == 1
+        assert frontier.requeue([letter.id]) == 0
+        assert list(frontier.dead()) == []
+        assert check_sums(frontier)["queued"] == 1
+        ((_, lease),) = worker.claim()
+        assert (lease.priority, lease.deliveries) == (4, 0)
+        assert loads_fields(lease.entry)["url"] == "https://a.example/x"
+
+    def test_requeued_first_and_in_their_order(self, frontier: Frontier) -> None:
+        """Dead letters go to the front of their queue; the one that died first goes first."""
+        frontier.push(f"https://a.example/{i}" for i in range(4))
+        worker = Worker(frontier)
+        worker.finish("dead", "download")
+        frontier.push(["https://a.example/new"])
+        assert frontier.requeue() == 4
+        paths = [url.rpartition("/")[2] for url in urls_of(worker.claim())]
+        assert paths == ["0", "1", "2", "3", "new"]
+
+    def test_by_reason_and_limit(self, frontier: Frontier) -> None:
+        """``dead(limit)`` gives the newest, ``requeue(reason=…)`` takes only those."""
+        frontier.push(some_urls(250, "a"))
+        worker = Worker(frontier)
+        for n, (membership, lease) in enumerate(worker.claim(100)):
+            membership.add(Finish(lease.id, "dead", "item_error" if n < 30 else "download"))
+        worker.finish("dead", "spider_error")
+        letters = list(frontier.dead())
+        assert len(letters) == 250
+        assert [letter.id for letter in frontier.dead(3)] == [x.id for x in letters[:3]]
+        assert letters[0].reason == "spider_error"
+        assert frontier.requeue(reason="nothing died of this") == 0
+        assert frontier.requeue(reason="item_error") == 30
+        status = check_sums(frontier)
+        assert (status["dead"], status["queued"]) == (220, 30)
+        assert "item_error" not in {letter.reason for letter in frontier.dead()}
+
+    def test_newest_first_within_one_exchange(self, open_frontier: Opener) -> None:
+        """Letters that died in one exchange too are in order, and the oldest are dropped."""
+        frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_DEAD_MAX": 11}))
+        frontier.push(f"https://a.example/{i}" for i in range(12))
+        Worker(frontier).finish("dead", "download")
+        assert [letter.id for letter in frontier.dead()] == [f"0-{n}" for n in range(12, 1, -1)]
+
+    def test_a_wrong_id(self, frontier: Frontier) -> None:
+        """What is no id is refused; an id of nothing requeues nothing."""
+        frontier.push(["https://a.example/"])
+        with pytest.raises(ValueError, match="0-17"):
+            frontier.requeue(["seventeen"])
+        assert frontier.requeue(["0-17"]) == 0
+        assert check_sums(frontier)["queued"] == 1
+
+    def test_only_so_many_are_kept(self, open_frontier: Opener) -> None:
+        """Past REDISQ_DEAD_MAX the oldest letters go; the count goes on."""
+        frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_DEAD_MAX": 3}))
+        frontier.push(f"https://a.example/{i}" for i in range(5))
+        Worker(frontier).finish("dead", "download")
+        assert frontier.status()["dead"] == 5
+        kept = [loads_fields(letter.entry)["url"][-1] for letter in frontier.dead()]
+        assert kept == ["4", "3", "2"]
+
+    @pytest.mark.parametrize(
+        "shards",
+        [1, 4],
+    )
+    def test_requeue_opens_a_complete_run(self, open_frontier: Opener, shards: int) -> None:
+        """Requeued after the end: the same run goes on, and who joins gets the requests."""
+        frontier = open_frontier(config=FrontierConfig(shards=shards))
+        frontier.push(some_urls(20))
+        worker = Worker(frontier)
+        assert worker.finish("dead", "download") == 20
+        assert worker.leave()
+        run = frontier.status()["run"]
+        assert frontier.status()["state"] == "complete"
+        # One letter, and not of shard 0 if there are others.
+        letter = [letter.id for letter in frontier.dead()][-1]
+        assert frontier.requeue([letter]) == 1
+        assert check_sums(frontier)["state"] == "stopped"
+        again = Worker(frontier, "w2")
+        assert again.run == run
+        assert again.finish() == 1
+        assert check_sums(frontier)["queued"] == queued_entries(frontier) == 0
+
+
+class TestReset:
+    def test_refused_while_a_worker_lives(self, frontier: Frontier) -> None:
+        """With a live worker nothing is deleted, and the message says how many there are."""
+        frontier.push(some_urls(3))
+        Worker(frontier, "w1").claim(1)
+        Worker(frontier, "w2")
+        with pytest.raises(FrontierInUse, match="2 live workers"):
+            frontier.reset()
+        assert check_sums(frontier)["created"] == 3
+        assert frontier.status()["state"] == "running"
+
+    @pytest.mark.parametrize("shards", [1, 4])
+    @pytest.mark.parametrize("dupefilter", ["bloom", "exact"])
+    def test_nothing_is_left(self, open_frontier: Opener, shards: int, dupefilter: str) -> None:
+        """After a reset no key is left: queues, leases, letters, delayed, dupefilters."""
+        frontier = open_frontier(config=FrontierConfig(shards=shards, dupefilter=dupefilter))
+        open_frontier("books2").push(["https://other.example/"])
+        others = set(frontier.client.keys())
+        frontier.push(some_urls(2_000))
+        worker = Worker(frontier)
+        outcomes = ("dead", "delayed", "released")
+        for n, (membership, lease) in enumerate(worker.claim(20)):
+            delay = {"delay": 60_000} if n % 3 == 1 else {}
+            membership.add(Finish(lease.id, outcomes[n % 3], "download", **delay))
+        worker.claim(5)
+        worker.leave(complete=False)
+        check_sums(frontier)
+        frontier.reset()
+        assert frontier.status()["state"] == "absent"
+        assert set(frontier.client.keys()) == others
+        assert frontier.push(some_urls(1)).accepted == 1
+
+    def test_dead_workers_are_no_obstacle(self, frontier: Frontier) -> None:
+        """A worker past its TTL does not keep the frontier alive; forced, neither does any."""
+        frontier.push(some_urls(3))
+        Worker(frontier, ttl=0.05).claim()
+        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
+        frontier.reset()
+        frontier.push(some_urls(3))
+        Worker(frontier, "w2").claim()
+        frontier.reset(force=True)
+        assert frontier.client.dbsize() == 0
+
+    def test_an_absent_frontier(self, frontier: Frontier) -> None:
+        """There is nothing to do, and nothing is made."""
+        frontier.reset()
+        assert frontier.client.dbsize() == 0
+
+    def test_an_interrupted_reset_is_carried_through(self, frontier: Frontier) -> None:
+        """A reset that died half-way: the next push completes it and begins anew."""
+        frontier.push(some_urls(300, "abcdefghijklmnopqrst"))
+        execute(frontier.client, calls.clear("books", 0, False))
+        assert frontier.status()["state"] == "resetting"
+        assert frontier.push(["https://a.example/0"]).accepted == 1
+        assert queued_entries(frontier) == check_sums(frontier)["queued"] == 1
+
+
+class TestOpening:
+    def test_each_kind_of_server(self, each_server: RedisServer) -> None:
+        """Push, claim, finish and reset work alike on all servers, RedisBloom or not."""
+        with Frontier.from_url(each_server.url, "books") as frontier:
+            pushed = frontier.push([*some_urls(500), *some_urls(500)])
+            assert (pushed.accepted, pushed.duplicates) == (500, 500)
+            worker = Worker(frontier)
+            assert worker.finish() == 500
+            assert worker.leave()
+            assert check_sums(frontier)["seen"] == 500
+            frontier.reset()
+            assert frontier.client.dbsize() == 0
+
+    def test_an_embedded_server_of_a_project(self, tmp_path: Path) -> None:
+        """``embedded://`` lies in the project's folder, and is left when closed."""
+        with Frontier.from_url("embedded://", "books", project_dir=tmp_path) as frontier:
+            assert frontier.push(["https://a.example/"]).accepted == 1
+            folder = tmp_path / ".scrapy" / "redisq"
+            assert (folder / "redis.sock").exists()
+        with Frontier.from_url(f"embedded://{folder}", "books") as frontier:
+            assert frontier.status()["queued"] == 1
+
+    @pytest.mark.parametrize("name", ["", "a{b}", "a\nb", "x" * 101])
+    def test_names_that_are_refused(self, redis_server: RedisServer, name: str) -> None:
+        """Braces, control characters and over 100 characters are no frontier's name."""
+        with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
+            Frontier.from_url(redis_server.url, name)
+
+    def test_names_with_anything_else(self, open_frontier: Opener) -> None:
+        """Colons, blanks, brackets and other scripts do not mix frontiers up."""
+        names = ["a", "a:0", "a b", "a*", "[a]", "книги", "x" * 100]
+        for n, name in enumerate(names, start=1):
+            open_frontier(name).push(some_urls(n))
+        assert [open_frontier(name).status()["queued"] for name in names] == list(range(1, 8))
+
+    def test_a_server_that_goes_away(self, caplog: pytest.LogCaptureFixture) -> None:
+        """redis-py's error reaches the caller; nothing is sent twice."""
+        server = RedisServer(next(iter(binaries().values())))
+        try:
+            with Frontier.from_url(server.url, "books") as frontier:
+                frontier.push(["https://a.example/"])
+                server.kill()
+                with caplog.at_level(logging.DEBUG), pytest.raises(redis.ConnectionError):
+                    frontier.push(["https://b.example/"])
+        finally:
+            server.close()

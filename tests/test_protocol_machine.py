@@ -1,0 +1,427 @@
+"""A crawl of a small random site in which everything goes wrong, step by step.
+
+Hypothesis chooses what the workers do and what happens to them: replies and requests are lost,
+workers die, are fenced and come back, the server goes back to an earlier point of its log. After
+each step the frontier must be what the model says; in the end every page that can be reached from
+the seeds must have been done, in the server's final history.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from scrapy_redisq.errors import FrontierLost
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig, shard_of
+from scrapy_redisq.frontier.membership import Enqueue, Lease, Membership, Reply
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.seen import seen_filter
+from tests.harness.model import Model, read_shard
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.worker import Worker, fingerprint_of
+
+EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "60"))
+"""Crawls to try. More find more: 5,000 take some minutes."""
+
+NAME = "books"
+HOSTS = ["a", "b:80", "ü"]
+MAX_DELIVERIES = 3
+SNAPSHOTS = 12
+"""How many steps the server can go back."""
+
+sites = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=10)
+"""The pages that each page links to, modulo the number of pages."""
+
+
+class Crawl(RuleBasedStateMachine):
+    client: redis.Redis
+
+    @initialize(
+        site=sites,
+        seeds=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+        backend=st.sampled_from(["exact", "bitmap"]),
+        order=st.sampled_from(["fifo", "lifo"]),
+        scheduling=st.sampled_from(["slot", "priority"]),
+        shards=st.sampled_from([1, 1, 3]),
+    )
+    def begin(
+        self,
+        site: list[list[int]],
+        seeds: list[int],
+        backend: str,
+        order: str,
+        scheduling: str,
+        shards: int,
+    ) -> None:
+        self.client.flushall()
+        self.links = [[link % len(site) for link in links] for links in site]
+        self.seeds = [seed % len(site) for seed in seeds]
+        shards = 1 if scheduling == "priority" else shards
+        self.config = FrontierConfig(
+            dupefilter="exact" if backend == "exact" else "bloom",
+            backend=backend,
+            capacity=1_000,
+            scheduling=scheduling,
+            order=order,
+            shards=shards,
+            spider="books",
+        )
+        self.model = Model(shards, MAX_DELIVERIES)
+        self.workers: list[Worker] = []
+        self.snapshots: list[tuple[list[tuple[bytes, bytes]], Model]] = []
+        self.entries = itertools.count(1)
+        self.pushing: calls.Joined | None = None
+        self.add_worker()
+
+    # Helpers
+
+    def host(self, page: int) -> str:
+        return HOSTS[page % len(HOSTS)]
+
+    def request(self, worker: Worker, number: int, **options: Any) -> None:
+        worker.enqueue(
+            f"/{number}",
+            slot=self.host(number),
+            priority=number % 3 - 1,
+            entry=b"%d /%d" % (next(self.entries), number),
+            **options,
+        )
+
+    def observe(self, worker: Worker, membership: Membership, reply: Reply) -> None:
+        batch = membership._in_flight
+        assert batch is not None
+        self.model.exchange(worker.id, membership, reply, batch.operations, batch.local_duplicates)
+
+    def joined(self, worker: Worker, joined: calls.Joined) -> None:
+        self.model.join(worker.id, joined.began)
+
+    def left(self, worker: Worker, membership: Membership, left: int, complete: bool) -> None:
+        if worker.joined.run == self.run():
+            self.model.leave(membership.worker, membership.shard, complete)
+
+    def run(self) -> str:
+        run: bytes | None = self.client.hget(calls.meta_key(NAME, 0), "run")
+        return run.decode() if run else ""
+
+    def expire(self, worker: str) -> None:
+        """Make time pass for one worker: only a test writes to the keys of the frontier."""
+        for shard in range(self.config.shards):
+            workers = calls.prefix(NAME, shard) + "workers"
+            self.client.zadd(workers, {worker: 1}, xx=True)
+            if (shard, worker) in self.model.expired:
+                self.model.expired[shard, worker] = True
+
+    def reap(self, shard: int) -> None:
+        """As if a second had passed since the last time."""
+        self.client.delete(calls.prefix(NAME, shard) + "reaped")
+        call = calls.reap(NAME, shard, self.run(), MAX_DELIVERIES, 1_000)
+        reclaimed, dead, left = execute(self.client, call)
+        assert left == 0
+        self.model.reap(shard, reclaimed, dead)
+
+    def exchange(self, worker: Worker, want: int, shard: int, **options: Any) -> None:
+        try:
+            worker.exchange(want, shard=shard, **options)
+        except FrontierLost:
+            assert worker.joined.run != self.run()
+            self.workers.remove(worker)
+
+    def browse(self, worker: Worker, lease: Lease, outcome: str = "done", delay: int = 0) -> None:
+        """What a spider does with a page: follow its links, then be done with it."""
+        page = int(lease.entry.split(b"/")[1])
+        if outcome == "done":
+            for link in self.links[page]:
+                if link in worker.cache:  # as the scheduler's cache of seen URLs
+                    worker.memberships[0].local_duplicates += 1
+                    continue
+                worker.cache.add(link)
+                self.request(worker, link, page=lease, delay=delay)
+        worker.finish(lease, outcome, reason="test", delay=delay)
+
+    def add_worker(self) -> Worker:
+        class Browser(Worker):
+            """A worker with a cache of seen URLs, which is void when its leases are."""
+
+            cache: set[int]
+
+            def _register(self) -> calls.Joined:
+                self.cache = set()
+                return super()._register()
+
+        worker = Browser(
+            self.client,
+            NAME,
+            self.config,
+            observe=self.observe,
+            on_join=self.joined,
+            on_leave=self.left,
+        )
+        for seed in self.seeds:
+            self.request(worker, seed)
+        self.workers.append(worker)
+        return worker
+
+    # What workers do
+
+    @rule()
+    @precondition(lambda self: len(self.workers) < 4)
+    def add_worker_rule(self) -> None:
+        self.add_worker()
+
+    @rule(
+        data=st.data(),
+        want=st.integers(0, 4),
+        slot_limit=st.integers(1, 4),
+        room=st.dictionaries(st.sampled_from(HOSTS), st.integers(0, 3), max_size=2),
+        lose=st.sampled_from(["", "", "", "", "request", "reply"]),
+        starting=st.booleans(),
+    )
+    @precondition(lambda self: self.workers)
+    def exchange_rule(self, data: Any, lose: str, starting: bool, **demand: Any) -> None:
+        worker = data.draw(st.sampled_from(self.workers))
+        shard = data.draw(st.integers(0, self.config.shards - 1))
+        self.exchange(worker, shard=shard, lose=lose, starting=starting, **demand)
+
+    @rule(data=st.data(), delay=st.sampled_from([0, 0, 1, 3]))
+    @precondition(lambda self: any(worker.holding for worker in self.workers))
+    def browse_rule(self, data: Any, delay: int) -> None:
+        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
+        leases = [lease for _, lease in worker.holding.values()]
+        for lease in data.draw(st.lists(st.sampled_from(leases), unique_by=id, min_size=1)):
+            self.browse(worker, lease, delay=delay)
+
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(["dead", "released", "delayed"]),
+        delay=st.integers(0, 3),
+    )
+    @precondition(lambda self: any(worker.holding for worker in self.workers))
+    def give_up_rule(self, data: Any, outcome: str, delay: int) -> None:
+        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
+        leases = [lease for _, lease in worker.holding.values()]
+        self.browse(worker, data.draw(st.sampled_from(leases)), outcome, delay)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(worker.holding for worker in self.workers))
+    def half_a_page_rule(self, data: Any) -> None:
+        """The links of a page are on their way, its end is not."""
+        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
+        _, lease = data.draw(st.sampled_from(list(worker.holding.values())))
+        for link in self.links[int(lease.entry.split(b"/")[1])]:
+            self.request(worker, link, page=lease)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(worker.holding for worker in self.workers))
+    def finish_twice_rule(self, data: Any) -> None:
+        """A second finish of a lease, in the same exchange or later, is a counted no-op."""
+        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
+        membership, lease = data.draw(st.sampled_from(list(worker.holding.values())))
+        self.browse(worker, lease)
+        worker.holding[lease.id] = membership, lease
+        worker.finish(lease, data.draw(st.sampled_from(["done", "dead", "released"])))
+
+    @rule(data=st.data(), page=st.integers(0, 9))
+    @precondition(lambda self: self.workers)
+    def unfiltered_rule(self, data: Any, page: int) -> None:
+        """A request past the dupefilter."""
+        worker = data.draw(st.sampled_from(self.workers))
+        self.request(worker, page % len(self.links), filtered=False)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.workers)
+    def leave_rule(self, data: Any) -> None:
+        worker = data.draw(st.sampled_from(self.workers))
+        self.workers.remove(worker)
+        worker.leave()
+        worker.leave()  # the reply was lost
+
+    # What happens to them
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.workers)
+    def die_rule(self, data: Any) -> None:
+        """Never heard of again."""
+        self.workers.remove(data.draw(st.sampled_from(self.workers)))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.model.expired)
+    def expire_rule(self, data: Any) -> None:
+        """A worker's deadline passes; it may be dead or just slow."""
+        self.expire(data.draw(st.sampled_from(sorted({w for _, w in self.model.expired}))))
+
+    @rule(data=st.data())
+    def reap_rule(self, data: Any) -> None:
+        shard = data.draw(st.integers(0, self.config.shards - 1))
+        self.reap(shard)
+        again = calls.reap(NAME, shard, self.run(), MAX_DELIVERIES, 1_000)
+        assert execute(self.client, again) == (0, 0, 0)
+
+    @rule(back=st.integers(1, SNAPSHOTS))
+    @precondition(lambda self: self.snapshots)
+    def lose_tail_rule(self, back: int) -> None:
+        """The server has lost the end of its log."""
+        del self.snapshots[max(1, len(self.snapshots) - back) :]
+        dumps, model = self.snapshots[-1]
+        self.client.flushall()
+        pipeline = self.client.pipeline(transaction=False)
+        for key, dump in dumps:
+            pipeline.restore(key, 0, dump)
+        pipeline.execute()
+        self.model = copy.deepcopy(model)
+
+    @rule()
+    def flush_scripts_rule(self) -> None:
+        self.client.script_flush()
+
+    # What others do
+
+    @rule(page=st.integers(0, 9), join=st.booleans())
+    def push_rule(self, page: int, join: bool) -> None:
+        """A producer, which may have looked at the frontier long ago."""
+        page %= len(self.links)
+        if join or self.pushing is None:
+            self.pushing = execute(
+                self.client, calls.join(NAME, 0, self.config, new_run=f"pushed-{page}", adopt=True)
+            )
+            self.model.join("", self.pushing.began)
+            for shard in range(1, self.config.shards):
+                run = self.pushing.run
+                call = calls.join(NAME, shard, self.config, new_run=run, adopt=True, follow=True)
+                execute(self.client, call)
+        slot = "*" if self.config.scheduling == "priority" else self.host(page)
+        shard = shard_of(slot, self.config.shards)
+        seen = seen_filter(self.config)
+        item = Enqueue(
+            slot, 0, b"%d /%d" % (next(self.entries), page), fingerprint_of(f"/{page}"), 0, None,
+            f"/{page}",
+        )  # fmt: skip
+        data = calls.enqueue_item(1, item.entry, seen.encode(fingerprint_of(f"/{page}")))
+        outcome = execute(
+            self.client,
+            calls.push(
+                NAME,
+                shard,
+                self.pushing.run,
+                self.config.backend,
+                [(slot, "0")],
+                [data],
+                seen.parameters(),
+            ),
+        )
+        if outcome:
+            assert self.model.state == "open" or outcome == "0"
+            self.model.enqueue(item, shard, outcome == "1")
+        else:
+            assert self.model.state == "complete" or self.pushing.run != self.run()
+            self.pushing = None
+
+    @rule()
+    def requeue_rule(self) -> None:
+        for shard in range(self.config.shards):
+            letters = execute(self.client, calls.letters(NAME, shard, 0, 99))
+            ids = [id.decode() for id in letters[::2]]
+            entries = [n for n, e in self.model.entries.items() if e.state == "dead"]
+            entries = [n for n in entries if self.model.entries[n].shard == shard]
+            assert execute(self.client, calls.requeue(NAME, shard, ids)) == len(entries)
+            assert execute(self.client, calls.requeue(NAME, shard, ids)) == 0
+            self.model.requeue(entries)
+
+    # What must hold
+
+    @invariant()
+    def as_the_model(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        shards = [read_shard(self.client, NAME, n) for n in range(self.config.shards)]
+        for shard in shards:
+            shard.check()
+        self.model.check(shards)
+        keys = [key for key in self.client.keys() if not key.endswith(b":reaped")]
+        pipeline = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.dump(key)
+        dumps = list(zip(keys, pipeline.execute(), strict=True))
+        self.snapshots.append((dumps, copy.deepcopy(self.model)))
+        del self.snapshots[:-SNAPSHOTS]
+
+    def teardown(self) -> None:
+        """All workers are gone; a fresh one finishes the crawl and leaves nothing behind."""
+        if sys.exc_info()[0] is not None or not hasattr(self, "model"):
+            return
+        self.workers.clear()
+        for _, name in list(self.model.expired):
+            self.expire(name)
+        while self.model.expired:
+            for shard in range(self.config.shards):
+                self.reap(shard)
+        self.requeue_rule()
+        worker = self.add_worker()
+
+        def drained() -> bool:
+            worker.exchange_all(100)
+            for _, lease in list(worker.holding.values()):
+                self.browse(worker, lease)
+            return worker.complete
+
+        wait_until(drained, 3, "the frontier drained")
+        self.as_the_model()
+        reachable, todo = set(), set(self.seeds)
+        while todo:
+            reachable |= todo
+            todo = {link for page in todo for link in self.links[page]} - reachable
+        done = {entry.url for entry in self.model.entries.values() if entry.state == "done"}
+        assert {f"/{page}" for page in reachable} <= done
+        assert not self.model.unfinished()
+        assert worker.leave()
+        self.as_the_model()
+        for shard in range(self.config.shards):
+            backend: str | None = self.config.backend
+            while backend:
+                backend = execute(self.client, calls.sweep(NAME, shard, backend))
+            real = read_shard(self.client, NAME, shard)
+            assert not (real.queues or real.leases or real.busy or real.delayed or real.workers)
+            assert real.count("created") == real.count("finished")
+            assert real.generations <= {int(real.meta["generation"])}
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+def test_a_crawl_in_which_everything_goes_wrong(client: redis.Redis) -> None:
+    """Whatever happens, in whatever order: nothing is lost and every count is exact."""
+
+    class CrawlHere(Crawl):
+        pass
+
+    CrawlHere.client = client
+    run_state_machine_as_test(
+        CrawlHere,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=40,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

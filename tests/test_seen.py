@@ -1,0 +1,371 @@
+"""The three ways to keep what was seen: one contract, and what is particular to each."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import scrapy_redisq.frontier
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.seen import (
+    BitmapSeen,
+    ExactSeen,
+    Layer,
+    RedisBloomSeen,
+    SeenStatus,
+    bitmap_layers,
+    blocked_bloom_error,
+    probe,
+    probe_async,
+    seen_filter,
+)
+from tests.harness.servers import RedisServer
+
+BASE = "redisq:{books:0}:seen:3"
+LUA = Path(scrapy_redisq.frontier.__path__[0]) / "lua"
+ADD = """
+local fingerprints = {}
+for i = 1, #ARGV do fingerprints[i] = ARGV[i] end
+return seen_add(KEYS[1], PARAMS, fingerprints)
+"""
+DROP = "return seen_drop(KEYS[1], tonumber(ARGV[1])) and 1 or 0"
+
+
+def fingerprint(value: object) -> bytes:
+    """20 bytes, as Scrapy's: SHA-1 of something."""
+    return hashlib.sha1(repr(value).encode()).digest()
+
+
+class Filter:
+    """One dupefilter on a server, driven as the frontier's scripts drive it."""
+
+    def __init__(self, client: redis.Redis, config: FrontierConfig) -> None:
+        self.client = client
+        self.seen = seen_filter(config)
+        params = ", ".join(f"[[{text}]]" for text in self.seen.parameters())
+        fragment = (LUA / self.seen.lua).read_text("utf-8") + f"\nlocal PARAMS = {{{params}}}\n"
+        self._add = client.register_script(fragment + ADD)
+        self._drop = client.register_script(fragment + DROP)
+        self._status = client.register_script(fragment + "return seen_status(KEYS[1], PARAMS)")
+
+    def add(self, values: Sequence[object], batch: int = 300) -> list[int]:
+        encoded = [self.seen.encode(fingerprint(value)) for value in values]
+        answers: list[int] = []
+        for first in range(0, len(encoded), batch):
+            answers += self._add([BASE], encoded[first : first + batch])
+        return answers
+
+    def drop(self, limit: int) -> bool:
+        return bool(self._drop([BASE], [limit]))
+
+    def status(self) -> SeenStatus:
+        return SeenStatus.from_reply(self._status([BASE]))
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    with each_server.client() as client:
+        yield client
+
+
+def make(client: redis.Redis, backend: str, rate: float = 1e-6, capacity: int = 100_000) -> Filter:
+    if backend == "redisbloom" and not probe(client):
+        pytest.skip("a server without RedisBloom")
+    return Filter(client, FrontierConfig(backend=backend, error_rate=rate, capacity=capacity))
+
+
+backends = pytest.mark.parametrize("backend", ["redisbloom", "bitmap", "exact"])
+bloom_backends = pytest.mark.parametrize("backend", ["redisbloom", "bitmap"])
+
+
+# --- the contract ------------------------------------------------------------------------------
+
+
+@backends
+def test_new_once(client: redis.Redis, backend: str) -> None:
+    """A fingerprint is new the first time, also within one call, and never again."""
+    seen = make(client, backend)
+    assert seen.add(["a", "b", "a", "c", "b"]) == [1, 1, 0, 1, 0]
+    assert seen.add(["c", "d"]) == [0, 1]
+    assert seen.add([]) == []
+
+
+@backends
+def test_as_a_set(client: redis.Redis, backend: str) -> None:
+    """Calls of any sizes and repeats answer as a Python set would."""
+    seen = make(client, backend, rate=1e-9)
+
+    @settings(
+        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(st.lists(st.lists(st.integers(0, 400), max_size=450), max_size=6))
+    def check(batches: list[list[int]]) -> None:
+        client.flushdb()
+        model: set[int] = set()
+        for batch in batches:
+            expected = []
+            for value in batch:
+                expected.append(0 if value in model else 1)
+                model.add(value)
+            assert seen.add(batch, batch=500) == expected
+        assert seen.status().count == len(model)
+
+    check()
+
+
+@backends
+def test_keys_of_its_own(client: redis.Redis, backend: str) -> None:
+    """All keys are the base or begin with it and a colon, and few URLs make few keys."""
+    seen = make(client, backend)
+    seen.add(range(10))
+    assert client.dbsize() <= 11
+    seen.add(range(5000))
+    assert all(
+        key.decode() == BASE or key.decode().startswith(f"{BASE}:") for key in client.scan_iter()
+    )
+
+
+@backends
+def test_drop_in_bounded_steps(client: redis.Redis, backend: str) -> None:
+    """Dropping deletes at most so many keys a call, in the end all, and no other filter's."""
+    seen = make(client, backend, capacity=1000)
+    seen.add(range(20_000))
+    client.set(f"{BASE}1", "another filter")
+    before = client.dbsize()
+    calls = 1
+    while not seen.drop(7):
+        remaining = client.dbsize()
+        assert before - 7 <= remaining <= before
+        before = remaining
+        calls += 1
+        assert calls < 200
+    assert client.keys() == [f"{BASE}1".encode()]
+    assert seen.drop(7)
+    assert seen.add(["a"]) == [1]
+
+
+@backends
+def test_status(client: redis.Redis, backend: str) -> None:
+    """The status counts what was recorded, with a fill and an expected loss that fit it."""
+    seen = make(client, backend, rate=1e-3, capacity=2000)
+    empty = seen.status()
+    assert (empty.count, empty.fill, empty.expected_loss) == (0, 0, 0)
+    assert client.dbsize() == 0  # asking makes nothing
+    recorded = sum(seen.add(range(1500)))
+    status = seen.status()
+    assert status.count == recorded
+    assert 0 < status.fill <= 1
+    assert status.fill == pytest.approx(status.count / status.capacity, rel=1e-3)
+    assert 0 <= status.expected_loss <= 1e-3
+    assert status.expected_lost == status.count * status.expected_loss
+
+
+def test_status_of_shards() -> None:
+    """Several shards together: sums, and the loss weighted by their sizes."""
+    parts = [SeenStatus(100, 200, 0.5, 0.01, 1.0), SeenStatus(300, 300, 1.0, 0.02, 6.0)]
+    total = SeenStatus.total(parts)
+    assert (total.count, total.capacity, total.fill) == (400, 500, 0.8)
+    assert total.expected_loss == pytest.approx(0.0175)
+    assert total.expected_lost == 7.0
+    assert SeenStatus.total([]) == SeenStatus(0, 0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seen", [RedisBloomSeen(1e-6, 1000), BitmapSeen(1e-6, 1000), ExactSeen()])
+def test_fingerprints_of_any_length(seen: Any) -> None:
+    """20 bytes are used as they are; other lengths, as of custom fingerprinters, are hashed."""
+    of_20 = bytes(range(20))
+    assert seen.encode(of_20) == (str(0x0001020304050607) if seen.name == "exact" else of_20)
+    encoded = {seen.encode(value) for value in (b"", b"a", b"a" * 19, b"a" * 21, b"a" * 32)}
+    assert len(encoded) == 5
+    if seen.name != "exact":
+        assert all(len(value) == 20 for value in encoded)
+
+
+# --- Bloom filters -----------------------------------------------------------------------------
+
+
+@bloom_backends
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_false_positives(client: redis.Redis, backend: str, times: int) -> None:
+    """At the designed size and after growing past it, false positives stay below the rate."""
+    rate, capacity, probes = 0.01, 3000, 3000
+    seen = make(client, backend, rate=rate, capacity=capacity)
+    seen.add(range(times * capacity))
+    # Probing records, too: so few that the fill hardly changes.
+    lost = seen.add([f"fresh {i}" for i in range(probes)]).count(0)
+    assert lost <= rate * probes + 4 * math.sqrt(rate * probes)
+    assert seen.add(range(times * capacity)).count(1) == 0
+
+
+@bloom_backends
+def test_expected_loss(client: redis.Redis, backend: str) -> None:
+    """The expected loss that the status gives is about what is measured."""
+    seen = make(client, backend, rate=0.1, capacity=20_000)
+    seen.add(range(seen.status().capacity))
+    expected = seen.status().expected_loss
+    lost = seen.add([f"fresh {i}" for i in range(4000)]).count(0)
+    assert 0.5 * expected < lost / 4000 < 1.5 * expected
+
+
+def test_bitmap_of_other_settings_goes_on(redis_server: RedisServer) -> None:
+    """A kept filter keeps the shapes it was made with when the settings change."""
+    with redis_server.client() as client:
+        make(client, "bitmap", rate=1e-3, capacity=1000).add(range(3000))
+        changed = make(client, "bitmap", rate=1e-6, capacity=50_000)
+        assert changed.add(range(3000)).count(1) == 0
+        assert changed.add([f"later {i}" for i in range(5000)]).count(0) < 10
+
+
+def test_bitmap_segments_exist_on_demand(redis_server: RedisServer) -> None:
+    """A large design allocates what is touched only: whole segments of at most 32 MB."""
+    with redis_server.client() as client:
+        seen = make(client, "bitmap", capacity=1_000_000_000)
+        assert seen.add(["a"]) == [1]
+        segments = list(client.scan_iter(f"{BASE}:*"))
+        assert len(segments) == 1
+        assert client.strlen(segments[0]) <= 32 * 1024 * 1024
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3, 0.1])
+@pytest.mark.parametrize("capacity", [1000, 1_000_000, 10_000_000_000])
+def test_bitmap_shape(rate: float, capacity: int) -> None:
+    """Layers hold what was asked for, and their errors together stay below the rate."""
+    layers = bitmap_layers(rate, capacity)
+    assert layers[0].capacity >= capacity
+    assert sum(layer.error for layer in layers) < rate
+    for layer in layers:
+        assert layer.hashes <= 16
+        assert layer.blocks_per_segment * 128 <= 32 * 1024 * 1024
+        assert (
+            blocked_bloom_error(layer.capacity / layer.blocks, layer.hashes) <= layer.error * 1.001
+        )
+    assert sum(layer.capacity for layer in layers) > 1000 * capacity
+
+
+@pytest.mark.parametrize("capacity", [100_000, 1_000_000, 10_000_000])
+def test_bitmap_size(capacity: int) -> None:
+    """At 1e-6: 5 bytes a URL at the designed size, 9 when a layer was just made."""
+    layers = bitmap_layers(1e-6, capacity)
+    assert layers[0].bytes / capacity <= 5
+
+    def bytes_per_url(made: Sequence[Layer]) -> float:
+        return sum(layer.bytes for layer in made) / sum(layer.capacity for layer in made[:-1])
+
+    assert max(bytes_per_url(layers[:n]) for n in range(2, 8)) <= 9
+
+
+def test_blocked_bloom_error_by_simulation() -> None:
+    """The formula of a block's error agrees with throwing bits at random."""
+    chance = random.Random(7)
+    load, hashes, hits, trials = 60.0, 8, 0.0, 3000
+    for _ in range(trials):
+        # Poisson distributed number of fingerprints, by counting exponential gaps.
+        number, at = -1, 0.0
+        while at < load:
+            at += chance.expovariate(1)
+            number += 1
+        quarters = [
+            len({chance.randrange(256) for _ in range(number * hashes // 4)}) for _ in range(4)
+        ]
+        hits += math.prod((filled / 256) ** (hashes // 4) for filled in quarters)
+    assert hits / trials == pytest.approx(blocked_bloom_error(load, hashes), rel=0.1)
+
+
+# --- exact -------------------------------------------------------------------------------------
+
+
+def test_exact_has_no_false_positives(redis_server: RedisServer) -> None:
+    """200,000 fingerprints are each new, then each known, in integer sets of 10 bytes a URL."""
+    with redis_server.client() as client:
+        seen = make(client, "exact")
+        assert seen.add(range(1)) == [1]
+        before = client.info("memory")["used_memory"]
+        assert seen.add(range(1, 200_000)).count(0) == 0
+        assert (client.info("memory")["used_memory"] - before) / 200_000 <= 10.5
+        assert seen.add(range(200_000)).count(1) == 0
+        buckets = list(client.scan_iter(f"{BASE}:*"))
+        assert len(buckets) == pytest.approx(200_000 / 192, abs=2)
+        sizes = [client.scard(bucket) for bucket in buckets]
+        assert sum(sizes) == 200_000
+        assert max(sizes) <= 512
+        assert {client.object("encoding", bucket) for bucket in buckets} == {b"intset"}
+
+
+def test_exact_without_intsets(redis_server: RedisServer) -> None:
+    """A server that keeps smaller integer sets than usual makes it larger, not wrong."""
+    with redis_server.client() as client:
+        client.config_set("set-max-intset-entries", 64)
+        try:
+            seen = make(client, "exact")
+            assert seen.add(range(20_000)).count(0) == 0
+            assert seen.add(range(20_000)).count(1) == 0
+        finally:
+            client.config_set("set-max-intset-entries", 512)
+
+
+def test_exact_at_the_ends(redis_server: RedisServer) -> None:
+    """The smallest and the largest 64-bit integers have buckets like all others."""
+    numbers = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
+    raw = [number.to_bytes(8, "big", signed=True) + b"\0" * 12 for number in numbers]
+    with redis_server.client() as client:
+        seen = make(client, "exact")
+        assert seen.seen.encode(raw[0]) == str(-(2**63))
+        encoded = [seen.seen.encode(value) for value in raw]
+        assert seen._add([BASE], encoded) == [1] * len(numbers)
+        seen.add(range(5000))
+        assert seen._add([BASE], encoded) == [0] * len(numbers)
+
+
+# --- which backend -----------------------------------------------------------------------------
+
+
+async def _probe_async(url: str) -> bool:
+    async with redis.asyncio.Redis.from_url(url) as client:
+        return await probe_async(client)
+
+
+def test_probe(each_server: RedisServer, client: redis.Redis) -> None:
+    """Probing runs the commands, tells servers with RedisBloom from others, and leaves nothing."""
+    import asyncio  # noqa: PLC0415
+
+    loaded = any(
+        module[b"name"] == b"bf" if isinstance(module, dict) else b"bf" in module
+        for module in client.module_list()
+    )
+    assert probe(client) == loaded
+    assert asyncio.run(_probe_async(each_server.url)) == loaded
+    assert client.dbsize() == 0
+
+
+def test_probe_under_acl(client: redis.Redis, each_server: RedisServer) -> None:
+    """A user who may not add to a RedisBloom filter gets bitmaps, not an error."""
+    if not probe(client):
+        pytest.skip("a server without RedisBloom")
+    client.execute_command("ACL", "SETUSER", "crawler", "on", ">secret", "~*", "+@all", "-bf.madd")
+    try:
+        with each_server.client(username="crawler", password="secret") as crawler:
+            assert probe(crawler) is False
+        assert client.dbsize() == 0
+    finally:
+        client.execute_command("ACL", "DELUSER", "crawler")
+
+
+def test_probe_raises_what_is_not_about_the_module(client: redis.Redis) -> None:
+    """At maxmemory nothing is known about the module: the error is the caller's to handle."""
+    if not probe(client):
+        pytest.skip("a server without RedisBloom")
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
+            probe(client)
+    finally:
+        client.config_set("maxmemory", 0)

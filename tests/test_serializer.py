@@ -1,0 +1,1037 @@
+"""Requests survive the way through Redis unchanged, and no bytes from Redis do harm."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import sys
+import threading
+import tracemalloc
+import warnings
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+import scrapy
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from scrapy.http import FormRequest, Headers, HtmlResponse, JsonRequest, Request, XmlRpcRequest
+from scrapy.http.request import NO_CALLBACK
+from scrapy.linkextractors import LinkExtractor
+
+from scrapy_redisq.entries import FORMAT
+from scrapy_redisq.errors import (
+    EntryTooLarge,
+    SerializationError,
+    SettingError,
+    Undecodable,
+    Unserializable,
+)
+from scrapy_redisq.serializer import Serializer, entry_from_fields, loads_fields
+
+MAX_BYTES = 1 << 20
+URL = "https://books.example.com/catalogue/category/books/a-light-in-the-attic_1000/"[:77]
+PREFIX = bytes([FORMAT])
+CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
+
+quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def _wrapped_without_name(function: Any) -> Any:
+    def wrapper(self: Any, response: Any) -> Any:
+        return function(self, response)
+
+    return wrapper
+
+
+class BaseSpider(scrapy.Spider):
+    def parse_inherited(self, response: Any) -> None: ...
+
+    def parse_overridden(self, response: Any) -> None: ...
+
+
+class BookSpider(BaseSpider):
+    name = "books"
+    touched = False
+
+    def parse_item(self, response: Any) -> None: ...
+
+    def on_error(self, failure: Any) -> None: ...
+
+    async def parse_async(self, response: Any) -> None: ...
+
+    def parse_generator(self, response: Any) -> Iterator[None]:
+        yield
+
+    def parse_overridden(self, response: Any) -> None: ...
+
+    @_wrapped_without_name
+    def parse_decorated(self, response: Any) -> None: ...
+
+    def __parse_mangled(self, response: Any) -> None: ...
+
+    def mangled(self) -> Any:
+        return self.__parse_mangled
+
+    def overridden_in_base(self) -> Any:
+        return super().parse_overridden
+
+    a_parse_item = z_parse_item = parse_item
+
+    @property
+    def parse_property(self) -> Any:
+        type(self).touched = True
+        return self.parse_item
+
+    @classmethod
+    def parse_class(cls, response: Any) -> None: ...
+
+    @staticmethod
+    def parse_static(response: Any) -> None: ...
+
+
+class TaggedRequest(Request):
+    """A project's class with an attribute and defaults of its own."""
+
+    attributes = (*Request.attributes, "tag")
+
+    def __init__(self, *args: Any, tag: Any = None, **kwargs: Any) -> None:
+        kwargs.setdefault("priority", 10)
+        super().__init__(*args, **kwargs)
+        self.headers.setdefault("X-Tagged", "yes")
+        self.tag = tag
+
+
+@pytest.fixture(scope="module")
+def spider() -> BookSpider:
+    return BookSpider()
+
+
+@pytest.fixture(scope="module")
+def serializer(spider: BookSpider) -> Serializer:
+    return Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
+
+
+def attributes(request: Request) -> dict[str, Any]:
+    """All attributes of a request, in a form that can be compared, types and order included."""
+    found = {name: getattr(request, name) for name in request.attributes}
+    headers = found.pop("headers")
+    assert type(headers) is Headers
+    found["headers"] = [(name, headers.getlist(name)) for name in headers]
+    return {name: typed(value) for name, value in found.items()}
+
+
+def typed(value: Any) -> Any:
+    """``value`` with every type beside it, so that 1, 1.0 and True differ, and nan equals nan."""
+    kind = type(value)
+    if kind is dict:
+        return kind, [(typed(key), typed(item)) for key, item in value.items()]
+    if kind in (list, tuple):
+        return kind, [typed(item) for item in value]
+    if kind in (set, frozenset):
+        return kind, sorted((typed(item) for item in value), key=repr)
+    if kind in (datetime, time):
+        return kind, value.isoformat(), value.fold, zone(value.tzinfo)
+    if kind in (float, Decimal):
+        return kind, repr(value)
+    return kind, value
+
+
+def zone(tz: tzinfo | None) -> Any:
+    return (type(tz), tz.key) if isinstance(tz, ZoneInfo) else (type(tz), repr(tz))
+
+
+def assert_same(serializer: Serializer, request: Request) -> None:
+    expected = attributes(request)
+    loaded = serializer.loads(serializer.dumps(request))
+    assert type(loaded) is type(request)
+    assert attributes(loaded) == expected
+    assert attributes(request) == expected
+
+
+def with_meta(value: Any, key: str = "key") -> Request:
+    return Request(URL, meta={key: value})
+
+
+# Requests
+
+
+def test_typical_entry_is_small(serializer: Serializer, spider: BookSpider) -> None:
+    """A GET with a 77-byte URL, a callback and a depth takes at most 105 bytes."""
+    request = Request(URL, callback=spider.parse_item, meta={"depth": 3})
+    assert len(URL) == 77
+    assert len(serializer.dumps(request)) <= 105
+    assert_same(serializer, request)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_all_attributes_are_kept(
+    serializer: Serializer, spider: BookSpider, cls: type[Request]
+) -> None:
+    """Each of Scrapy's request classes comes back with every attribute as it was."""
+    request = cls(
+        URL,
+        callback=spider.parse_item,
+        errback=spider.on_error,
+        method="PUT",
+        headers=[("X-B", "2"), ("X-A", "1"), ("X-B", "3"), ("X-None", None)],
+        body="Grüße".encode("latin-1"),
+        cookies={"session": "1", "n": 2, "flag": True},
+        meta={"depth": 3, "is_start_request": True, "redirect_urls": [URL]},
+        cb_kwargs={"page": 1, "seen": {"a", "b"}},
+        encoding="latin-1",
+        priority=-7,
+        dont_filter=True,
+        flags=["cached", "old"],
+    )
+    assert_same(serializer, request)
+    assert serializer.loads(serializer.dumps(request)).meta["is_start_request"] is True
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_defaults_of_each_class_are_kept(serializer: Serializer, cls: type[Request]) -> None:
+    """A request with nothing but a URL comes back with its class's own defaults."""
+    assert_same(serializer, cls(URL))
+
+
+def test_values_that_differ_from_a_classes_defaults_are_kept(serializer: Serializer) -> None:
+    """What the constructors of subclasses fill in does not come back after it was removed."""
+    rpc = XmlRpcRequest(URL, method="GET", dont_filter=False, params=(1,), methodname="m")
+    rpc.headers.clear()
+    rpc_body = rpc.body
+    assert b"methodName" in rpc_body
+    assert_same(serializer, rpc)
+    form = FormRequest(URL, formdata={"a": "1", "b": ["2", "3"]})
+    assert form.method == "POST"
+    assert_same(serializer, form)
+    as_json = JsonRequest(URL, data={"b": 1, "a": [2]}, dumps_kwargs={"indent": 2})
+    del as_json.headers["Accept"]
+    assert_same(serializer, as_json)
+
+
+def test_lower_case_method_set_later_is_kept(serializer: Serializer) -> None:
+    """A method that was set after construction is not changed to upper case."""
+    request = Request(URL)
+    request.method = "post"
+    assert_same(serializer, request)
+
+
+def test_header_names_are_not_normalised_again(serializer: Serializer) -> None:
+    """Header names with letters outside ASCII stay, though Scrapy would change them again."""
+    request = Request(URL, headers={"xéa": "1", "étag": "2"})
+    assert_same(serializer, request)
+
+
+def test_cookies_as_list_of_dicts(serializer: Serializer) -> None:
+    """The long form of cookies stays a list of dicts."""
+    cookies = [
+        {"name": "a", "value": "1", "domain": "example.com", "path": "/", "secure": True},
+        {"name": b"b", "value": b"2"},
+    ]
+    assert_same(serializer, Request(URL, cookies=cookies))
+
+
+def test_request_class_of_the_project(serializer: Serializer) -> None:
+    """A registered class comes back with its own attributes, and not with its defaults."""
+    request = TaggedRequest(URL, tag={"since": date(2024, 2, 29)}, priority=0)
+    del request.headers["X-Tagged"]
+    assert_same(serializer, request)
+    assert_same(serializer, TaggedRequest(URL, headers={"X-Other": "1"}))
+
+
+def test_request_class_by_import_path(spider: BookSpider) -> None:
+    """A class may be registered by its path; entries do not depend on which way was chosen."""
+    by_path = Serializer(
+        spider, max_bytes=MAX_BYTES, request_classes=[f"{__name__}.TaggedRequest", TaggedRequest]
+    )
+    by_type = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
+    request = TaggedRequest(URL, tag=1)
+    assert by_path.dumps(request) == by_type.dumps(request)
+    assert_same(by_path, request)
+
+
+@pytest.mark.parametrize("given", ["no.such.module.Class", "nodots", "json.loads", "", dict, 7])
+def test_wrong_request_class_setting(given: Any) -> None:
+    """What is no request class is refused with the name of the setting."""
+    with pytest.raises(SettingError, match="REDISQ_REQUEST_CLASSES"):
+        Serializer(None, max_bytes=MAX_BYTES, request_classes=[given])
+
+
+def test_unregistered_request_class(spider: BookSpider) -> None:
+    """A class that is not registered is neither stored nor loaded; the setting is named."""
+    plain = Serializer(spider, max_bytes=MAX_BYTES)
+    with pytest.raises(Unserializable, match=r"TaggedRequest is not listed in REDISQ_REQUEST_CLA"):
+        plain.dumps(TaggedRequest(URL))
+    registered = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[TaggedRequest])
+    with pytest.raises(Undecodable, match=r"TaggedRequest' is not listed in REDISQ_REQUEST_CLAS"):
+        plain.loads(registered.dumps(TaggedRequest(URL)))
+
+
+def test_failing_attribute_of_the_projects_class(spider: BookSpider) -> None:
+    """A class whose listed attribute cannot be read is unserialisable, not a crash."""
+
+    class Broken(Request):
+        attributes = (*Request.attributes, "missing")
+
+    serializer = Serializer(spider, max_bytes=MAX_BYTES, request_classes=[Broken])
+    with pytest.raises(Unserializable, match="missing"):
+        serializer.dumps(Broken(URL))
+
+
+# URLs
+
+_urls = st.builds(
+    str.__add__,
+    st.sampled_from(["http://", "https://a.com/", "http://a/?", "data:", "about:", "file:///"]),
+    st.text(max_size=20) | st.text("ab/:?#[]@&=%09é日 .\\\t\n\u3000ß\x7f", max_size=20),
+)
+
+
+@given(_urls, st.sampled_from(["utf-8", "latin-1", "gb18030", "utf-16"]), st.booleans())
+@example("http://a\u3000", "utf-8", False)
+@example("http://a/?q=é", "utf-16", False)
+@example("http://a/ é%zz\ud800", "utf-8", True)
+@quick
+def test_urls_are_kept(serializer: Serializer, url: str, encoding: str, verbatim: bool) -> None:
+    """A URL that Scrapy has accepted comes back as the same text, verbatim ones included."""
+    try:
+        request = Request(url, encoding=encoding, meta={"verbatim_url": verbatim})
+    except ValueError:
+        return
+    loaded = serializer.loads(serializer.dumps(request))
+    assert loaded.url == request.url
+    assert loaded.meta == request.meta
+
+
+# Callbacks
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "parse",
+        "parse_item",
+        "parse_async",
+        "parse_generator",
+        "parse_inherited",
+        "parse_overridden",
+        "parse_decorated",
+        "_BookSpider__parse_mangled",
+    ],
+)
+def test_callbacks_are_the_spiders_methods(
+    serializer: Serializer, spider: BookSpider, name: str
+) -> None:
+    """Methods of all kinds of the spider's class come back bound to this worker's spider."""
+    request = Request(URL, callback=getattr(spider, name), errback=getattr(spider, name))
+    assert_same(serializer, request)
+    assert loads_fields(serializer.dumps(request))["callback"] == name
+
+
+def test_callback_with_two_names(serializer: Serializer, spider: BookSpider) -> None:
+    """A method that also has other names is stored by its own."""
+    for callback in (spider.parse_item, spider.a_parse_item, spider.z_parse_item):
+        entry = serializer.dumps(Request(URL, callback=callback))
+        assert loads_fields(entry)["callback"] == "parse_item"
+
+
+def test_no_callback(serializer: Serializer) -> None:
+    """NO_CALLBACK comes back as the very object."""
+    request = Request(URL, callback=NO_CALLBACK, errback=NO_CALLBACK)
+    loaded = serializer.loads(serializer.dumps(request))
+    assert loaded.callback is NO_CALLBACK
+    assert loaded.errback is NO_CALLBACK
+
+
+def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: BookSpider) -> None:
+    """Lambdas, nested functions, partials and others' methods are refused, with their name."""
+
+    def nested(response: Any) -> None: ...
+
+    class Callable:
+        def __call__(self, response: Any) -> None: ...
+
+        def method(self, response: Any) -> None: ...
+
+    callbacks = {
+        "<lambda>": lambda response: None,
+        "nested": nested,
+        "functools.partial": functools.partial(spider.parse_item),
+        "Callable": Callable(),
+        "Callable.method": Callable().method,
+        "BookSpider.parse_item": BookSpider().parse_item,
+        "BookSpider.parse_item is": BookSpider.parse_item,
+        "BookSpider.parse_class": spider.parse_class,
+        "BookSpider.parse_static": spider.parse_static,
+        "BaseSpider.parse_overridden": spider.overridden_in_base(),
+        "builtin_function_or_method": print,
+    }
+    for name, callback in callbacks.items():
+        with pytest.raises(Unserializable) as caught:
+            serializer.dumps(Request(URL, callback=callback))
+        assert name in str(caught.value)
+        assert "is not a method of spider 'books' (BookSpider)" in str(caught.value)
+        with pytest.raises(Unserializable, match="errback"):
+            serializer.dumps(Request(URL, errback=callback))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gone",
+        "parse_property",
+        "parse_class",
+        "parse_static",
+        "touched",
+        "name",
+        "__init__",
+        "__class__",
+        "from_crawler",
+        "os.system",
+        "",
+        "parse_item\ud800",
+    ],
+)
+def test_callback_names_that_point_elsewhere(
+    serializer: Serializer, spider: BookSpider, name: str
+) -> None:
+    """A stored name that is no plain method of the class is refused; no property is run."""
+    BookSpider.touched = False
+    with pytest.raises(Undecodable) as caught:
+        serializer.loads(raw({URL_KEY: URL, ord("c"): packed_text(name)}))
+    assert "is not a method of spider 'books' (BookSpider)" in str(caught.value)
+    assert BookSpider.touched is False
+
+
+def test_without_spider() -> None:
+    """Without a spider requests are stored and loaded as long as they have no callback."""
+    serializer = Serializer(None, max_bytes=MAX_BYTES)
+    assert_same(serializer, Request(URL, callback=NO_CALLBACK, meta={"a": 1}))
+    with pytest.raises(Unserializable, match="callback"):
+        serializer.dumps(Request(URL, callback=BookSpider().parse))
+    with pytest.raises(Undecodable, match="callback 'parse_item' is not"):
+        serializer.loads(raw({URL_KEY: URL, ord("c"): "parse_item"}))
+
+
+# Values
+
+VALUES = {
+    "none": None,
+    "bools": [True, False, 1, 0, 1.0],
+    "integers": [2**63 - 1, -(2**63), 2**64 - 1],
+    "large integers": [2**64, -(2**63) - 1, 10**5000, -(10**5000)],
+    "floats": [1.5, -0.0, float("inf"), float("-inf"), float("nan"), 5e-324],
+    "text": ["", "Grüße 日本 \x00", "\ud800 lone", "\ud83d\ude00", "😀"],
+    "bytes": [b"", b"\xff\x00", bytearray(b"\xff"), bytearray()],
+    "tuples": [(), (1,), (1, (2, [3, ()]))],
+    "sets": [set(), {1, "a", None, (1, 2)}, frozenset({1}), {frozenset({frozenset()})}],
+    "dict keys": {1: "a", "1": "b", None: "c", 2.5: "d", b"1": "e", "\ud800": "f", 10**30: "g"},
+    "hashable keys": {(1, "a"): 1, frozenset({2}): 2, date(2024, 1, 1): 3, Decimal("1.10"): 4},
+    "true key": {True: 1},
+    "empty": [{}, [], [[]], {"a": {}}],
+    "naive": [datetime(2024, 2, 29, 1, 2, 3, 4), datetime.min, datetime.max, time(1, 2, 3, 4)],
+    "fold": [datetime(2024, 10, 27, 2, 30, fold=1), time(2, 30, fold=1)],
+    "offset": [
+        datetime(2024, 1, 1, tzinfo=timezone.utc),
+        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=-3, microseconds=7))),
+        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "CET\ud800")),
+        time(1, tzinfo=timezone(-timedelta(hours=23, minutes=59))),
+    ],
+    "zone": [
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime(2024, 1, 1, tzinfo=ZoneInfo("America/Argentina/Buenos_Aires")),
+        time(1, tzinfo=ZoneInfo("Etc/GMT+5")),
+    ],
+    "dates": [date.min, date.max, timedelta(days=-1, microseconds=3), timedelta.max],
+    "decimals": [Decimal(text) for text in ("1.10", "-0", "NaN", "sNaN123", "-Infinity", "1E+99")],
+    "uuid": UUID("12345678-1234-5678-1234-567812345678"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_keep_their_types(serializer: Serializer, name: str) -> None:
+    """Plain values come back equal and of the same type wherever a request can hold them."""
+    value = VALUES[name]
+    assert_same(serializer, with_meta(value))
+    assert_same(serializer, Request(URL, cb_kwargs={"value": value, "again": [{"value": value}]}))
+    assert_same(serializer, Request(URL, cookies={"a": value}, flags=[value]))
+    assert_same(serializer, JsonRequest(URL, dumps_kwargs={"default": value}))
+    assert_same(serializer, TaggedRequest(URL, tag=value))
+
+
+_atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()))
+    | st.binary()
+    | st.dates()
+    | st.datetimes(timezones=st.none() | st.just(timezone.utc) | st.just(ZoneInfo("Asia/Kolkata")))
+    | st.times()
+    | st.timedeltas()
+    | st.decimals()
+    | st.uuids()
+)
+_hashable = st.recursive(
+    _atoms.filter(lambda value: not isinstance(value, Decimal) or not value.is_snan()),
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
+    max_leaves=4,
+)
+_values = st.recursive(
+    _atoms,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.sets(_hashable, max_size=3)
+        | st.dictionaries(_hashable, inner, max_size=4)
+        | st.binary().map(bytearray)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text() | _hashable, _values, max_size=4))
+@quick
+def test_any_plain_values_are_kept(serializer: Serializer, meta: dict[Any, Any]) -> None:
+    """Whatever is made of the plain types comes back equal, types included."""
+    assert_same(serializer, Request(URL, meta=meta, cb_kwargs=meta, cookies=meta))
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Text(str):
+    pass
+
+
+class Zone(tzinfo):
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+Point = namedtuple("Point", "x y")
+
+
+class Item(scrapy.Item):
+    title = scrapy.Field()
+
+
+UNSERIALIZABLE = [
+    ("meta['key']: _thread.lock", threading.Lock()),
+    ("meta['key'][1]['a']: _thread.lock", [1, {"a": threading.Lock()}]),
+    ("meta['key'][0][1]: object", ((0, object()),)),
+    ("meta['key']: tests.test_serializer.Point", Point(1, 2)),
+    ("meta['key']: collections.OrderedDict", OrderedDict(a=1)),
+    ("meta['key']: tests.test_serializer.Colour", Colour.RED),
+    ("meta['key']: tests.test_serializer.Text", Text("a")),
+    ("meta['key'] (key tests.test_serializer.Text): tests", {Text("a"): 1}),
+    ("meta['key'][2.5]: object", {2.5: object()}),
+    ("meta['key']: tests.test_serializer.Item", Item(title="a")),
+    ("meta['key']: function", lambda: None),
+    ("meta['key']: type", int),
+    ("meta['key']: complex", 1j),
+    ("meta['key']: range", range(3)),
+    ("meta['key']: time zone of type tests", datetime(2024, 1, 1, tzinfo=Zone())),
+    ("meta['key'][0]: msgspec.msgpack.Ext", [msgspec.msgpack.Ext(2, b"\x90")]),
+    ("meta['key']['" + "key" * 16, {"key" * 1000: object()}),
+]
+
+
+@pytest.mark.parametrize(("message", "value"), UNSERIALIZABLE)
+def test_other_values_are_refused_with_their_place(
+    serializer: Serializer, message: str, value: Any
+) -> None:
+    """Values that could not be restored with their type are refused: where, and which type."""
+    with pytest.raises(Unserializable) as caught:
+        serializer.dumps(with_meta(value))
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value)) < 200
+    for place, request in (
+        ("cb_kwargs['a']", Request(URL, cb_kwargs={"a": value})),
+        ("cookies['a']", Request(URL, cookies={"a": value})),
+        ("flags[0]", Request(URL, flags=[value])),
+        ("tag", TaggedRequest(URL, tag=value)),
+    ):
+        with pytest.raises(Unserializable) as caught:
+            serializer.dumps(request)
+        assert str(caught.value).startswith(place)
+
+
+def test_unserializable_arguments_of_json(serializer: Serializer) -> None:
+    """A function among the arguments for json.dumps is refused by its place."""
+    with pytest.raises(Unserializable, match=r"^dumps_kwargs\['default'\]: type$"):
+        serializer.dumps(JsonRequest(URL, data={}, dumps_kwargs={"default": str}))
+
+
+def test_lxml_text_is_stored_as_text(serializer: Serializer) -> None:
+    """LinkExtractor's link texts, which CrawlSpider puts into meta, are a str subclass of lxml."""
+    page = HtmlResponse(URL, body="<a href='/x'>a Grüße</a>".encode(), encoding="utf-8")
+    text = LinkExtractor().extract_links(page)[0].text
+    loaded = serializer.loads(serializer.dumps(with_meta(text, "link_text")))
+    assert loaded.meta == {"link_text": "a Grüße"}
+    assert type(loaded.meta["link_text"]) is str
+
+
+def test_depth_and_cycles(serializer: Serializer) -> None:
+    """100 levels are stored; one more, a cycle and the same made by others are refused."""
+
+    def nested(levels: int, value: Any = 1) -> Any:
+        for _ in range(levels):
+            value = [value]
+        return value
+
+    assert_same(serializer, with_meta(nested(99)))
+    assert_same(serializer, Request(URL, flags=nested(100)))
+    assert_same(serializer, TaggedRequest(URL, tag=nested(100)))
+    cycle: list[Any] = []
+    cycle += [cycle, cycle]
+    for value in (nested(100), nested(5000), cycle, {"a": cycle}):
+        with pytest.raises(Unserializable, match=r"levels deep"):
+            serializer.dumps(with_meta(value))
+    map_of_three = PREFIX + b"\x83" + msgpack(URL_KEY) + msgpack(URL) + b"k"
+    kind = msgpack(f"{__name__}.TaggedRequest")
+    for levels in (100, 500, 100_000):
+        deep = b"\x91" * levels + b"\x01"
+        for place in (b"m\x81\xa1a", b"a\x81\xa1a", b"o\x81\xa1a", b"f\x91", b"x\x81\xa3tag\x91"):
+            with pytest.raises(Undecodable, match=r"levels deep|recursion"):
+                serializer.loads(map_of_three + kind + place + deep)
+        assert serializer.loads(map_of_three + kind + b"m\x81\xa1a" + deep[levels - 99 :])
+
+
+def test_shared_parts_do_not_explode(serializer: Serializer) -> None:
+    """A list that stands for 2**60 values through shared parts is refused at once."""
+    value: list[Any] = [1]
+    for _ in range(60):
+        value = [value, value]
+    with pytest.raises(EntryTooLarge, match="REDISQ_MAX_ENTRY_BYTES"):
+        serializer.dumps(with_meta(value))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("method", b"POST"),
+        ("priority", 1.5),
+        ("priority", 2**53 + 1),
+        ("flags", ("a",)),
+        ("cookies", ["a=1"]),
+        ("cookies", (("a", "1"),)),
+    ],
+)
+def test_attributes_of_the_wrong_type(serializer: Serializer, attribute: str, value: Any) -> None:
+    """An attribute that was set to something that Request never has is refused by its name."""
+    request = Request(URL)
+    setattr(request, attribute, value)
+    with pytest.raises(Unserializable, match=attribute):
+        serializer.dumps(request)
+
+
+def test_priority_as_enum(serializer: Serializer) -> None:
+    """A priority given as an IntEnum is stored as its number."""
+    loaded = serializer.loads(serializer.dumps(Request(URL, priority=Colour.RED)))
+    assert loaded.priority == 1
+    assert type(loaded.priority) is int
+
+
+@pytest.mark.parametrize("encoding", ["UTF-8", "ISO-8859-1", "cp1252", "utf-8-sig", "koi8-u"])
+def test_text_encodings(serializer: Serializer, encoding: str) -> None:
+    """Python's text encodings are kept as they were written."""
+    assert_same(serializer, Request(URL, encoding=encoding, headers={"X": "x"}))
+
+
+def test_large_entries_are_refused(spider: BookSpider) -> None:
+    """The limit is exact, names its setting, and no copy of an oversized body is made."""
+    size = 100_000
+    overhead = len(Serializer(spider, max_bytes=MAX_BYTES).dumps(Request(URL, body=b"x" * size)))
+    overhead -= size
+    serializer = Serializer(spider, max_bytes=size)
+    assert_same(serializer, Request(URL, body=b"x" * (size - overhead)))
+    for request in (
+        Request(URL, body=b"x" * (size - overhead + 1)),
+        with_meta("x" * size),
+        with_meta(["x"] * size + [()]),
+    ):
+        with pytest.raises(EntryTooLarge, match=r"REDISQ_MAX_ENTRY_BYTES = 100000"):
+            serializer.dumps(request)
+    huge = Request(URL, body=b"x" * 50_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EntryTooLarge, match="body: 50,000,000 bytes"):
+            serializer.dumps(huge)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# Foreign bytes
+
+msgpack = msgspec.msgpack.Encoder().encode
+URL_KEY = ord("u")
+
+
+def raw(fields: Any) -> bytes:
+    return PREFIX + msgpack(fields)
+
+
+def packed_text(text: str) -> Any:
+    """Text in the form in which entries hold it, lone surrogates included."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return msgspec.msgpack.Ext(6, text.encode("utf-8", "surrogatepass"))
+    return text
+
+
+class Bomb:
+    """Its pickle runs code."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import sys; sys.modules['scrapy_redisq_test_bomb'] = sys",)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (b"", "^empty$"),
+        (b"\x02anything", "^format 2, this release reads 1$"),
+        (b"\x0f", "^format 15, this release reads 1$"),
+        (pickle.dumps(Bomb()), "a pickle"),
+        (pickle.dumps(Bomb(), protocol=0), "a pickle"),
+        (pickle.dumps({"url": URL}, protocol=2), "a pickle"),
+        (json.dumps({"url": URL}).encode(), "JSON"),
+        (b"[1]", "JSON"),
+        (URL.encode(), "a plain URL"),
+        (b"\x1f\x8b\x08", "not an entry of scrapy-redisq"),
+        (b"\x80", "not an entry of scrapy-redisq"),
+        (PREFIX, "damaged entry"),
+        (raw({URL_KEY: URL})[:-1], "truncated"),
+        (raw({URL_KEY: URL}) + b"\x00", "trailing"),
+        (raw([URL]), "list instead of a map"),
+        (raw({ord("m"): {}}), "no url"),
+        (raw({URL_KEY: "no-scheme"}), "Missing scheme"),
+        (raw({URL_KEY: "http://["}), "not a request"),
+        (raw({URL_KEY: "x" * 100_000}), "Missing scheme"),
+        (raw({URL_KEY: packed_text("\ud800")}), "not a request"),
+        ("text", "not bytes but str"),
+        (None, "not bytes but NoneType"),
+    ],
+)
+def test_reason_of_each_foreign_entry(serializer: Serializer, entry: Any, why: str) -> None:
+    """Each kind of foreign or damaged bytes is told apart, in few words; no pickle is run."""
+    with pytest.raises(Undecodable, match=why) as caught:
+        serializer.loads(entry)
+    assert len(str(caught.value)) < 400
+    str(caught.value).encode()
+    assert "scrapy_redisq_test_bomb" not in sys.modules
+
+
+WRONG: dict[str, list[Any]] = {
+    "u": [1, None, URL.encode(), [URL]],
+    "k": [1, "_class", "sys.modules", "antigravity.Request", None, ["F"]],
+    "c": [1, True, None, b"parse_item", ["parse_item"], {"a": 1}],
+    "e": [1, True, None, b"parse_item"],
+    "v": [1, b"GET", None],
+    "h": [
+        [],
+        "text",
+        {"text": [b"1"]},
+        {b"X": b"1"},
+        {b"X": ["1"]},
+        {b"X": [1]},
+        {b"X": None},
+        {1: [b"1"]},
+    ],
+    "b": ["text", 1, None, [b""]],
+    "o": [1, "a=1", [1], ["a"], [[]], None],
+    "m": [[], "text", 1, None],
+    "a": [[], "text", 1, None],
+    "n": [1, b"utf-8", "no-such-encoding", "antigravity", "rot13", "../x", "é", "undefined", ""],
+    "p": ["1", 1.5, True, None, 2**60, [1]],
+    "d": [1, "yes", None, [1]],
+    "f": [{}, "text", 1, None],
+    "x": [[], "text", {"data": 1}, {"formdata": {}}, {1: 2}, {"__class__": 1}, {"url": URL}],
+    "z": [1],
+    "_": [1],
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_wrong_types_in_each_field(serializer: Serializer, key: str) -> None:
+    """A field of another type than it must have is refused, in each request class."""
+    for value in WRONG[key]:
+        for code in ("", "F", "J", "X"):
+            fields = {URL_KEY: URL, ord("k"): code}
+            serializer.loads(raw(fields))
+            with pytest.raises(Undecodable):
+                serializer.loads(raw({**fields, ord(key): value}))
+    for foreign_key in (key, key.encode(), 1.5, None, (1,), 2**40):
+        with pytest.raises(Undecodable, match="unknown field"):
+            serializer.loads(raw({URL_KEY: URL, foreign_key: "a"}))
+
+
+def extension(code: int, content: Any) -> bytes:
+    data = content if isinstance(content, bytes) else msgpack(content)
+    return raw({URL_KEY: URL, ord("m"): {"a": msgspec.msgpack.Ext(code, data)}})
+
+
+@pytest.mark.parametrize("code", [*range(14), 14, 127, -1, -2])
+def test_wrong_content_of_extension_types(serializer: Serializer, code: int) -> None:
+    """Extension types with contents that they cannot have give Undecodable, unknown ones too."""
+    contents: list[Any] = [b"", b"\xff", b"\xc1", b"\x00" * 3, b"1e99999999999999999999", 1, {}]
+    contents += [[[]], [{}], [1], ["a"] * 9, [1] * 9, [10**15] * 9, [None] * 9, [[], 1, [], 2]]
+    contents += [[2024, 1, 1, 0, 0, 0, 0, 0, name] for name in ("../../etc/passwd", "/", "os.path")]
+    contents += [[2024, 1, 1, 0, 0, 0, 0, 0, name] for name in ("Europe", "No/Where", [], [1, 2])]
+    refused = 0
+    for content in contents:
+        try:
+            serializer.loads(extension(code, content))
+        except Undecodable:
+            refused += 1
+    anything = code in (5, 7)  # an integer and a bytearray may be any bytes
+    assert refused == 0 if anything else refused >= 4
+
+
+def test_nothing_named_by_the_data_is_imported(serializer: Serializer) -> None:
+    """A module that an entry names as a class, callback, encoding or time zone is not imported."""
+    name = "this"  # prints a poem when imported
+    assert name not in sys.modules
+    before = set(sys.modules)
+    for fields in (
+        {ord("k"): f"{name}.Request"},
+        {ord("k"): name},
+        {ord("c"): f"{name}.s"},
+        {ord("n"): name},
+        {ord("n"): "palmos"},
+        {"_class": f"{name}.Request"},
+        {ord("x"): {"_class": f"{name}.Request"}},
+    ):
+        with pytest.raises(Undecodable):
+            serializer.loads(raw({URL_KEY: URL, **fields}))
+    for zone_name in (f"{name}.s", f"{name}/s.s", f"../{name}", "tzdata.zoneinfo", "/etc/passwd"):
+        with pytest.raises(Undecodable, match="ValueError: time zone"):
+            serializer.loads(extension(8, [2024, 1, 1, 0, 0, 0, 0, 0, zone_name]))
+    serializer.loads(raw({URL_KEY: URL, ord("m"): {"_class": f"{name}.Request"}}))
+    assert name not in sys.modules
+    assert not {module for module in set(sys.modules) - before if "encodings" in module}
+
+
+@pytest.mark.parametrize("header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"])
+def test_huge_lengths_do_not_allocate(serializer: Serializer, header: bytes) -> None:
+    """A length prefix of 4 GB on a few bytes is refused without taking memory for it."""
+    for length in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x05\xf5\xe1\x00"):
+        tracemalloc.start()
+        try:
+            for entry in (header + length + b"\x01", b"\x82\x75" + header + length + b"\x01"):
+                with pytest.raises(Undecodable):
+                    serializer.loads(PREFIX + entry)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def loads_or_refuses(serializer: Serializer, entry: bytes) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for loads in (serializer.loads, loads_fields):
+            try:
+                loaded = loads(entry)
+            except Undecodable as error:
+                assert str(error)
+            else:
+                assert isinstance(loaded, (Request, dict))
+                if isinstance(loaded, Request):
+                    again = serializer.loads(serializer.dumps(loaded))
+                    assert attributes(again) == attributes(loaded)
+
+
+@given(st.binary() | st.binary().map(PREFIX.__add__))
+@quick
+def test_random_bytes(serializer: Serializer, entry: bytes) -> None:
+    """Any bytes at all give a request or Undecodable."""
+    loads_or_refuses(serializer, entry)
+
+
+@given(st.data())
+@quick
+def test_damaged_entries(serializer: Serializer, spider: BookSpider, data: st.DataObject) -> None:
+    """Real entries that were cut, changed or spliced give a request or Undecodable."""
+    cls = data.draw(st.sampled_from([*CLASSES, TaggedRequest]))
+    request = cls(
+        URL,
+        callback=spider.parse_item,
+        method="POST",
+        headers={"A": ["1", "2"]},
+        body=b"body",
+        cookies=[{"name": "a", "value": "b"}],
+        meta={"a": [1, (2,), {3}, {4: 5}], "when": datetime(2024, 1, 1, tzinfo=timezone.utc)},
+        cb_kwargs={"big": 2**70, "d": Decimal("1.5"), "u": UUID(int=7)},
+        flags=["f"],
+        encoding="latin-1",
+        priority=5,
+    )
+    entry = bytearray(serializer.dumps(request))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(entry)))
+        to = data.draw(st.integers(at, min(len(entry), at + 4)))
+        entry[at:to] = data.draw(st.binary(max_size=4))
+    loads_or_refuses(serializer, bytes(entry))
+
+
+_native = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([ord(key) for key in WRONG]),
+        _native | st.sampled_from(["F", "J", "X", "parse_item", False, {b"A": [b"1"]}]),
+    )
+)
+@quick
+def test_maps_with_any_values(serializer: Serializer, fields: dict[int, Any]) -> None:
+    """Well-formed maps with any values in any fields give a request or Undecodable."""
+    loads_or_refuses(serializer, raw({URL_KEY: URL, **fields}))
+
+
+# Plain fields
+
+
+def test_entry_from_fields(serializer: Serializer, spider: BookSpider) -> None:
+    """A line of JSON becomes the entry of the request that it describes."""
+    line = {
+        "url": "https://example.com/a b",
+        "method": "POST",
+        "headers": {"Accept": "text/html", "X": ["1", "2"]},
+        "body": "Grüße",
+        "cookies": {"a": "1"},
+        "meta": {"depth": 2},
+        "cb_kwargs": {"page": 3},
+        "callback": "parse_item",
+        "errback": "on_error",
+        "priority": 4,
+        "dont_filter": True,
+    }
+    entry, request = entry_from_fields(json.loads(json.dumps(line)), max_bytes=MAX_BYTES)
+    loaded = serializer.loads(entry)
+    assert loaded.callback == spider.parse_item
+    assert loaded.errback == spider.on_error
+    assert loaded.url == request.url == "https://example.com/a%20b"
+    assert loaded.body == "Grüße".encode()
+    assert loaded.headers.getlist("X") == [b"1", b"2"]
+    loaded.callback = loaded.errback = None
+    assert attributes(loaded) == attributes(request)
+
+
+def test_entry_from_fields_leaves_defaults_out() -> None:
+    """None is as good as left out, and the entry is that of the plain request."""
+    entry, _ = entry_from_fields({"url": URL, "meta": None, "priority": None}, max_bytes=MAX_BYTES)
+    assert entry == Serializer(None, max_bytes=MAX_BYTES).dumps(Request(URL))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "field 'url' is missing"),
+        ({"url": None}, "field 'url' is missing"),
+        ({"url": 1}, "field 'url': takes an http or https URL"),
+        ({"url": "ftp://example.com/"}, "field 'url'"),
+        ({"url": "http://"}, "field 'url'"),
+        ({"url": "http://["}, "field 'url'"),
+        ({"url": "example.com"}, "field 'url'"),
+        ({"method": 1}, "field 'method'"),
+        ({"method": "GET /\r\n"}, "field 'method'"),
+        ({"headers": ["a"]}, "field 'headers'"),
+        ({"headers": {"A": 1}}, "field 'headers'"),
+        ({"headers": {"A": [None]}}, "field 'headers'"),
+        ({"body": {"a": 1}}, "field 'body'"),
+        ({"cookies": "a=1"}, "field 'cookies'"),
+        ({"cookies": [{"name": "a"}]}, "field 'cookies'"),
+        ({"meta": [1]}, "field 'meta'"),
+        ({"meta": {1: 1}}, "field 'meta'"),
+        ({"cb_kwargs": "a"}, "field 'cb_kwargs'"),
+        ({"callback": "__init__"}, "field 'callback'"),
+        ({"callback": "a.b"}, "field 'callback'"),
+        ({"errback": 1}, "field 'errback'"),
+        ({"priority": "1"}, "field 'priority'"),
+        ({"priority": True}, "field 'priority'"),
+        ({"priority": 2**53 + 1}, "priority"),
+        ({"dont_filter": "yes"}, "field 'dont_filter'"),
+        ({"calback": "a"}, "unknown field 'calback', did you mean 'callback'"),
+        ({1: "a"}, "unknown field"),
+        ({"url": "http://a/\ud800"}, "not a request"),
+        ({"meta": {"a": object()}}, r"meta\['a'\]: object"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[Any, Any], message: str) -> None:
+    """Each wrong field is refused with its name and what it takes."""
+    given = fields if "url" in fields or not fields else {"url": URL, **fields}
+    with pytest.raises(Unserializable, match=message):
+        entry_from_fields(given, max_bytes=MAX_BYTES)
+
+
+def test_large_fields() -> None:
+    """The limit holds for plain fields too."""
+    with pytest.raises(EntryTooLarge, match="REDISQ_MAX_ENTRY_BYTES"):
+        entry_from_fields({"url": URL, "body": "x" * 2000}, max_bytes=1024)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["method", "headers", "body", "cookies", "meta", "callback", "priority"]),
+        _native,
+    )
+)
+@quick
+def test_any_json_is_taken_or_refused(serializer: Serializer, fields: dict[str, Any]) -> None:
+    """Whatever a line of JSON holds gives an entry that loads, or an error of this package."""
+    try:
+        entry, _ = entry_from_fields({"url": URL, **fields}, max_bytes=MAX_BYTES)
+    except SerializationError:
+        return
+    assert loads_fields(entry)["url"] == URL
+
+
+def test_loads_fields(serializer: Serializer, spider: BookSpider) -> None:
+    """An entry is shown without the spider: names of callbacks, and what is no default."""
+    assert loads_fields(serializer.dumps(Request(URL))) == {
+        "class": "Request",
+        "url": URL,
+        "method": "GET",
+    }
+    request = TaggedRequest(
+        URL, callback=spider.parse_item, errback=NO_CALLBACK, tag=(1,), meta={"a": {1}}
+    )
+    assert loads_fields(serializer.dumps(request)) == {
+        "class": f"{__name__}.TaggedRequest",
+        "url": URL,
+        "method": "GET",
+        "headers": {b"X-Tagged": [b"yes"]},
+        "callback": "parse_item",
+        "errback": "NO_CALLBACK",
+        "priority": 10,
+        "meta": {"a": {1}},
+        "tag": (1,),
+    }
+    assert loads_fields(serializer.dumps(JsonRequest(URL)))["class"] == "JsonRequest"
+
+
+def test_shown_fields_can_be_pushed(serializer: Serializer) -> None:
+    """What was shown of a plain request makes the same entry again."""
+    request = Request(URL, method="POST", body=b"\xff", headers={"A": ["1", "2"]}, priority=3)
+    entry = serializer.dumps(request)
+    fields = loads_fields(entry)
+    del fields["class"]
+    assert entry_from_fields(fields, max_bytes=MAX_BYTES)[0] == entry
