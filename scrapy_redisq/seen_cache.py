@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SeenCache:
-    """The last ``size`` to ``2 * size`` keys added: two generations, the older forgotten at once."""
+    """The last ``size`` to ``2 * size`` keys: two generations, the older forgotten at once."""
 
     def __init__(self, size: int = 50_000) -> None:
         self._size = size

@@ -337,7 +337,7 @@ class TestPages:
     def test_redirect_and_retry_of_a_start_request(
         self, redis_server: RedisServer, crawl: Run
     ) -> None:
-        """A start request that is retried and then redirected is not taken for its own duplicate."""
+        """A start request that is retried and redirected is not taken for its own duplicate."""
 
         def page(path: str) -> Answer | str | None:
             if path == "/0":

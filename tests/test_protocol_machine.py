@@ -110,8 +110,8 @@ class Crawl(RuleBasedStateMachine):
         assert batch is not None
         self.model.exchange(worker.id, membership, reply, batch.operations, batch.local_duplicates)
 
-    def joined(self, worker: Worker, joined: calls.Joined) -> None:
-        self.model.join(worker.id, joined.began)
+    def joined(self, worker: Worker, joined: calls.Joined, again: bool) -> None:
+        self.model.join(worker.id, joined.began, again)
 
     def left(self, worker: Worker, membership: Membership, left: int, complete: bool) -> None:
         if worker.joined.run == self.run():
@@ -162,9 +162,9 @@ class Crawl(RuleBasedStateMachine):
 
             cache: set[int]
 
-            def _register(self) -> calls.Joined:
+            def _register(self, again: str = "") -> calls.Joined:
                 self.cache = set()
-                return super()._register()
+                return super()._register(again)
 
         worker = Browser(
             self.client,
@@ -302,8 +302,8 @@ class Crawl(RuleBasedStateMachine):
                 self.client, calls.join(NAME, 0, self.config, new_run=f"pushed-{page}", adopt=True)
             )
             self.model.join("", self.pushing.began)
+            run = self.pushing.run
             for shard in range(1, self.config.shards):
-                run = self.pushing.run
                 call = calls.join(NAME, shard, self.config, new_run=run, adopt=True, follow=True)
                 execute(self.client, call)
         slot = "*" if self.config.scheduling == "priority" else self.host(page)
@@ -327,14 +327,16 @@ class Crawl(RuleBasedStateMachine):
             ),
         )
         if outcome:
-            assert self.model.state == "open" or outcome == "0"
+            assert self.model.state[shard] == "open"
             self.model.enqueue(item, shard, outcome == "1")
         else:
-            assert self.model.state == "complete" or self.pushing.run != self.run()
+            assert self.model.state[shard] == "complete" or self.pushing.run != self.run()
             self.pushing = None
 
     @rule()
     def requeue_rule(self) -> None:
+        if self.config.shards > 1 and any(e.state == "dead" for e in self.model.entries.values()):
+            execute(self.client, calls.requeue(NAME, 0, [], reopen=True))
         for shard in range(self.config.shards):
             letters = execute(self.client, calls.letters(NAME, shard, 0, 99))
             ids = [id.decode() for id in letters[::2]]

@@ -61,10 +61,11 @@ def join(
 ) -> Call[Joined]:
     """Begin or resume a run, and register ``worker`` if there is one. ``ttl`` in seconds.
 
-    ``adopt`` takes the configuration of an open run as it is, ``keep`` also that of a complete one
-    for the run begun then. ``follow`` makes the shard part of the run ``new_run`` that shard 0 has
-    begun; ``again`` comes back into the run ``new_run``, though others may have completed it. The decoder raises `ConfigurationMismatch`,
-    `FrontierCorrupt`, `ResetInterrupted`, `FrontierLost`, or `FrontierError` for another format.
+    ``adopt`` takes the configuration of an open run as it is, ``keep`` also that of a complete
+    one for the run that is then begun. ``follow`` makes the shard part of the run ``new_run``
+    that shard 0 has begun; ``again`` comes back into the run ``new_run``, though others may have
+    completed it. The decoder raises `ConfigurationMismatch`, `FrontierCorrupt`,
+    `ResetInterrupted`, `FrontierLost`, or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:

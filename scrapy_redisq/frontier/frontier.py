@@ -184,7 +184,7 @@ class Frontier:
         return meta
 
     def _begin(self) -> tuple[calls.Joined, SeenFilter]:
-        """Join as a producer: begin a run if there is none to add to, and take its configuration."""
+        """Join as a producer: begin a run if there is none to add to; take its configuration."""
         config = self._given or FrontierConfig()
         if config.dupefilter == "bloom":
             config = replace(config, backend="redisbloom" if probe(self.client) else "bitmap")
@@ -439,7 +439,7 @@ class Frontier:
 
 def _pairs(flat: Iterable[Any]) -> dict[str, str]:
     items = iter(flat)
-    return {name: value for name, value in zip(items, items, strict=True)}
+    return dict(zip(items, items, strict=True))
 
 
 def _utc(microseconds: int) -> str:
@@ -490,26 +490,15 @@ def _letter(letter_id: str, value: bytes) -> DeadLetter:
     )
 
 
+_NUMBERS = (
+    "created", "finished", "done", "queued", "delayed", "leased", "dead", "duplicates",
+    "claimed", "released", "reclaimed", "stale", "seen",
+)  # fmt: skip
+
+
 def _absent(name: str) -> dict[str, Any]:
     """The status of a frontier that is not there: every field, with nothing in it."""
-    numbers = dict.fromkeys(
-        [
-            "created",
-            "finished",
-            "done",
-            "queued",
-            "delayed",
-            "leased",
-            "dead",
-            "duplicates",
-            "claimed",
-            "released",
-            "reclaimed",
-            "stale",
-            "seen",
-        ],
-        0,
-    )
+    numbers = dict.fromkeys(_NUMBERS, 0)
     return {
         "frontier": name,
         "run": None,

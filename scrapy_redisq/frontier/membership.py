@@ -56,7 +56,7 @@ class Enqueue:
 
 @dataclass(frozen=True)
 class Finish:
-    """The end of a lease: "done", "released", "dead" (reason, detail) or "delayed" (delay in ms)."""
+    """How a lease ends: "done", "released", "dead" (reason, detail), "delayed" (delay in ms)."""
 
     lease: str
     outcome: str

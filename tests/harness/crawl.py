@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +107,6 @@ class Crawl:
         return stats
 
     def items(self) -> list[dict[str, Any]]:
-        import json
-
         if not self.items_file.exists():
             return []
         lines = self.items_file.read_text().splitlines()
@@ -114,7 +114,5 @@ class Crawl:
 
 
 def _seconds(numbers: str) -> float:
-    from datetime import datetime, timezone
-
     parts = [int(number) for number in numbers.split(",")]
     return datetime(*parts, tzinfo=timezone.utc).timestamp()  # type: ignore[misc, arg-type]

@@ -170,7 +170,7 @@ class Model:
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     expired: dict[tuple[int, str], bool] = field(default_factory=dict)
     """Registered workers, and whether they are past their deadline."""
-    state: str = "open"
+    state: dict[int, str] = field(default_factory=dict)
     began: int = 0
 
     def held_by(self, worker: str, shard: int) -> dict[str, Entry]:
@@ -189,9 +189,11 @@ class Model:
 
     # What scripts do
 
-    def join(self, worker: str, began: bool) -> None:
-        """``worker`` is "" for a producer."""
-        if self.state == "complete" or self.began == 0:
+    def join(self, worker: str, began: bool, again: bool = False) -> None:
+        """``worker`` is "" for a producer; ``again``: into the same run."""
+        if again:
+            assert not began
+        elif not self.began or self.state[0] == "complete":
             assert began
         elif began:
             assert not self.unfinished(), "a new run forgets requests of the old one"
@@ -201,8 +203,8 @@ class Model:
             self.seen.clear()
             self.counts.clear()
             self.expired.clear()
-            self.state = "open"
             self.began += 1
+        self.state = dict.fromkeys(range(self.shards), "open")
         if worker:
             for shard in range(self.shards):
                 self.expired[shard, worker] = False
@@ -220,7 +222,6 @@ class Model:
         assert shard == shard_of(item.slot, self.shards)
         self.entries[item.entry] = Entry(url, shard, item.slot, item.priority)
         self.counts[shard, "created"] += 1
-        self.state = "open"
 
     def finish(self, worker: str, item: Finish, shard: int) -> None:
         entry = self.held_by(worker, shard).get(item.lease)
@@ -250,6 +251,7 @@ class Model:
             assert reply.status in {"lost", "rewound"}, "a registered worker was fenced"
             return
         self.expired[shard, worker] = False
+        self.state[shard] = "open"
         if reply.status == "replayed":
             assert {lease.id for lease in reply.leases} == set(self.held_by(worker, shard))
             return
@@ -299,8 +301,7 @@ class Model:
                 for entry in self.entries.values()
                 if entry.shard == shard
             ), "complete although something is unfinished"
-            if shard == 0:
-                self.state = "complete"
+            self.state[shard] = "complete"
 
     def requeue(self, entries: Iterable[bytes]) -> None:
         for name in entries:
@@ -309,13 +310,14 @@ class Model:
             entry.state, entry.deliveries = "waiting", 0
             self.counts[entry.shard, "dead"] -= 1
             self.counts[entry.shard, "finished"] -= 1
-            self.state = "open"
+            self.state[entry.shard] = self.state[0] = "open"
 
     # What the server must hold
 
     def check(self, shards: list[Shard]) -> None:
         """The frontier in Redis is what the model says, to the entry."""
         for number, real in enumerate(shards):
+            assert real.meta["state"] == self.state[number]
             entries = {n: e for n, e in self.entries.items() if e.shard == number}
             waiting = [
                 bytes((entry.deliveries,)) + name

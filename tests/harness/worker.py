@@ -30,8 +30,8 @@ class Worker:
     """A member of every shard of one frontier. ``ttl`` in seconds.
 
     ``observe`` is called with each reply that the server sent, also with those that are then
-    lost. ``on_join`` is called with each registration. ``holding`` are the leases that this
-    worker knows it has and has not ended.
+    lost; ``on_join`` with each registration and whether it is not the first; ``on_leave`` with each
+    answer to leaving. ``holding`` are the leases that this worker knows of and has not ended.
     """
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class Worker:
         dead_max: int = 1_000,
         keep_seen: bool = False,
         observe: Callable[[Worker, Membership, Reply], None] | None = None,
-        on_join: Callable[[Worker, calls.Joined], None] | None = None,
+        on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
         on_leave: Callable[[Worker, Membership, int, bool], None] | None = None,
     ) -> None:
         self.client = client
@@ -77,7 +77,8 @@ class Worker:
             for shard in range(self.joined.config.shards)
         ]
 
-    def _register(self) -> calls.Joined:
+    def _register(self, again: str = "") -> calls.Joined:
+        """Join under a new id; with ``again`` only into that run."""
         self.id = f"worker-{next(_numbers)}"
 
         def join(shard: int, run: str) -> calls.Joined:
@@ -91,16 +92,17 @@ class Worker:
                     worker=self.id,
                     info={"host": "here", "pid": 1, "spider": "books"},
                     ttl=self.ttl,
-                    follow=shard > 0,
+                    follow=shard > 0 and not again,
+                    again=bool(again),
                     keep_seen=self.keep_seen,
                 ),
             )
 
-        joined = join(0, f"run-{next(_numbers)}")
+        joined = join(0, again or f"run-{next(_numbers)}")
         for shard in range(1, joined.config.shards):
             join(shard, joined.run)
         if self._on_join:
-            self._on_join(self, joined)
+            self._on_join(self, joined, bool(again))
         return joined
 
     # What happens in the worker
@@ -226,10 +228,7 @@ class Worker:
         """Go on as a new worker: see ``Courier._rejoin``. -> the finishes that came too late."""
         for membership in self.memberships:
             self._give_back(membership, False)
-        run = self.joined.run
-        self.joined = self._register()
-        if self.joined.run != run:
-            raise FrontierLost(self.name)
+        self.joined = self._register(self.joined.run)
         late = [finish for _, finish, _ in self.held_back]
         self.held_back.clear()
         self.holding.clear()
