@@ -74,13 +74,10 @@ class Inbox(Generic[S]):
         self._taken[slot] = self._taken.get(slot, 0) + 1
         return lease, source
 
-    def clear(self, only: Callable[[S], bool] = lambda _: True) -> list[tuple[Lease, S]]:
-        """Remove and return what waits, of the sources chosen by ``only``."""
-        removed = [(lease, source) for lease, source in self if only(source)]
-        kept = [(lease, source) for lease, source in self if not only(source)]
+    def clear(self) -> list[tuple[Lease, S]]:
+        """Remove and return what waits."""
+        removed = list(self)
         self._slots, self._size = {}, 0
-        for lease, source in kept:
-            self.add(lease, source)
         return removed
 
     def limit(self, slot: str) -> int:

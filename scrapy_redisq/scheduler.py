@@ -8,33 +8,31 @@ Nothing here waits for the network: `Scheduler.enqueue_request` appends to an ou
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import redis.asyncio
 from scrapy import Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.http import Request, Response
-from scrapy.utils.conf import closest_scrapy_cfg
+from scrapy.http import Request
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy import Engine, current_page, require_asyncio
-from scrapy_redisq.connection import Server, open_server
-from scrapy_redisq.errors import EntryTooLarge, FrontierLost, Undecodable, Unserializable
-from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
-from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand, Terms
+from scrapy_redisq.errors import (
+    EntryTooLarge,
+    FrontierLost,
+    RedisqError,
+    Undecodable,
+    Unserializable,
+)
+from scrapy_redisq.frontier.config import PRIORITY_SLOT
+from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.membership import (
     MAX_OPERATIONS,
     Enqueue,
@@ -43,11 +41,13 @@ from scrapy_redisq.frontier.membership import (
     Membership,
     Reply,
 )
-from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.inbox import Inbox
+from scrapy_redisq.local_queue import LocalQueue
+from scrapy_redisq.pages import Page, Pages
 from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.serializer import Serializer
+from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
 
 if TYPE_CHECKING:
@@ -55,78 +55,48 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DETAIL_FRAMES = 5
-"""Last frames of a traceback that a dead letter keeps."""
-
 DETAIL_LENGTH = 4_000
 """Most characters of a dead letter's detail."""
-
-
-class _Page:
-    """A request in progress and how it will have ended: done unless something goes wrong."""
-
-    __slots__ = ("lease", "membership", "problem")
-
-    def __init__(self, lease: Lease, membership: Membership) -> None:
-        self.lease = lease
-        self.membership = membership
-        self.problem: tuple[str, str] | None = None
 
 
 class Scheduler(BaseScheduler):
     """A scheduler by which any number of ``scrapy crawl`` processes share one frontier."""
 
     def __init__(self, crawler: Crawler) -> None:
-        require_asyncio()
         self.crawler = crawler
-        self.settings = RedisqSettings.read(crawler.settings)
+        self.stats: Any = crawler.stats
         self.pages = 0
         self.items = 0
-        self.stats: Any = crawler.stats
-        self.dupefilter: BaseDupeFilter = self._make_dupefilter(crawler)
-        self._own_filter: str | None = getattr(self.dupefilter, "kind", None)
-        concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
-        self.max_leases = self.settings.max_leases or 2 * max(1, concurrency)
-        per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
-        if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0:
-            per_slot = 1
-        self.inbox: Inbox[Membership] = Inbox(
-            min(per_slot, max(1, concurrency)),
-            self.max_leases,
-            by_slot=self.settings.scheduling == "slot",
-        )
-        self._one_slot = self.settings.scheduling == "priority"
-        self._local: list[tuple[int, int, Request]] = []
-        self._local_arrivals = itertools.count()
-        self._local_in_progress: set[Request] = set()
-        self._local_seen: set[bytes] = set()
-        self._warned_local = False
-        self._in_progress: dict[Request, _Page] = {}
+        self._in_progress = Pages()
         self._seen_cache = SeenCache()
-        self._server: Server | None = None
-        self._client: redis.asyncio.Redis | None = None
+        self._warned_local = False
+        self._open = False
         self._lost = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
 
-    @staticmethod
-    def _make_dupefilter(crawler: Crawler) -> BaseDupeFilter:
-        path = crawler.settings["DUPEFILTER_CLASS"]
-        if crawler.settings.getpriority("DUPEFILTER_CLASS") == 0:  # Scrapy's own default
-            path = "scrapy_redisq.BloomDupeFilter"
-        dupefilter: BaseDupeFilter = build_from_crawler(load_object(path), crawler)
-        return dupefilter
-
     # Opening and closing
 
     def open(self, spider: Spider) -> Deferred[None]:
         """Connect, join the run, begin to exchange. Raises `RedisqError` if that cannot be."""
-        return deferred_from_coro(self._open(spider))
+        return deferred_from_coro(self._open_or_explain(spider))
 
-    async def _open(self, spider: Spider) -> None:
+    async def _open_or_explain(self, spider: Spider) -> None:
+        try:
+            require_asyncio()
+            await self._set_up(spider)
+        except RedisqError as error:
+            # Scrapy shows what is raised here in the midst of tracebacks.
+            logger.error("The crawl cannot start: %s", error)
+            raise
+
+    async def _set_up(self, spider: Spider) -> None:
         self.spider = spider
+        self.settings = RedisqSettings.read(self.crawler.settings)
+        self._one_slot = self.settings.scheduling == "priority"
+        self._limit_leases()
         self.engine = Engine(self.crawler)
         self.serializer = Serializer(
             spider,
@@ -136,81 +106,55 @@ class Scheduler(BaseScheduler):
         fingerprinter: Any = self.crawler.request_fingerprinter
         self._fingerprint: Callable[[Request], bytes] = fingerprinter.fingerprint
         self._cacheable = type(fingerprinter) is RequestFingerprinter
-        if self._own_filter is None and (opening := self.dupefilter.open()):
+        self._local = LocalQueue(self._fingerprint)
+        self.dupefilter = self._make_dupefilter()
+        # A dupefilter of this package works inside the exchange and is never asked itself.
+        kind: str | None = getattr(self.dupefilter, "kind", None)
+        self._foreign_filter = None if kind else self.dupefilter
+        if self._foreign_filter and (opening := self._foreign_filter.open()):
             await maybe_deferred_to_future(opening)
-        name = self.settings.frontier_name(spider.name)
-        try:
-            await self._connect(name, spider, fingerprinter)
-        except BaseException:
-            await self._disconnect()
-            raise
-        self.engine.watch_pages(self._download_failed)
-        connect = self.crawler.signals.connect
-        connect(self._spider_error, signals.spider_error)
-        connect(self._item_error, signals.item_error)
-        connect(self._item_scraped, signals.item_scraped)
-        self.courier.start()
-
-    async def _connect(self, name: str, spider: Spider, fingerprinter: object) -> None:
-        project = closest_scrapy_cfg()
-        self._server = server = await asyncio.to_thread(
-            open_server,
-            self.settings.url,
-            project_dir=Path(project).parent if project else None,
-            binary=self.settings.server,
-            connect_timeout=self.settings.connect_timeout,
-            socket_timeout=self.settings.socket_timeout,
-        )
-        await server.wait_async()
-        await server.check_async()
-        self._client = server.async_client()
-        config = FrontierConfig(
-            dupefilter=self._own_filter or global_object_name(type(self.dupefilter)),
-            backend=await self._backend(),
-            error_rate=self.settings.dupefilter_error_rate,
-            capacity=self.settings.dupefilter_capacity,
-            scheduling=self.settings.scheduling,
-            order=self.settings.order,
-            shards=self.settings.shards,
+        self._session = Session(self.settings)
+        await self._session.open(
+            self.settings.frontier_name(spider.name),
+            self,
+            dupefilter=kind or global_object_name(type(self.dupefilter)),
             fingerprinter=global_object_name(type(fingerprinter)),
             spider=spider.name,
         )
-        terms = Terms(
-            name,
-            config,
-            spider.name,
-            lease_ttl=self.settings.lease_ttl,
-            max_deliveries=self.settings.max_deliveries,
-            dead_max=self.settings.dead_max,
-            resume=self.settings.resume,
-            keep_seen=self.settings.keep_seen,
-        )
-        self.courier = Courier(self._client, terms, self, revive=server.revive)
-        joined = await self.courier.join()
-        logger.info(
-            "%s run %s of frontier %r on %s; dupefilter: %s",
-            "Began" if joined.began else "Joined",
-            joined.run,
-            name,
-            server.address,
-            {
-                "redisbloom": "Bloom filter of RedisBloom",
-                "bitmap": "Bloom filter on bitmaps (the server has no RedisBloom)",
-                "exact": "exact",
-            }[joined.config.backend],
+        self.courier: Courier = self._session.courier
+        self.engine.watch_pages(self._in_progress.download_failed)
+        connect = self.crawler.signals.connect
+        connect(self._in_progress.spider_error, signals.spider_error)
+        connect(self._in_progress.item_error, signals.item_error)
+        connect(self._item_scraped, signals.item_scraped)
+        self._open = True
+        self.courier.start()
+
+    def _limit_leases(self) -> None:
+        settings = self.crawler.settings
+        concurrency = max(1, settings.getint("CONCURRENT_REQUESTS"))
+        per_slot = settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+        if settings.getfloat("DOWNLOAD_DELAY") > 0:
+            per_slot = 1
+        self.max_leases = self.settings.max_leases or 2 * concurrency
+        self.inbox: Inbox[Membership] = Inbox(
+            min(per_slot, concurrency), self.max_leases, by_slot=not self._one_slot
         )
 
-    async def _backend(self) -> str:
-        if self._own_filter != "bloom":
-            return "exact"
-        assert self._client is not None
-        return "redisbloom" if await probe_async(self._client) else "bitmap"
+    def _make_dupefilter(self) -> BaseDupeFilter:
+        path = self.crawler.settings["DUPEFILTER_CLASS"]
+        if self.crawler.settings.getpriority("DUPEFILTER_CLASS") == 0:  # Scrapy's own default
+            path = "scrapy_redisq.BloomDupeFilter"
+        dupefilter: BaseDupeFilter = build_from_crawler(load_object(path), self.crawler)
+        return dupefilter
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what is buffered, give back what was not started, leave the run."""
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
+        if not self._open:
+            return
         try:
             await asyncio.wait_for(self._leave(), self.settings.close_timeout)
         except asyncio.TimeoutError:
@@ -223,29 +167,21 @@ class Scheduler(BaseScheduler):
             )
             self.stats.set_value("redisq/unsent", self.courier.waiting())
         finally:
-            if self._local:
+            if self._local.waiting:
                 logger.warning(
                     "%d requests that cannot be serialised were only in this process and are "
                     "lost (see stat scheduler/unserializable)",
-                    len(self._local),
+                    self._local.waiting,
                 )
             self.stats.set_value("redisq/exchanges", self.courier.exchanges)
-            await self._disconnect()
-            if self._own_filter is None and (closing := self.dupefilter.close(reason)):
+            await self._session.close()
+            if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
                 await maybe_deferred_to_future(closing)
 
     async def _leave(self) -> None:
         await self.courier.stop()
         if not self._lost and await self.courier.leave():
             logger.info("The run is complete: this was the last worker to leave")
-
-    async def _disconnect(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-        if self._server is not None:
-            await asyncio.to_thread(self._server.close)
-            self._server = None
 
     # Scrapy asks
 
@@ -255,7 +191,7 @@ class Scheduler(BaseScheduler):
             not self.courier.complete
             or self.settings.keep_alive
             or self._lost
-            or bool(self._local or self._local_in_progress or self.inbox)
+            or bool(self._local or self.inbox)
             or self.courier.waiting() > 0
         )
 
@@ -267,21 +203,22 @@ class Scheduler(BaseScheduler):
         """
         try:
             return self._enqueue(request)
+        except EntryTooLarge as error:
+            self._refuse(request, "too_large", error)
         except Exception as error:
             logger.exception("Could not enqueue %s", request)
             self._refuse(request, "refused", error)
-            return False
+        return False
 
     def _enqueue(self, request: Request) -> bool:
         # A start request is known by `True`; what comes back from Redis has 1 there instead, so
         # that redirects and retries, which copy meta, are not taken for start requests again.
         is_start = request.meta.get("is_start_request") is True
         filtered = not request.dont_filter
-        if self._own_filter is None and (filtered or is_start):
+        if self._foreign_filter is not None and (filtered or is_start):
             # It is told of start requests, but cannot refuse them: the frontier does that.
-            if self.dupefilter.request_seen(request) and not is_start:
-                self.dupefilter.log(request, self.spider)
-                return False
+            if self._foreign_filter.request_seen(request) and not is_start:
+                return self._duplicate(request)
             filtered = False
         cacheable = (
             filtered
@@ -291,29 +228,22 @@ class Scheduler(BaseScheduler):
             and "verbatim_url" not in request.meta
         )
         if cacheable and request.url in self._seen_cache:
-            self.dupefilter.log(request, self.spider)
-            self.courier.memberships[0].local_duplicates += 1
-            return False
+            self.courier.roster.memberships[0].local_duplicates += 1
+            return self._duplicate(request)
         try:
             entry = self.serializer.dumps(request)
         except Unserializable as error:
             return self._enqueue_local(request, error)
-        except EntryTooLarge as error:
-            self._refuse(request, "too_large", error)
-            return False
         fingerprint = None
         if filtered or is_start:
-            fingerprint = self.courier.encode_fingerprint(self._fingerprint(request))
-        slot = PRIORITY_SLOT if self._one_slot else slot_name(self.engine.slot_of(request))
-        page = current_page.get()
-        parent = self._in_progress.get(page) if page is not None else None
+            fingerprint = self.courier.roster.seen.encode(self._fingerprint(request))
         self.courier.enqueue(
             Enqueue(
-                slot,
+                PRIORITY_SLOT if self._one_slot else slot_name(self.engine.slot_of(request)),
                 request.priority,
                 entry,
                 fingerprint,
-                page=parent.lease.id if parent else None,
+                page=self._in_progress.lease_of(current_page.get()),
                 tag=request,
             )
         )
@@ -321,14 +251,14 @@ class Scheduler(BaseScheduler):
             self._seen_cache.add(request.url)
         return True
 
+    def _duplicate(self, request: Request) -> bool:
+        self.dupefilter.log(request, self.spider)
+        return False
+
     def _enqueue_local(self, request: Request, error: Unserializable) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does."""
-        if not request.dont_filter:
-            fingerprint = self._fingerprint(request)
-            if fingerprint in self._local_seen:
-                self.dupefilter.log(request, self.spider)
-                return False
-            self._local_seen.add(fingerprint)
+        if not self._local.push(request):
+            return self._duplicate(request)
         if not self._warned_local:
             self._warned_local = True
             logger.warning(
@@ -338,27 +268,28 @@ class Scheduler(BaseScheduler):
                 error,
             )
         self.stats.inc_value("scheduler/unserializable")
-        heapq.heappush(self._local, (-request.priority, next(self._local_arrivals), request))
         return True
 
     def _refuse(self, request: Request, reason: str, error: Exception) -> None:
         """A request that cannot be kept at all: its page is not done, it is dead."""
         self.stats.inc_value(f"redisq/refused/{reason}")
         logger.warning("Refused %.200s: %s", request, error)
-        page = current_page.get()
-        if page is not None:
-            self._spoil(page, reason, f"{str(request)[:500]}: {error}")
+        self._in_progress.spoil(current_page.get(), reason, f"{request!s:.500}: {error}")
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
         if self._lost or self.courier.waiting() > self.settings.max_outbox:
             return None
-        if self._local:
-            _, _, request = heapq.heappop(self._local)
-            self._local_in_progress.add(request)
-            self.stats.inc_value("scheduler/dequeued/memory")
+        request = self._local.pop()
+        source = "memory"
+        if request is None:
+            request, source = self._next_from_inbox(), "redis"
+        if request is not None:
+            self.stats.inc_value(f"scheduler/dequeued/{source}")
             self.stats.inc_value("scheduler/dequeued")
-            return request
+        return request
+
+    def _next_from_inbox(self) -> Request | None:
         while (popped := self.inbox.pop(self.engine.downloading)) is not None:
             lease, membership = popped
             try:
@@ -368,9 +299,7 @@ class Scheduler(BaseScheduler):
                 continue
             if request.meta.get("is_start_request") is True:
                 request.meta["is_start_request"] = 1  # see _enqueue
-            self._in_progress[request] = _Page(lease, membership)
-            self.stats.inc_value("scheduler/dequeued/redis")
-            self.stats.inc_value("scheduler/dequeued")
+            self._in_progress.begin(request, Page(lease, membership))
             if self.inbox.is_low(self._capacity()):
                 self.courier.poke()
             return request
@@ -402,27 +331,31 @@ class Scheduler(BaseScheduler):
         )
 
     def in_progress(self) -> bool:
-        return bool(self._in_progress or self._local_in_progress or self.inbox)
+        return bool(self._in_progress or self._local or self.inbox)
 
     def starting(self) -> tuple[bool, bool]:
         starting = self.engine.starting and not self.engine.closing
-        own = bool(self._local or self._local_in_progress)
-        return starting or own, not (self.engine.starting or self.engine.start_failed)
+        all_added = not (self.engine.starting or self.engine.start_failed)
+        return starting or bool(self._local), all_added
 
     def settle(self) -> None:
         working_on = self.engine.in_progress
-        ended = [request for request in self._in_progress if request not in working_on]
-        for request in ended:
-            page = self._in_progress.pop(request)
+        for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is None:
                 self.courier.finish(page.membership, Finish(page.lease.id, "done"))
             else:
                 self._bury(page.lease, page.membership, *page.problem)
-        self._local_in_progress &= working_on
+        self._local.settle(working_on)
         if self.engine.closing:
             for lease, membership in self.inbox.clear():
                 self.courier.finish(membership, Finish(lease.id, "released"))
+
+    def _bury(self, lease: Lease, membership: Membership, reason: str, detail: str) -> None:
+        self.stats.inc_value(f"redisq/dead/{reason}")
+        logger.warning("A request of %s became a dead letter (%s): %s", lease.slot, reason, detail)
+        detail = detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
+        self.courier.finish(membership, Finish(lease.id, "dead", reason, detail))
 
     def received(self, membership: Membership, reply: Reply) -> None:
         if reply.accepted:
@@ -443,12 +376,12 @@ class Scheduler(BaseScheduler):
     def completed(self) -> None:
         self.engine.wake()
 
-    def forgotten(self, membership: Membership) -> None:
+    def forgotten(self) -> None:
         # Pages in progress go on; the frontier counts their ends as stale.
-        lost = len(membership.held)
-        self.inbox.clear(lambda source: source is membership)
+        held = sum(len(membership.held) for membership in self.courier.roster.memberships)
+        self.stats.inc_value("redisq/leases_lost", held)
+        self.inbox.clear()
         self._seen_cache.clear()
-        self.stats.inc_value("redisq/leases_lost", lost)
 
     def lost(self, error: Exception) -> None:
         self._lost = True
@@ -456,38 +389,5 @@ class Scheduler(BaseScheduler):
         logger.error("Closing (%s): %s", reason, error)
         self.engine.close_spider(reason)
 
-    # How a page ended
-
-    def _bury(self, lease: Lease, membership: Membership, reason: str, detail: str) -> None:
-        self.stats.inc_value(f"redisq/dead/{reason}")
-        logger.warning("A request of %s became a dead letter (%s): %s", lease.slot, reason, detail)
-        detail = detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
-        self.courier.finish(membership, Finish(lease.id, "dead", reason, detail))
-
-    def _spoil(self, request: Request | None, reason: str, detail: str) -> None:
-        page = self._in_progress.get(request) if request is not None else None
-        if page is not None and page.problem is None:
-            page.problem = (reason, detail)
-
-    def _download_failed(self, request: Request, failure: Failure | None) -> None:
-        if failure is not None:
-            self._spoil(request, "download", describe(failure))
-        elif (page := self._in_progress.get(request)) is not None:
-            page.problem = None  # the request's errback has dealt with it
-
-    def _spider_error(self, failure: Failure, response: Response | Failure | None) -> None:
-        self._spoil(getattr(response, "request", None), "spider_error", describe(failure))
-
-    def _item_error(self, response: Response | Failure | None, failure: Failure) -> None:
-        self._spoil(getattr(response, "request", None), "item_error", describe(failure))
-
     def _item_scraped(self) -> None:
         self.items += 1
-
-
-def describe(failure: Failure) -> str:
-    """An exception for a dead letter: its type, its message and the last frames."""
-    error = failure.value
-    trace = failure.tb or (error.__traceback__ if error else None)
-    frames = traceback.format_tb(trace)[-DETAIL_FRAMES:]
-    return f"{type(error).__module__}.{type(error).__qualname__}: {error}\n{''.join(frames)}"

@@ -59,11 +59,11 @@ def new_id() -> str:
 class Frontier:
     """All crawl state of one crawl, as seen from outside.
 
-    ::
-
-        with Frontier.from_url("redis://localhost", "books") as frontier:
-            frontier.push(["https://books.example/"])
-            print(frontier.status()["queued"])
+    >>> with Frontier.from_url("redis://localhost", "books") as frontier:
+    ...     frontier.push(["https://books.example/", "https://books.example/"])
+    ...     frontier.status()["queued"]
+    Pushed(accepted=1, duplicates=1, errors=[])
+    1
 
     Raises `ServerUnreachable`, and redis-py's errors if the server goes away later.
     """

@@ -171,8 +171,8 @@ class Membership:
         """The next exchange, or the last one again if its reply never came.
 
         ``want`` entries are claimed at most, of one slot at most ``slot_limit`` or ``room[slot]``.
-        ``starting``: this worker may still add start requests; when it no longer does, ``seeded``
-        says that they were all added. ``pages`` and ``items`` are totals, for people.
+        ``starting``: this worker may still add start requests, as it may while something waits
+        behind this exchange; when it no longer does, ``seeded`` says that they were all added. ``pages`` and ``items`` are totals, for people.
         """
         if self._in_flight is None:
             operations = self._take_operations()
@@ -190,7 +190,7 @@ class Membership:
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
             "room": room or {},
-            "starting": starting,
+            "starting": starting or bool(self.outbox),
             "seeded": seeded,
             "pages": pages,
             "items": items,

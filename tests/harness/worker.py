@@ -224,18 +224,16 @@ class Worker:
         assert reply is not None
         return reply
 
-    def rejoin(self) -> list[Finish]:
-        """Go on as a new worker: see ``Courier._rejoin``. -> the finishes that came too late."""
+    def rejoin(self) -> None:
+        """Go on as a new worker: see ``Courier._rejoin``."""
         for membership in self.memberships:
             self._give_back(membership, False)
         self.joined = self._register(self.joined.run)
-        late = [finish for _, finish, _ in self.held_back]
         self.held_back.clear()
         self.holding.clear()
         self.rejoins += 1
         for membership in self.memberships:
-            late += membership.rejoined(self.joined, self.id)
-        return late
+            membership.rejoined(self.joined, self.id)
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""

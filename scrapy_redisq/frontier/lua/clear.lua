@@ -8,6 +8,7 @@
 
 if redis.call('EXISTS', META) == 0 then return {'done', 0} end
 if not input.force and live_workers() > 0 then return {'in_use', live_workers()} end
+redis.call('HDEL', META, 'ended') -- a first write that removes: works at maxmemory too
 redis.call('HSET', META, 'state', 'resetting')
 
 local slots = redis.call('ZRANGE', READY, 0, 99)

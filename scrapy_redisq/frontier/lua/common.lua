@@ -218,10 +218,11 @@ local function enqueue(seen_add, generation, order)
   return table.concat(outcome)
 end
 
--- The first queue of input.queues that a foreign key stands in the place of, else nil. Checked
--- before the first write, because a script that fails half-way is not rolled back.
-local function foreign_queue()
-  for _, queue in ipairs(input.queues) do
+-- The first key of {{slot, priority}...} that a foreign key stands in the place of, else nil.
+-- Asked before entries are taken from where they are, because a script that fails half-way is
+-- not rolled back.
+local function foreign_queue(queues)
+  for _, queue in ipairs(queues) do
     local key = queue_of(queue[1], queue[2])
     local kind = redis.call('TYPE', key).ok
     if kind ~= 'list' and kind ~= 'none' then return key end
@@ -229,4 +230,26 @@ local function foreign_queue()
     kind = redis.call('TYPE', key).ok
     if kind ~= 'zset' and kind ~= 'none' then return key end
   end
+end
+
+local function foreign_error(key)
+  return redis.error_reply('ERR key ' .. key .. ' is not of the type it must be: delete it')
+end
+
+-- The queues of a worker's leases; ids that it does not hold have none.
+local function queues_of_leases(worker, ids)
+  local queues, known = {}, {}
+  in_chunks(#ids, function(first, last)
+    for _, record in ipairs(redis.call('HMGET', leases_of(worker), unpack(ids, first, last))) do
+      if record then
+        local slot, priority = parse_record(record)
+        local queue = queue_of(slot, priority)
+        if not known[queue] then
+          known[queue] = true
+          queues[#queues + 1] = {slot, priority}
+        end
+      end
+    end
+  end)
+  return queues
 end

@@ -28,7 +28,7 @@ local function reply(header, leases)
 end
 
 -- 1. guard
-local meta = redis.call('HMGET', META, 'run', 'order', 'generation')
+local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state')
 if meta[1] ~= input.run then return reply({status = 'lost', run = meta[1] or ''}) end
 local order, generation = meta[2], meta[3]
 local state = redis.call('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
@@ -38,13 +38,16 @@ local seq = tonumber(state[1])
 if seq < input.acked then return reply({status = 'rewound'}) end
 local replayed = seq > input.acked
 if not replayed then
-  local foreign = foreign_queue()
+  local foreign = foreign_queue(input.queues)
+    or foreign_queue(queues_of_leases(worker, input.released))
   if foreign then return reply({status = 'corrupt', key = foreign}) end
 end
 
 -- 2. heartbeat
 if #input.enqueue == 0 or replayed then redis.call('ZREM', WORKERS, worker) end
 redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
+-- Others may have completed the run while this worker was thought dead.
+if meta[4] == 'complete' then redis.call('HSET', META, 'state', 'open') end
 
 local outcome = state[5] or ''
 if not replayed then
@@ -103,10 +106,14 @@ end
 -- 6. promote
 local due = redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW, 'LIMIT', 0, 100)
 if #due > 0 then
-  redis.call('ZREM', DELAYED, unpack(due))
   for _, member in ipairs(due) do
     local slot, priority, entry = parse_record(string.sub(member, string.find(member, ':') + 1))
-    put(slot, priority, {entry}, order)
+    redis.call('ZREM', DELAYED, member)
+    if foreign_queue({{slot, priority}}) then
+      redis.call('ZADD', DELAYED, NOW + 1000000, member)
+    else
+      put(slot, priority, {entry}, order)
+    end
   end
 end
 
@@ -115,10 +122,11 @@ local claimed = {}
 
 -- Moves up to `most` entries of a slot to the worker, highest priority first. -> how many
 local function claim_slot(slot, most)
-  local n, more = 0, true
+  local n, more, foreign = 0, true, false
   while n < most and more do
     local level = redis.pcall('ZRANGE', levels_of(slot), 0, 0)
-    local priority = not level.err and level[1]
+    foreign = level.err
+    local priority = not foreign and level[1]
     more = priority and true
     local queue = priority and queue_of(slot, priority)
     while more and n < most do
@@ -128,8 +136,8 @@ local function claim_slot(slot, most)
       if not entry then
         redis.call('ZREM', levels_of(slot), priority)
         break
-      elseif type(entry) == 'table' then -- an error: a foreign key stands there, pass it over
-        more = false
+      elseif type(entry) == 'table' then -- an error: a foreign key stands there
+        more, foreign = false, true
       else
         n = n + 1
         claimed[#claimed + 1] = record_of(slot, priority, entry)
@@ -140,7 +148,9 @@ local function claim_slot(slot, most)
     end
   end
   more = more and redis.call('EXISTS', levels_of(slot)) == 1
-  if more then
+  if foreign then
+    redis.call('ZADD', READY, NOW + 1000000, slot) -- the slot is passed over for a second
+  elseif more then
     redis.call('ZADD', READY, NOW + #claimed, slot) -- behind the others
   else
     redis.call('ZREM', READY, slot)

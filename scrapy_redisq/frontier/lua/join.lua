@@ -111,7 +111,8 @@ if input.worker ~= '' then
   redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
   redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
     'since', integer(NOW), unpack(input.info))
-  set_flag(input.worker, 'starting', false, input.starting)
+  local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
+  set_flag(input.worker, 'starting', was, input.starting)
   flush_counts()
 end
 

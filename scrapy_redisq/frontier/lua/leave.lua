@@ -4,6 +4,7 @@
 -- Reply    {leases left, 1 if the run is now complete}; to be called again while leases are left
 -- Cost     at most 100 leases a call
 -- Retry    safe
+-- Error    a foreign key is in the way; nothing was given back by this call
 
 if redis.call('HGET', META, 'run') ~= input.run then return {0, 0} end
 local key = leases_of(input.worker)
@@ -14,6 +15,8 @@ end
 if #ids > 0 then
   table.sort(ids, function(a, b) return tonumber(string.match(a, '^%d+'))
     < tonumber(string.match(b, '^%d+')) end)
+  local foreign = foreign_queue(queues_of_leases(input.worker, ids))
+  if foreign then return foreign_error(foreign) end
   local records = redis.call('HMGET', key, unpack(ids))
   redis.call('HDEL', key, unpack(ids))
   for _, record in ipairs(records) do free(parse_record(record), 1) end

@@ -8,7 +8,7 @@
 
 local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state')
 if meta[1] ~= input.run or meta[4] ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
-local foreign = foreign_queue()
+local foreign = foreign_queue(input.queues)
 if foreign then return cmsgpack.pack({status = 'corrupt', key = foreign}) end
 local outcome = enqueue(seen_add, meta[3], meta[2])
 flush_counts()

@@ -5,17 +5,24 @@
 --          last second
 -- Cost     at most 100 leases a call
 -- Retry    safe
+-- Error    a foreign key is in the way of a worker's leases, which stay; other workers' were taken
 
 if redis.call('HGET', META, 'run') ~= input.run then return {0, 0, 0} end
-if not redis.call('SET', REAPED, 1, 'NX', 'PX', 1000) then return {0, 0, 0} end
+if redis.call('EXISTS', REAPED) == 1 then return {0, 0, 0} end
+redis.call('DEL', REAPED) -- a first write that removes: reaping goes on at maxmemory
+redis.call('SET', REAPED, 1, 'PX', 1000)
 
-local reclaimed, dead, left = 0, 0, 0
+local reclaimed, dead, left, foreign = 0, 0, 0, nil
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 10)) do
   -- Fenced: should the worker come back, it is told to join again under a new id.
   redis.call('HSET', worker_key(worker), 'fenced', 1)
   local key, ids = leases_of(worker), {}
   for _, id in ipairs(redis.call('HKEYS', key)) do
     if reclaimed + dead + #ids < 100 then ids[#ids + 1] = id end
+  end
+  local in_the_way = foreign_queue(queues_of_leases(worker, ids))
+  if in_the_way then
+    foreign, ids = in_the_way, {}
   end
   if #ids > 0 then
     table.sort(ids, function(a, b) return tonumber(string.match(a, '^%d+'))
@@ -47,4 +54,5 @@ end
 count('reclaimed', reclaimed)
 flush_counts()
 if added > 0 or dead > 0 then wake() end
+if foreign then return foreign_error(foreign) end
 return {reclaimed, dead, left}

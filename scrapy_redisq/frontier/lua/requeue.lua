@@ -5,15 +5,18 @@
 -- Reply    {how many were requeued}
 -- Cost     O(ids)
 -- Retry    safe: an id is requeued once
+-- Error    a foreign key is in the way of some, which stay dead; the others were requeued
 
-local n = 0
+local n, foreign = 0, nil
 for _, id in ipairs(input.ids) do
   local letter = redis.call('HGET', LETTERS, id)
-  if letter then
+  local length = letter and struct.unpack('>I4', letter)
+  local header = letter and cmsgpack.unpack(string.sub(letter, 5, 4 + length))
+  local in_the_way = letter and foreign_queue({{header.slot, header.priority}})
+  foreign = foreign or in_the_way
+  if letter and not in_the_way then
     redis.call('HDEL', LETTERS, id)
     redis.call('ZREM', DEAD, id)
-    local length = struct.unpack('>I4', letter)
-    local header = cmsgpack.unpack(string.sub(letter, 5, 4 + length))
     local entry = with_deliveries(string.sub(letter, 5 + length), 0)
     put(header.slot, header.priority, {entry}, nil, true)
     n = n + 1
@@ -26,4 +29,5 @@ if (n > 0 or input.reopen) and redis.call('HGET', META, 'state') == 'complete' t
 end
 flush_counts()
 if added > 0 then wake() end
+if foreign then return foreign_error(foreign) end
 return {n}

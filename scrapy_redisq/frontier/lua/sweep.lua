@@ -8,8 +8,8 @@
 
 if input.all and redis.call('EXISTS', META) == 1 then
   local meta = redis.call('HMGET', META, 'config:backend', 'generation')
-  redis.call('RPUSH', TRASH, meta[1] .. ' ' .. meta[2])
   redis.call('DEL', META)
+  redis.call('RPUSH', TRASH, meta[1] .. ' ' .. meta[2])
 end
 local function next_backend()
   local item = redis.call('LINDEX', TRASH, 0)

@@ -1,0 +1,89 @@
+"""When a worker's next exchange is due."""
+
+from __future__ import annotations
+
+import time
+
+FLUSH = 0.05
+"""Seconds that something to send waits for company at most."""
+
+HUNGRY = 0.005
+"""Seconds between exchanges of a worker that has little left to start."""
+
+IDLE_FIRST, IDLE_LAST = 0.1, 1.0
+"""Seconds between exchanges of a worker that finds nothing; they grow from one to the other."""
+
+UNHEARD = 0.2
+"""The longest of them where others cannot tell that there is new work."""
+
+FULL_RETRY = 1.0
+"""Seconds between attempts to enqueue while Redis is at its maxmemory."""
+
+
+class Pace:
+    """What the last exchanges brought, and from that the pause before the next.
+
+    ``heartbeat`` is the longest pause in seconds, a quarter of the lease TTL.
+    """
+
+    def __init__(self, heartbeat: float) -> None:
+        self._heartbeat = heartbeat
+        self._sent_at = 0.0
+        self._idle = IDLE_FIRST
+        self._more = True
+        self._next_due: float | None = None
+        self._full_until = 0.0
+        self.woken = False
+        """Another worker has said that there is something to do."""
+        self.listening = False
+        """Others can say so."""
+
+    def exchanged(self, *, claimed: int, filled: bool, hungry: bool, next_due: int | None) -> None:
+        """An exchange with all shards is over.
+
+        ``filled``: as much was claimed as was wanted, so there is probably more. ``next_due``:
+        milliseconds until something that waits is due.
+        """
+        self._sent_at = time.monotonic()
+        self._more = filled
+        self._next_due = None if next_due is None else next_due / 1000
+        if claimed or not hungry:
+            self._idle = IDLE_FIRST
+        else:
+            self._idle = min(self._idle * 2, IDLE_LAST)
+
+    def found_more(self) -> None:
+        """Something has become claimable."""
+        self._more = True
+
+    def full(self) -> None:
+        """Redis is at its maxmemory."""
+        self._full_until = time.monotonic() + FULL_RETRY
+
+    def still_full(self) -> bool:
+        """Enqueuing need not be tried again yet."""
+        return time.monotonic() < self._full_until
+
+    def pause(self, *, hungry: bool, waiting: bool, many: bool, busy: bool) -> float:
+        """Seconds until the next exchange.
+
+        ``hungry``: the worker has little left to start. ``waiting``: there is something to send,
+        ``many``: enough for a whole exchange. ``busy``: it works on something.
+        """
+        since = time.monotonic() - self._sent_at
+        if self.still_full():
+            return max(0.0, IDLE_FIRST - since)
+        if many:
+            return 0.0
+        if hungry and self._more:
+            return max(0.0, HUNGRY - since)
+        pauses = [self._heartbeat, IDLE_LAST if busy else self._idle]
+        if not self.listening:
+            pauses.append(UNHEARD)
+        if hungry and self.woken:
+            pauses.append(IDLE_FIRST)
+        if waiting:
+            pauses.append(FLUSH if busy and not hungry else HUNGRY)
+        if hungry and self._next_due is not None:
+            pauses.append(max(HUNGRY, self._next_due))
+        return max(0.0, min(pauses) - since)

@@ -1,0 +1,216 @@
+"""A worker's place in a run: joining its shards, coming back, taking over, leaving."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections import deque
+from dataclasses import dataclass
+
+import redis.asyncio
+
+from scrapy_redisq.errors import FrontierInUse
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig, shard_of
+from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership
+from scrapy_redisq.frontier.scripts import Call, T, execute_async
+from scrapy_redisq.frontier.seen import seen_filter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a worker takes part. Durations in seconds."""
+
+    name: str
+    config: FrontierConfig
+    lease_ttl: float
+    max_deliveries: int
+    dead_max: int
+    resume: bool
+    keep_seen: bool
+
+
+class Roster:
+    """One worker's memberships in all shards of a run."""
+
+    def __init__(self, client: redis.asyncio.Redis, terms: Terms) -> None:
+        self.client = client
+        self.terms = terms
+        self.memberships: list[Membership] = []
+        self._held_back: deque[tuple[Membership, Finish, dict[int, int]]] = deque()
+
+    async def run(self, call: Call[T]) -> T:
+        """Run one script; raises as `execute_async` does."""
+        return await execute_async(self.client, call)
+
+    # Joining and leaving
+
+    async def join(self) -> calls.Joined:
+        """Begin or resume the run and register. Raises as `calls.join` does."""
+        if not self.terms.resume:
+            # Others that are in the unfinished run keep it alive; then this one joins them.
+            with contextlib.suppress(FrontierInUse):
+                await self._clear()
+        worker = _new_worker_id()
+        try:
+            self.joined = await self._register(worker, secrets.token_hex(8))
+        except calls.ResetInterrupted:
+            await self._clear()
+            self.joined = await self._register(worker, secrets.token_hex(8))
+        self.seen = seen_filter(self.joined.config)
+        self.memberships = [
+            Membership(
+                self.terms.name,
+                shard,
+                self.joined,
+                worker,
+                ttl=self.terms.lease_ttl,
+                dead_max=self.terms.dead_max,
+                seen=self.seen.parameters(),
+            )
+            for shard in range(self.joined.config.shards)
+        ]
+        return self.joined
+
+    async def _register(self, worker: str, run: str, *, again: bool = False) -> calls.Joined:
+        """Join all shards; shard 0 decides whether a run is begun, which is then called ``run``."""
+        joined: calls.Joined | None = None
+        for shard in range(self.terms.config.shards):
+            call = calls.join(
+                self.terms.name,
+                shard,
+                self.terms.config,
+                new_run=joined.run if joined else run,
+                worker=worker,
+                info={
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "spider": self.terms.config.spider,
+                },
+                ttl=self.terms.lease_ttl,
+                follow=shard > 0 and not again,
+                again=again,
+                keep_seen=self.terms.keep_seen,
+            )
+            joined_shard = await self.run(call)
+            joined = joined or joined_shard
+        assert joined is not None
+        return joined
+
+    async def _clear(self) -> None:
+        for shard in range(self.terms.config.shards):
+            status = "more"
+            while status == "more":
+                status, alive = await self.run(calls.clear(self.terms.name, shard, False))
+            if status == "in_use":
+                raise FrontierInUse(f"frontier {self.terms.name!r} has {alive} live workers")
+
+    async def rejoin(self) -> None:
+        """Come back under a new id after this worker was reaped or its history was lost.
+
+        Raises `FrontierLost` if the run is gone.
+        """
+        for membership in self.memberships:
+            await self._give_back(membership, complete=False)
+        worker = _new_worker_id()
+        self.joined = await self._register(worker, self.joined.run, again=True)
+        self._held_back.clear()
+        for membership in self.memberships:
+            membership.rejoined(self.joined, worker)
+
+    async def leave(self, *, complete: bool) -> bool:
+        """Give back what is held and go; -> True if the run is now complete.
+
+        ``complete``: as far as this worker knows, everything is finished on all shards. Shard 0,
+        which keeps the state of the run, comes last.
+        """
+        run_complete = False
+        for membership in reversed(self.memberships):
+            run_complete = await self._give_back(membership, complete=complete)
+        return run_complete
+
+    async def _give_back(self, membership: Membership, *, complete: bool) -> bool:
+        left, run_complete = 1, False
+        while left:
+            left, run_complete = await self.run(
+                calls.leave(
+                    self.terms.name, membership.shard, membership.run, membership.worker, complete
+                )
+            )
+        return run_complete
+
+    # Operations on their way
+
+    def waiting(self) -> int:
+        """Enqueues and finishes that Redis has not acknowledged."""
+        return sum(len(membership) for membership in self.memberships) + len(self._held_back)
+
+    def enqueue(self, enqueue: Enqueue) -> Membership:
+        """Take a request for the shard of its slot."""
+        membership = self.memberships[shard_of(enqueue.slot, len(self.memberships))]
+        membership.add(enqueue)
+        return membership
+
+    def finish(self, membership: Membership, finish: Finish) -> None:
+        """Take the end of a lease. It is sent when all requests of its page have been taken.
+
+        On the page's own shard the order in the outbox sees to that; for requests that went to
+        other shards the finish is held back until those have acknowledged them.
+        """
+        pending = {
+            other.shard: other.enqueued
+            for other in self.memberships
+            if other is not membership and other.acknowledged < other.enqueued
+        }
+        if pending:
+            self._held_back.append((membership, finish, pending))
+        else:
+            membership.add(finish)
+
+    def let_go(self) -> None:
+        """Send on the finishes that need not be held back any longer."""
+        for _ in range(len(self._held_back)):
+            membership, finish, pending = self._held_back.popleft()
+            if all(self.memberships[shard].acknowledged >= n for shard, n in pending.items()):
+                membership.add(finish)
+            else:
+                self._held_back.append((membership, finish, pending))
+
+    # Looking after the run
+
+    async def reap(self, membership: Membership) -> int:
+        """Reclaim what dead workers hold on this shard; -> how many requests were touched."""
+        reclaimed, dead, _ = await self.run(
+            calls.reap(
+                self.terms.name,
+                membership.shard,
+                membership.run,
+                self.terms.max_deliveries,
+                self.terms.dead_max,
+            )
+        )
+        if reclaimed or dead:
+            logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
+        return reclaimed + dead
+
+    async def is_complete(self) -> bool:
+        """With several shards, Mattern's four counters: first all finished, then all created.
+
+        Friedemann Mattern, "Algorithms for distributed termination detection" (1987).
+        """
+        shards = range(len(self.memberships))
+        first = [await self.run(calls.totals(self.terms.name, shard)) for shard in shards]
+        second = [await self.run(calls.totals(self.terms.name, shard)) for shard in shards]
+        starting = sum(shard_starting for _, _, shard_starting in first)
+        finished = sum(shard_finished for _, shard_finished, _ in first)
+        created = sum(shard_created for shard_created, _, _ in second)
+        return starting == 0 and finished == created
+
+
+def _new_worker_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

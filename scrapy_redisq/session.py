@@ -1,0 +1,110 @@
+"""One worker's session: its server, its configuration, and its place in the run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import redis.asyncio
+from scrapy.utils.conf import closest_scrapy_cfg
+
+from scrapy_redisq.connection import Server, open_server
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.courier import Courier, ServerHelp, Worker
+from scrapy_redisq.frontier.roster import Roster, Terms
+from scrapy_redisq.frontier.seen import probe_async
+from scrapy_redisq.settings import RedisqSettings
+
+logger = logging.getLogger(__name__)
+
+BACKENDS = {
+    "redisbloom": "Bloom filter of RedisBloom",
+    "bitmap": "Bloom filter on bitmaps (the server has no RedisBloom)",
+    "exact": "exact",
+}
+
+
+class Session:
+    """Connects, joins, and hands out the courier; closes all of it again."""
+
+    courier: Courier
+
+    def __init__(self, settings: RedisqSettings) -> None:
+        self._settings = settings
+        self._server: Server | None = None
+        self._client: redis.asyncio.Redis | None = None
+
+    async def open(
+        self, name: str, worker: Worker, *, dupefilter: str, fingerprinter: str, spider: str
+    ) -> None:
+        """Join the run of the frontier ``name``.
+
+        ``dupefilter`` is "bloom", "exact" or the path of a foreign one. Raises `RedisqError`.
+        """
+        try:
+            await self._open(name, worker, dupefilter, fingerprinter, spider)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(
+        self, name: str, worker: Worker, dupefilter: str, fingerprinter: str, spider: str
+    ) -> None:
+        settings = self._settings
+        project = closest_scrapy_cfg()
+        # Starting an embedded server takes a moment, which is not the event loop's.
+        server = self._server = await asyncio.to_thread(
+            open_server,
+            settings.url,
+            project_dir=Path(project).parent if project else None,
+            binary=settings.server,
+            connect_timeout=settings.connect_timeout,
+            socket_timeout=settings.socket_timeout,
+        )
+        await server.wait_async()
+        await server.check_async()
+        client = self._client = server.async_client()
+        backend = "exact"
+        if dupefilter == "bloom":
+            backend = "redisbloom" if await probe_async(client) else "bitmap"
+        config = FrontierConfig(
+            dupefilter=dupefilter,
+            backend=backend,
+            error_rate=settings.dupefilter_error_rate,
+            capacity=settings.dupefilter_capacity,
+            scheduling=settings.scheduling,
+            order=settings.order,
+            shards=settings.shards,
+            fingerprinter=fingerprinter,
+            spider=spider,
+        )
+        terms = Terms(
+            name,
+            config,
+            lease_ttl=settings.lease_ttl,
+            max_deliveries=settings.max_deliveries,
+            dead_max=settings.dead_max,
+            resume=settings.resume,
+            keep_seen=settings.keep_seen,
+        )
+        roster = Roster(client, terms)
+        joined = await roster.join()
+        self.courier = Courier(roster, worker, ServerHelp(server.revive, server.redact))
+        logger.info(
+            "%s run %s of frontier %r on %s; dupefilter: %s",
+            "Began" if joined.began else "Joined",
+            joined.run,
+            name,
+            server.address,
+            BACKENDS[joined.config.backend],
+        )
+
+    async def close(self) -> None:
+        """Close connections; the last session of an embedded server stops it."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._server is not None:
+            await asyncio.to_thread(self._server.close)
+            self._server = None

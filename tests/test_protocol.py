@@ -1,0 +1,1040 @@
+"""The frontier protocol, one promise at a time, on every kind of server.
+
+What happens when everything goes wrong at once is in test_protocol_machine.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_redisq.errors import (
+    ConfigurationMismatch,
+    FrontierCorrupt,
+    FrontierError,
+    FrontierLost,
+    ServerFull,
+)
+from scrapy_redisq.frontier import Frontier, calls
+from scrapy_redisq.frontier.config import FORMAT, FrontierConfig, shard_of
+from scrapy_redisq.frontier.membership import (
+    MAX_BYTES,
+    MAX_CLAIMS,
+    MAX_OPERATIONS,
+    Finish,
+    Lease,
+)
+from scrapy_redisq.frontier.scripts import execute
+from tests.harness.model import read_shard
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.worker import Worker
+
+NAME = "books"
+EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    with each_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of the frontier "books"; keywords are those of its configuration."""
+
+    def make(**config: Any) -> Worker:
+        return Worker(client, NAME, dataclasses.replace(EXACT, **config))
+
+    return make
+
+
+def entries(leases: list[Lease]) -> list[str]:
+    return [lease.entry.decode() for lease in leases]
+
+
+def key(name: str, shard: int = 0) -> str:
+    return calls.prefix(NAME, shard) + name
+
+
+def counts(client: redis.Redis) -> dict[str, int]:
+    real = read_shard(client, NAME, 0)
+    real.check()
+    return {name: real.count(name) for name in [*real.counts, "stale", "duplicates", "dead"]}
+
+
+def expire(client: redis.Redis, worker: Worker) -> None:
+    """The worker's deadline passes: no test waits for a TTL."""
+    client.zadd(key("workers"), {worker.id: 1}, xx=True)
+
+
+def reap(client: redis.Redis, worker: Worker, deliveries: int = 5) -> tuple[int, int, int]:
+    """Reap as if a second had passed since the last time."""
+    client.delete(key("reaped"))
+    return execute(client, calls.reap(NAME, 0, worker.joined.run, deliveries, 1_000))
+
+
+def die(client: redis.Redis, worker: Worker, **options: int) -> tuple[int, int, int]:
+    expire(client, worker)
+    return reap(client, worker, **options)
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_priority_goes_before_arrival(member: Callable[..., Worker], order: str) -> None:
+    """Within a slot: the highest priority first, then the oldest (fifo) or the newest (lifo)."""
+    worker = member(order=order)
+    for batch in range(2):
+        for n in range(3):
+            for priority in (0, -5, 10, 2):
+                worker.enqueue(f"{priority}.{batch}.{n}", priority=priority)
+        worker.exchange()
+    arrival = [f"{batch}.{n}" for batch in range(2) for n in range(3)]
+    if order == "lifo":
+        arrival.reverse()
+    expected = [f"{priority}.{at}" for priority in (10, 2, 0, -5) for at in arrival]
+    got = [entry for _ in expected for entry in entries(worker.claim(1))]
+    assert got == expected
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_order_of_a_long_batch(member: Callable[..., Worker], order: str) -> None:
+    """The order is kept through batches larger than one command takes, claimed in large parts."""
+    worker = member(order=order)
+    urls = [f"{n:03}" for n in range(450)]
+    worker.send(urls)
+    while worker.waiting():
+        worker.exchange()
+    got: list[str] = []
+    while leases := worker.claim(100):
+        got += entries(leases)
+    assert got == (urls if order == "fifo" else urls[::-1])
+
+
+def test_priority_scheduling_is_strict_over_all(member: Callable[..., Worker]) -> None:
+    """With scheduling "priority" the slot does not matter."""
+    worker = member(scheduling="priority")
+    for n in range(12):
+        worker.enqueue(f"{n % 4}.{n}", slot=f"host{n % 3}", priority=n % 4)
+    worker.exchange()
+    got = entries(worker.claim(12))
+    assert got == [f"{priority}.{n}" for priority in (3, 2, 1, 0) for n in range(priority, 12, 4)]
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_released_goes_to_the_front(member: Callable[..., Worker], order: str) -> None:
+    """What was not started is the next again, in its old order, and without penalty."""
+    worker = member(order=order)
+    worker.send([f"{n}" for n in range(6)])
+    leases = worker.claim(3)
+    for lease in leases:
+        worker.finish(lease, "released")
+    again = worker.claim(6)
+    assert entries(again)[:3] == entries(leases)
+    assert {lease.deliveries for lease in again} == {0}
+
+
+def test_delayed_waits(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A delayed request is claimed when it is due, not before, and the reply says when to ask."""
+    worker = member()
+    worker.enqueue("later", delay=50)
+    worker.enqueue("much later", delay=3_600_000)
+    worker.enqueue("now")
+    first = worker.exchange(10)
+    assert first is not None
+    assert entries(first.leases) == ["now"]
+    second = worker.exchange(10)
+    assert second is not None
+    assert second.next_due is not None
+    assert second.next_due <= 50
+    (late,) = wait_until(lambda: worker.claim(10), 5, "the delayed request was claimed")
+    assert late.entry == b"later"
+    worker.finish(late, "delayed", delay=1)
+    assert entries(wait_until(lambda: worker.claim(10), 5, "claimed again")) == ["later"]
+    assert counts(client)["created"] == 3
+
+
+# --- slots -------------------------------------------------------------------------------------
+
+
+def test_least_recently_claimed_slot_first(member: Callable[..., Worker]) -> None:
+    """Slots take turns, whatever the number of their requests and whoever claims."""
+    one, two = member(), member()
+    for n in range(3):
+        for slot in "abc":
+            one.enqueue(f"{slot}{n}", slot=slot)
+        one.exchange()  # later than the first slots became ready
+    got = [entries((one, two)[n % 2].claim(1))[0] for n in range(9)]
+    assert got == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
+
+
+def test_a_new_slot_is_not_starved(member: Callable[..., Worker]) -> None:
+    """A host found late is served before the others a second time."""
+    worker = member()
+    for slot in "ab":
+        for n in range(10):
+            worker.enqueue(f"{slot}{n}", slot=slot)
+    assert {lease.slot for lease in worker.claim(2)} == {"a", "b"}
+    worker.enqueue("c0", slot="c")
+    worker.exchange()
+    assert {lease.slot for lease in worker.claim(3)} == {"a", "b", "c"}
+
+
+def test_equal_shares_then_the_rest(member: Callable[..., Worker]) -> None:
+    """Each slot gives an equal share; what small slots leave comes from the large ones."""
+    worker = member()
+    for slot, n in (("a", 50), ("b", 2), ("c", 50)):
+        worker.send([f"{slot}{i}" for i in range(n)], slot=slot)
+    shares = Counter(lease.slot for lease in worker.claim(30))
+    assert shares["b"] == 2
+    assert shares["a"] + shares["c"] == 28
+    assert abs(shares["a"] - shares["c"]) <= 4
+
+
+def test_limits_of_slots(member: Callable[..., Worker]) -> None:
+    """No more of a slot than ``slot_limit``, or its own ``room``; full slots hide no others."""
+    worker = member()
+    for slot in "abcd":
+        worker.send([f"{slot}{i}" for i in range(9)], slot=slot)
+    claimed = worker.claim(20, slot_limit=3, room={"a": 0, "b": 5})
+    assert Counter(lease.slot for lease in claimed) == {"b": 5, "c": 3, "d": 3}
+    # The least recently claimed slot has no room, and the claim is for one only.
+    assert [lease.slot for lease in worker.claim(1, room={"a": 0, "b": 0, "c": 0})] == ["d"]
+    assert worker.claim(5, slot_limit=0) == []
+    assert {lease.slot for lease in worker.claim(1)} == {"a"}
+
+
+def test_strange_slots(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A slot may be any text: empty, with the separators of keys and records, not ASCII."""
+    worker = member()
+    slots = ["", ":", "1:2:", "a:1", "a", "host:8080", "ü", "{x}", "-1:3:abc", "[::1]"]
+    for slot in slots:
+        for priority in (1, -1):
+            worker.enqueue(f"{slot} {priority}", slot=slot, priority=priority)
+    worker.exchange()
+    counts(client)
+    first = worker.claim(100)
+    assert sorted((lease.slot, lease.priority, lease.entry.decode()) for lease in first) == sorted(
+        (slot, priority, f"{slot} {priority}") for slot in slots for priority in (1, -1)
+    )
+    for lease in first[:10]:
+        worker.finish(lease, "released")
+    for lease in first[10:]:
+        worker.finish(lease, "delayed")
+    wait_until(lambda: worker.claim(100) and len(worker.holding) == 20, 5, "all came back")
+    counts(client)
+    die(client, worker)
+    assert counts(client)["reclaimed"] == 20
+
+
+# --- one batch ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["exact", "bitmap"])
+def test_a_duplicate_inside_one_batch(
+    member: Callable[..., Worker], client: redis.Redis, backend: str
+) -> None:
+    """Of equal requests in one batch the first is taken; unfiltered ones are all taken."""
+    worker = member(backend=backend, dupefilter="bloom")
+    for url in ("x", "y", "x"):
+        worker.enqueue(url)
+    for _ in range(2):
+        worker.enqueue("x", filtered=False)
+    reply = worker.exchange()
+    assert reply is not None
+    assert [item.tag for item in reply.accepted] == ["x", "y", "x", "x"]
+    assert [item.tag for item in reply.duplicates] == ["x"]
+    worker.memberships[0].local_duplicates = 7
+    assert worker.send(["y"]).accepted == []
+    assert counts(client) | {"created": 4, "duplicates": 9} == counts(client)
+
+
+def test_a_finish_counts_once(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A second finish of a lease, in the same batch or later, is counted and does nothing."""
+    worker = member()
+    worker.send(["a", "b"])
+    (lease,) = worker.claim(1)
+    for outcome in ("done", "done", "dead", "released", "delayed"):
+        worker.memberships[0].add(Finish(lease.id, outcome))
+    worker.exchange()
+    worker.memberships[0].add(Finish(lease.id, "released"))
+    worker.exchange()
+    after = counts(client)
+    assert (after["finished"], after["stale"], after["dead"]) == (1, 5, 0)
+
+
+def test_limits_of_a_batch(member: Callable[..., Worker]) -> None:
+    """An exchange carries a bounded number of operations, bytes and claims, in their order."""
+    worker = member()
+    for n in range(MAX_OPERATIONS + 5):
+        worker.enqueue(f"{n}")
+    reply = worker.exchange(1_000)
+    assert reply is not None
+    assert len(reply.accepted) == MAX_OPERATIONS
+    assert len(reply.leases) == MAX_CLAIMS
+    assert worker.waiting() == 5
+    worker.exchange()
+    assert worker.waiting() == 0
+    for n in range(3):
+        worker.enqueue(f"large {n}", entry=bytes(MAX_BYTES // 2 + 1))
+    for left in (2, 1, 0):
+        worker.exchange()
+        assert worker.waiting() == left
+
+
+def test_work_left_in_the_outbox_is_work(member: Callable[..., Worker]) -> None:
+    """A frontier is not complete while a worker's start requests wait to be sent."""
+    first, second = member(), member()
+    for n in range(MAX_OPERATIONS + 1):
+        first.enqueue(f"{n}")
+    first.exchange(starting=False)
+    finished = 0
+    while leases := second.claim(100):
+        for lease in leases:
+            second.finish(lease)
+        finished += len(leases)
+    assert finished == MAX_OPERATIONS
+    second.exchange()
+    assert not second.complete
+    first.exchange(starting=False)
+    (last,) = second.claim(100)
+    second.finish(last)
+    second.exchange()
+    assert second.complete
+
+
+# --- lost replies ------------------------------------------------------------------------------
+
+
+def test_a_lost_reply(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Sent again, an exchange brings the same leases and outcomes and changes nothing."""
+    worker = member()
+    worker.send(["a", "b", "c"])
+    (first,) = worker.claim(1)
+    worker.enqueue("a")
+    worker.enqueue("d")
+    worker.memberships[0].local_duplicates = 2
+    worker.finish(first)
+    worker.exchange(2, lose="reply")
+    before = read_shard(client, NAME, 0)
+    before.check()
+    for _ in range(3):
+        worker.exchange(2, lose="reply")
+    reply = worker.exchange(2)
+    assert reply is not None
+    assert reply.status == "replayed"
+    after = read_shard(client, NAME, 0)
+    assert (after.counts, after.queues, after.leases) == (
+        before.counts,
+        before.queues,
+        before.leases,
+    )
+    assert entries(reply.leases) == ["b", "c"]
+    assert {lease.id for lease in reply.leases} == set(after.leases[worker.id])
+    assert [item.tag for item in reply.duplicates] == ["a"]
+    assert [item.tag for item in reply.accepted] == ["d"]
+    assert after.count("created") == 4
+    assert after.count("duplicates") == 3
+    assert after.count("finished") == 1
+    assert entries(worker.claim(5)) == ["d"]
+
+
+def test_a_lost_request(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A request that never arrived is applied when it is sent again."""
+    worker = member()
+    worker.enqueue("a")
+    worker.exchange(1, lose="request")
+    assert "created" not in counts(client)
+    assert entries(worker.claim(1)) == ["a"]
+
+
+def test_joining_twice(client: redis.Redis) -> None:
+    """A join whose reply was lost and that the client sent again counts the worker once."""
+    call = calls.join(NAME, 0, EXACT, new_run="r", worker="w", ttl=60)
+    assert execute(client, call).began
+    assert not execute(client, call).began
+    assert counts(client)["starting"] == 1
+
+
+# --- leases ------------------------------------------------------------------------------------
+
+
+def test_a_dead_workers_leases(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """They go back to the front of their queues, in their order, with deliveries counted."""
+    dead, heir = member(), member()
+    dead.send([f"{n}" for n in range(5)])
+    assert entries(dead.claim(2)) == ["0", "1"]
+    assert reap(client, heir) == (0, 0, 0)
+    reply = heir.exchange()
+    assert reply is not None
+    assert not reply.overdue
+    expire(client, dead)
+    reply = heir.exchange()
+    assert reply is not None
+    assert reply.overdue
+    assert reap(client, heir) == (2, 0, 0)
+    assert [(lease.entry, lease.deliveries) for lease in heir.claim(3)] == [
+        (b"0", 1),
+        (b"1", 1),
+        (b"2", 0),
+    ]
+    after = counts(client)
+    assert (after["reclaimed"], after["leased"]) == (2, 3)
+
+
+def test_reaping_once_a_second(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """However many workers ask, one of them reaps, and the mark of it expires within a second."""
+    dead, heir = member(), member()
+    dead.send(["a", "b"])
+    dead.claim(1)
+    assert die(client, dead) == (1, 0, 0)
+    heir.claim(2)
+    expire(client, heir)
+    call = calls.reap(NAME, 0, heir.joined.run, 5, 1_000)
+    assert execute(client, call) == (0, 0, 0)
+    assert 500 < client.pttl(key("reaped")) <= 1_000
+    client.pexpire(key("reaped"), 1)
+    wait_until(lambda: execute(client, call) == (2, 0, 0), 5, "reaped when the mark was gone")
+
+
+def test_reaping_many(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A call reclaims at most 100 leases; the rest stays fenced off until the next."""
+    dead, heir = member(), member()
+    dead.send([f"{n}" for n in range(250)])
+    while dead.claim(100):
+        pass
+    assert die(client, dead) == (100, 0, 150)
+    counts(client)
+    reply = dead.exchange(lose="reply") or dead.memberships[0]
+    assert reply is dead.memberships[0]
+    assert len(read_shard(client, NAME, 0).leases[dead.id]) == 150
+    assert reap(client, heir) == (100, 0, 50)
+    assert reap(client, heir) == (50, 0, 0)
+    assert reap(client, heir) == (0, 0, 0)
+    assert counts(client)["reclaimed"] == 250
+    got = [entry for _ in range(3) for entry in entries(heir.claim(100))]
+    assert sorted(got) == sorted(str(n) for n in range(250))
+
+
+def test_a_fenced_worker_comes_back(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Its late finishes end nobody's lease, its unsent requests arrive, it goes on under a new id."""
+    slow, heir = member(), member()
+    slow.send(["page"])
+    (lease,) = slow.claim(1)
+    assert die(client, slow) == (1, 0, 0)
+    (taken,) = heir.claim(1)
+    assert taken.entry == lease.entry
+    assert taken.id != lease.id
+    slow.enqueue("link", page=lease)
+    slow.finish(lease)
+    old = slow.id
+    reply = slow.exchange(5)
+    assert reply is not None
+    assert (reply.status, slow.rejoins, reply.leases) == ("gone", 1, [])
+    assert slow.id != old
+    assert entries(slow.claim(5)) == ["link"]
+    after = counts(client)
+    assert (after["stale"], after.get("finished", 0), after["leased"]) == (1, 0, 2)
+    heir.finish(taken)
+    heir.exchange()
+    assert counts(client)["finished"] == 1
+
+
+def test_a_request_that_kills_its_workers(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """After REDISQ_MAX_DELIVERIES deaths it is a dead letter; requeued, it starts from zero."""
+    heir = member()
+    for n in range(3):
+        victim = member()
+        victim.send(["bomb"])
+        (lease,) = victim.claim(1)
+        assert lease.deliveries == n
+        reaped = die(client, victim, deliveries=3)
+    assert reaped == (0, 1, 0)
+    after = counts(client)
+    assert (after["dead"], after["finished"], after["reclaimed"]) == (1, 1, 2)
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        (letter,) = frontier.dead()
+        assert (letter.reason, letter.deliveries, letter.entry) == ("deliveries", 3, b"bomb")
+        assert letter.worker == victim.id
+        assert heir.claim(1) == []
+        assert frontier.requeue() == 1
+        (lease,) = heir.claim(1)
+        assert (lease.entry, lease.deliveries) == (b"bomb", 0)
+        assert list(frontier.dead()) == []
+
+
+def test_dead_letters(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """They keep reason and detail, newest first, the newest ``dead_max`` of them."""
+    worker = member()
+    worker.memberships[0]._dead_max = 3
+    worker.send([f"{n}" for n in range(5)], slot="h", priority=4)
+    for lease in worker.claim(5):
+        worker.finish(lease, "dead", reason="spider_error")
+        worker.exchange()
+    after = counts(client)
+    assert (after["dead"], after["finished"]) == (5, 5)
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        letters = list(frontier.dead())
+        assert [letter.entry for letter in letters] == [b"4", b"3", b"2"]
+        assert {letter.reason for letter in letters} == {"spider_error"}
+        assert {letter.detail for letter in letters} == {"because of spider_error"}
+        assert {(letter.slot, letter.priority) for letter in letters} == {("h", 4)}
+        assert frontier.requeue(reason="another") == 0
+        assert frontier.requeue([letters[0].id, letters[0].id, letters[2].id]) == 2
+        assert entries(worker.claim(5)) == ["2", "4"]
+        status = frontier.status()
+    assert (status["dead"], status["done"], status["leased"]) == (3, 0, 2)
+    counts(client)
+
+
+def test_leaving(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A worker that leaves gives back what it holds; leaving twice changes nothing."""
+    worker, other = member(), member()
+    worker.send([f"{n}" for n in range(150)])
+    worker.claim(100)
+    worker.claim(50)
+    assert not worker.leave()
+    assert not worker.leave()
+    after = counts(client)
+    assert (after["released"], after["leased"]) == (150, 0)
+    got = [lease for _ in range(2) for lease in other.claim(100)]
+    assert {lease.deliveries for lease in got} == {0}
+    assert len(got) == 150
+
+
+# --- runs --------------------------------------------------------------------------------------
+
+
+def finish_all(worker: Worker) -> None:
+    while leases := worker.claim(100):
+        for lease in leases:
+            worker.finish(lease)
+    worker.exchange_all()
+
+
+def test_the_last_one_completes_the_run(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Complete is when all is finished and nobody starts; the last to leave says so."""
+    first, second = member(), member()
+    first.send(["a"])
+    finish_all(first)
+    assert not first.complete, "the second may still have start requests"
+    second.exchange()
+    first.exchange()
+    assert first.complete
+    assert not first.leave()
+    assert second.leave()
+    real = read_shard(client, NAME, 0)
+    real.check()
+    assert real.meta["state"] == "complete"
+    assert set(client.keys()) == {key(name).encode() for name in ("meta", "counts")} | {
+        name for name in client.keys() if b":seen:1" in name
+    }
+
+
+def test_a_crawl_after_a_crawl(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A new run begins with nothing seen; what the old one had seen is deleted bit by bit."""
+    first = member()
+    first.send([f"{n}" for n in range(300)])
+    finish_all(first)
+    assert first.leave()
+    again = member(order="lifo")
+    assert again.joined.began
+    assert (again.joined.generation, again.joined.trash) == (2, 1)
+    assert again.joined.config.order == "lifo"
+    assert len(again.send(["1"]).accepted) == 1
+    assert read_shard(client, NAME, 0).generations == {1, 2}
+    backend: str | None = "exact"
+    while backend:
+        backend = execute(client, calls.sweep(NAME, 0, backend))
+    real = read_shard(client, NAME, 0)
+    real.check()
+    assert real.generations == {2}
+    assert again.send(["1"]).accepted == []
+
+
+def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A filter of another kind is swept by the script that knows it."""
+    first = member(dupefilter="bloom", backend="bitmap", capacity=1_000)
+    first.send(["a"])
+    finish_all(first)
+    assert first.leave()
+    member()
+    assert execute(client, calls.sweep(NAME, 0, "exact")) == "bitmap"
+    backend: str | None = "bitmap"
+    while backend:
+        backend = execute(client, calls.sweep(NAME, 0, backend))
+    assert read_shard(client, NAME, 0).generations == set()
+
+
+def test_keep_seen(client: redis.Redis) -> None:
+    """With REDISQ_KEEP_SEEN a new run keeps the URLs of those before."""
+    first = Worker(client, NAME, EXACT, keep_seen=True)
+    first.send(["a", "b"])
+    finish_all(first)
+    assert first.leave()
+    second = Worker(client, NAME, EXACT, keep_seen=True)
+    assert second.joined.began
+    assert (second.joined.generation, second.joined.trash) == (1, 0)
+    assert [item.tag for item in second.send(["a", "c"]).accepted] == ["c"]
+    finish_all(second)
+    assert second.leave()
+    with pytest.raises(ConfigurationMismatch, match="DUPEFILTER_CLASS"):
+        Worker(client, NAME, dataclasses.replace(EXACT, dupefilter="bloom"), keep_seen=True)
+
+
+def test_an_unfinished_run_is_resumed(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Whoever joins an unfinished run goes on with it, whether others are there or not."""
+    first = member()
+    first.send(["a", "b"])
+    first.claim(1)
+    first.leave()
+    second = member()
+    assert not second.joined.began
+    assert second.joined.run == first.joined.run
+    assert second.send(["a"]).accepted == []
+    assert entries(second.claim(5)) == ["a", "b"]
+    die(client, second)
+    assert not member().joined.began
+
+
+def test_killed_after_the_last_page(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A finished run that nobody could mark complete is one all the same."""
+    first = member()
+    first.send(["a"])
+    finish_all(first)
+    expire(client, first)
+    second = member()
+    assert second.joined.began
+    with pytest.raises(FrontierLost):
+        first.exchange()
+
+
+def test_killed_before_all_seeds_were_sent(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """As long as no worker added all its start requests a run is not complete."""
+    first = member()
+    first.enqueue("a")
+    first.exchange(starting=True)
+    (lease,) = first.claim(1, starting=True)
+    first.finish(lease)
+    first.exchange(starting=True)
+    expire(client, first)
+    second = member()
+    assert not second.joined.began
+    reap(client, second)
+    second.exchange()
+    assert second.complete
+
+
+def test_a_worker_thought_dead_reopens_a_complete_run(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """What it adds to the run that others completed meanwhile is not forgotten by the next."""
+    slow, other = member(), member()
+    slow.send(["a"])
+    finish_all(other)
+    expire(client, slow)
+    other.exchange()
+    assert other.leave()
+    slow.send(["b"])
+    slow.leave()
+    heir = member()
+    assert not heir.joined.began
+    assert entries(heir.claim(5)) == ["b"]
+    finish_all(heir)
+    counts(client)
+
+
+def test_requeue_reopens(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Dead letters of a complete run are requeued into it, and the next crawl does only them."""
+    worker = member()
+    worker.send(["a", "b"])
+    for lease in worker.claim(2):
+        worker.finish(lease, "dead" if lease.entry == b"a" else "done", reason="test")
+    worker.exchange()
+    assert worker.leave()
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        assert frontier.status()["state"] == "complete"
+        assert frontier.requeue() == 1
+        assert frontier.status()["state"] == "stopped"
+        again = member()
+        assert not again.joined.began
+        assert again.send(["b"]).accepted == []
+        assert entries(again.claim(5)) == ["a"]
+        finish_all(again)
+        for lease in list(again.memberships[0].held.values()):
+            again.finish(lease)
+        again.exchange()
+        assert again.leave()
+        assert frontier.status()["done"] == 2
+
+
+def test_a_producer_looks_at_a_run_that_ends(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """A push that comes after the end of the run it was meant for begins a new one."""
+    worker = member()
+    worker.send(["a"])
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        joined, seen = frontier._begin()
+        finish_all(worker)
+        assert worker.leave()
+        push = calls.push(NAME, 0, joined.run, "exact", [("h", "0")], [(1, "e", "1", 0)], [])
+        assert execute(client, push) == ""
+        assert "created" in counts(client)
+        pushed = frontier.push(["http://a.example/", "http://a.example/"])
+        assert (pushed.accepted, pushed.duplicates) == (1, 1)
+        assert frontier.status()["run"] != joined.run
+
+
+# --- who may join ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ("DUPEFILTER_CLASS", {"dupefilter": "bloom"}),
+        ("REDISQ_ORDER", {"order": "lifo"}),
+        ("REDISQ_SCHEDULING", {"scheduling": "priority"}),
+        ("REDISQ_SHARDS", {"shards": 2}),
+        ("REDISQ_DUPEFILTER_CAPACITY", {"capacity": 2_000_000}),
+        ("REDISQ_DUPEFILTER_ERROR_RATE", {"error_rate": 1e-3}),
+        ("REQUEST_FINGERPRINTER_CLASS", {"fingerprinter": "mine.Fingerprinter"}),
+        ("the spider", {"spider": "films"}),
+    ],
+)
+def test_another_configuration(
+    redis_server: RedisServer, setting: str, change: dict[str, Any]
+) -> None:
+    """Whoever comes with another configuration is told what differs; the others go on."""
+    with redis_server.client() as client:
+        first = Worker(client, NAME, EXACT)
+        before = client.hgetall(key("meta"))
+        with pytest.raises(ConfigurationMismatch, match=setting) as raised:
+            Worker(client, NAME, dataclasses.replace(EXACT, **change))
+        (field,) = change
+        stored, given = raised.value.differences[setting]
+        assert (stored, given) == (str(getattr(EXACT, field)), str(change[field]))
+        assert len(raised.value.differences) == 1
+        assert client.hgetall(key("meta")) == before
+        assert first.send(["a"]).status == "ok"
+
+
+def test_what_may_differ(redis_server: RedisServer) -> None:
+    """A producer knows no spider; the backend is what the run was begun with."""
+    with redis_server.client() as client:
+        producer = Worker(client, NAME, dataclasses.replace(EXACT, spider="", backend="bitmap"))
+        worker = Worker(client, NAME, EXACT)
+        assert worker.joined.config.backend == "bitmap"
+        assert worker.joined.config.spider == "books"
+        assert worker.send(["a"]).accepted
+        assert not producer.send(["a"]).accepted
+
+
+def test_a_newer_format(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """A frontier of another release is left alone."""
+    member()
+    client.hset(key("meta"), "format", FORMAT + 1)
+    before = client.hgetall(key("meta"))
+    with pytest.raises(FrontierError, match=rf"format {FORMAT + 1}.*reads format {FORMAT}"):
+        member()
+    assert client.hgetall(key("meta")) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["meta", "counts", "ready", "delayed", "busy", "workers", "dead", "letters", "trash"]
+)
+def test_foreign_keys_at_join(redis_server: RedisServer, name: str) -> None:
+    """Keys of another type are found before anything is written, and named."""
+    with redis_server.client() as client:
+        client.set(key(name), "mine")
+        with pytest.raises(FrontierCorrupt, match=name):
+            Worker(client, NAME, EXACT)
+        assert client.keys() == [key(name).encode()]
+
+
+@pytest.mark.parametrize("name", ["queue:host:0", "levels:host"])
+def test_a_foreign_key_in_the_way_of_a_request(
+    member: Callable[..., Worker], client: redis.Redis, name: str
+) -> None:
+    """The exchange is refused as a whole; when the key is deleted the crawl goes on."""
+    worker = member()
+    worker.send(["page"], slot="other")
+    (lease,) = worker.claim(1)
+    client.set(key(name), "mine")
+    worker.enqueue("link", page=lease)
+    worker.finish(lease)
+    before = {name: client.dump(name) for name in client.keys()}
+    with pytest.raises(FrontierCorrupt, match=name):
+        worker.exchange()
+    assert {name: client.dump(name) for name in client.keys()} == before
+    client.delete(key(name))
+    assert entries(worker.claim(5)) == ["link"]
+    assert counts(client)["finished"] == 1
+
+
+def test_a_foreign_key_in_the_way_of_a_claim(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Other slots are claimed; what is left of the slot comes when the key is deleted."""
+    worker = member()
+    worker.enqueue("lost", priority=1)
+    worker.enqueue("kept", priority=0)
+    worker.enqueue("other", slot="other")
+    worker.exchange()
+    client.set(key("queue:host:1"), "mine")
+    assert entries(worker.claim(5)) == ["other"]
+    assert worker.claim(5) == []
+    client.delete(key("queue:host:1"))
+    client.zadd(key("ready"), {"host": 1}, xx=True)  # it is asked again after a second
+    assert entries(worker.claim(5)) == ["kept"]
+
+
+@pytest.mark.parametrize("way", ["release", "leave", "reap", "promote", "requeue"])
+def test_a_foreign_key_in_the_way_back(
+    member: Callable[..., Worker], client: redis.Redis, way: str
+) -> None:
+    """A request that cannot go back to its queue stays where it is until the key is deleted."""
+    worker = member()
+    worker.send(["a"])
+    (lease,) = worker.claim(1)
+    if way == "release":
+        worker.finish(lease, "released")
+    elif way == "promote":
+        worker.finish(lease, "delayed", delay=1)
+        worker.exchange()
+    elif way == "requeue":
+        worker.finish(lease, "dead", reason="test")
+        worker.exchange()
+    client.set(key("queue:host:0"), "mine")
+
+    def go_back() -> None:
+        if way == "leave":
+            worker.leave()
+        elif way == "reap":
+            die(client, worker)
+        elif way == "requeue":
+            execute(client, calls.requeue(NAME, 0, ["1"]))
+        else:
+            worker.exchange()
+
+    if way == "promote":
+        wait_until(lambda: client.zrangebyscore(key("delayed"), 0, _now(client)), 5, "due")
+        go_back()
+        (member_of_delayed,) = client.zrange(key("delayed"), 0, -1)
+        client.zadd(key("delayed"), {member_of_delayed: 1})  # it is tried again after a second
+    else:
+        with pytest.raises(FrontierCorrupt, match="queue:host:0"):
+            go_back()
+    client.delete(key("queue:host:0"))
+    counts(client)
+    go_back()
+    heir = member()
+    assert entries(wait_until(lambda: heir.claim(1), 5, "it came back")) == ["a"]
+    assert counts(client)["created"] == 1
+
+
+def test_flushed(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Without its frontier a worker is told that it is lost, also by a later one of the name."""
+    worker = member()
+    worker.send(["a"])
+    client.flushall()
+    with pytest.raises(FrontierLost):
+        worker.exchange()
+    member()
+    with pytest.raises(FrontierLost):
+        worker.exchange()
+    assert worker.leave() is False
+    assert counts(client)["starting"] == 1
+
+
+# --- a full server -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(client: redis.Redis) -> Iterator[Callable[[bool], None]]:
+    """Sets the server's memory limit below what it uses, and back."""
+
+    def limit(on: bool) -> None:
+        client.config_set("maxmemory", "500kb" if on else "0")
+
+    yield limit
+    limit(False)
+
+
+def test_at_maxmemory(
+    member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
+) -> None:
+    """Requests are refused as a whole and kept; finishing and claiming go on."""
+    worker, dead = member(), member()
+    worker.send([f"{n}" for n in range(8)])
+    dead.claim(2)
+    one, two = worker.claim(2)
+    expire(client, dead)
+    full(True)
+    worker.enqueue("link", page=one)
+    worker.finish(one)
+    worker.finish(two)
+    before = counts(client)
+    with pytest.raises(ServerFull):
+        worker.exchange(1)
+    assert counts(client) == before
+    membership = worker.memberships[0]
+    membership.refused()
+    for delay in (0, 0, 3_600_000):
+        (lease,) = worker.claim(1)  # the first ends the page that found nothing
+        worker.finish(lease, "delayed" if delay else "released", delay=delay)
+    assert counts(client)["finished"] == 1
+    assert [item.tag for item in membership.outbox if not isinstance(item, Finish)] == ["link"]
+    (lease,) = worker.claim(1)
+    worker.finish(lease, "dead", reason="test")
+    worker.exchange()
+    assert reap(client, worker) == (2, 0, 0)
+    assert len(worker.claim(2)) == 2
+    assert counts(client)["finished"] == 2
+    assert execute(client, calls.requeue(NAME, 0, ["1"])) == 1
+    full(False)
+    membership.full = False
+    reply = worker.exchange()
+    assert reply is not None
+    assert [item.tag for item in reply.accepted] == ["link"]
+    assert counts(client)["finished"] == 2
+    assert worker.waiting() == 0
+
+
+def test_leaving_at_maxmemory(
+    member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
+) -> None:
+    """A worker can leave a full server, and a full server's frontier can be reset."""
+    worker = member()
+    worker.send(["a", "b"])
+    worker.claim(1)
+    full(True)
+    worker.leave()
+    assert counts(client)["leased"] == 0
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        frontier.reset()
+    assert client.keys() == []
+
+
+def test_a_reply_lost_at_maxmemory(
+    member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
+) -> None:
+    """A batch that was applied before the server was full is not refused when sent again."""
+    worker = member()
+    worker.enqueue("a")
+    worker.exchange(1, lose="reply")
+    full(True)
+    assert entries(worker.claim(1)) == ["a"]
+
+
+def test_a_full_server_keeps_pages_whose_links_wait(member: Callable[..., Worker]) -> None:
+    """While enqueues are held, no page ends before its links, or before links of unknown origin."""
+    worker = member()
+    worker.send(["a", "b", "c"])
+    a, b, c = worker.claim(3)
+    membership = worker.memberships[0]
+    worker.finish(a)
+    worker.enqueue("link", page=b)
+    worker.finish(b)
+    worker.finish(c)
+    worker.enqueue("stray")
+    membership.refused()
+    assert [item.lease for item in membership._take_operations()] == [a.id, c.id]  # type: ignore[union-attr]
+    assert [getattr(item, "tag", b.id) for item in membership.outbox] == ["link", b.id, "stray"]
+
+
+# --- several shards ----------------------------------------------------------------------------
+
+
+def test_shard_of() -> None:
+    """Hosts are spread evenly, and alike by everybody: the numbers are part of the format."""
+    assert [shard_of(f"host{n}.example", 4) for n in range(8)] == [3, 0, 1, 2, 3, 0, 1, 2]
+    spread = Counter(shard_of(f"www{n}.example", 4) for n in range(4_000))
+    assert set(spread) == {0, 1, 2, 3}
+    assert all(850 < n < 1_150 for n in spread.values())
+    assert {shard_of(f"{n}", 1) for n in range(50)} == {0}
+
+
+def test_several_shards(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Each slot lives in one shard; totals are sums; the run ends when all shards are done."""
+    worker, other = member(shards=3), member(shards=3)
+    hosts = [f"host{n}" for n in range(12)]
+    for n in range(60):
+        worker.enqueue(f"{n}", slot=hosts[n % 12])
+    assert not worker.exchange_all()
+    shards = [read_shard(client, NAME, n) for n in range(3)]
+    for number, real in enumerate(shards):
+        real.check()
+        assert set(real.ready) == {host for host in hosts if shard_of(host, 3) == number}
+        assert real.meta["run"] == worker.joined.run
+    assert sum(real.count("created") for real in shards) == 60
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        assert (frontier.status()["queued"], frontier.status()["shards"]) == (60, 3)
+        other.exchange_all()
+        done = 0
+        while not worker.complete:
+            worker.exchange_all(10)
+            for _, lease in list(worker.holding.values()):
+                worker.finish(lease)
+                done += 1
+        assert done == 60
+        assert not other.exchange_all() or other.complete
+        assert not worker.leave()
+        assert other.leave()
+        status = frontier.status()
+    assert (status["state"], status["done"], status["leased"]) == ("complete", 60, 0)
+
+
+def test_links_to_other_shards_before_the_page(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """A page's end waits until the shards of its links have acknowledged them."""
+    worker = member(shards=2)
+    here, there = (
+        next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
+    )
+    worker.enqueue("page", slot=here)
+    worker.exchange(1, shard=0)
+    ((_, lease),) = worker.holding.values()
+    worker.enqueue("link", slot=there, page=lease)
+    worker.finish(lease)
+    worker.exchange(shard=0)
+    worker.exchange(shard=1, lose="reply")
+    worker.exchange(shard=0)
+    assert read_shard(client, NAME, 0).count("finished") == 0
+    worker.exchange(shard=1)
+    worker.exchange(shard=0)
+    assert read_shard(client, NAME, 0).count("finished") == 1
+
+
+def test_killed_with_one_shard_done(client: redis.Redis, member: Callable[..., Worker]) -> None:
+    """A shard that has nothing left does not make the whole run complete."""
+    worker = member(shards=2)
+    worker.enqueue("a", slot=next(host for host in map(str, range(20)) if shard_of(host, 2)))
+    worker.exchange_all()
+    for shard in range(2):
+        client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
+    heir = member(shards=2)
+    assert not heir.joined.began
+    assert entries(heir.claim(1, shard=1)) == ["a"]
+
+
+def _url(client: redis.Redis) -> str:
+    options = client.connection_pool.connection_kwargs
+    return f"redis://{options['host']}:{options['port']}/{options['db']}"
+
+
+def _now(client: redis.Redis) -> int:
+    seconds, microseconds = client.time()
+    return int(seconds) * 1_000_000 + int(microseconds)

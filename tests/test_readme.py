@@ -1,0 +1,333 @@
+"""The README and the docstrings say what is so: their examples are run, their tables compared."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import json
+import os
+import pkgutil
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import scrapy_redisq
+from scrapy_redisq.commands.parser import make_parser
+from scrapy_redisq.connection import open_server
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.settings import SETTINGS
+from tests.harness.crawl import Crawl
+from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.site import Site, linked_pages
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+LUA = ROOT / "scrapy_redisq" / "frontier" / "lua"
+
+# The examples call `scrapy` and `python`: those of the environment that the tests run in.
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def section(title: str) -> str:
+    """The text between the heading ``title`` and the next one of the second level."""
+    found = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.M | re.S)
+    assert found, f"README.md has no section {title!r}"
+    return found[2]
+
+
+def blocks(title: str, language: str) -> list[str]:
+    """The code blocks of a section that are marked with ``language``."""
+    return re.findall(rf"^```{language}\n(.*?)^```", section(title), re.M | re.S)
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of the tables of a section, without the heads."""
+    lines = re.findall(r"^\|(.*)\|$", section(title), re.M)
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return [row for above, row in zip([[""], *cells], cells, strict=False) if not _is_head(row)]
+
+
+def _is_head(row: list[str]) -> bool:
+    return set("".join(row)) <= {"-"} or row[0] in {"setting", "key", "redis.conf", ""}
+
+
+# Tables
+
+
+def test_settings_table() -> None:
+    """The table of settings names each setting with its default, what it takes and its meaning."""
+    assert rows("Settings") == [
+        [f"`{setting.name}`", f"`{setting.default!r}`", setting.takes, setting.meaning]
+        for setting in SETTINGS
+    ]
+
+
+def test_table_of_keys() -> None:
+    """The table of keys names those that common.lua documents, with their types."""
+    documented = dict(
+        re.findall(
+            r"^--   ([\w:.]+) +(hash|zset|list|string|the)\b",
+            (LUA / "common.lua").read_text("utf-8"),
+            re.M,
+        )
+    )
+    documented["seen:N"] = "by filter"
+    del documented["seen:N..."]
+    named = {}
+    for keys, types, _ in rows("Keys"):
+        names = re.findall(r"`([^`]+)`", keys)
+        kinds = types.split(", ")
+        named.update(zip(names, kinds, strict=True))
+    assert named == documented
+
+
+def test_picture() -> None:
+    """The picture is there, is an SVG, and has a background of its own for dark themes."""
+    (path,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    picture = ElementTree.parse(ROOT / path).getroot()
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    width, height = map(float, picture.attrib["viewBox"].split()[2:])
+    background = picture.find("{http://www.w3.org/2000/svg}rect")
+    assert background is not None
+    assert background.attrib["fill"] != "none"
+    assert float(background.attrib["width"]) >= width - 1
+    assert float(background.attrib["height"]) >= height - 1
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`scrapy redisq\s([^`]+)`", README))))
+def test_commands_in_the_text(command: str) -> None:
+    """Each `scrapy redisq …` that the text names is taken by the command line."""
+    arguments = shlex.split(command)
+    make_parser().parse_args(["push", "NAME", "URL"] if arguments == ["push"] else arguments)
+
+
+# Examples
+
+
+class Start:
+    """The commands of the five-minute start, each to be run as it stands there, in order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands = iter("".join(blocks("Five-minute start", "sh")).splitlines())
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.log = folder / "log"
+
+    def next(self, expected: str) -> str:
+        command = next(self.commands)
+        assert re.fullmatch(expected, command), command
+        return command
+
+    def run(self, command: str) -> str:
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def crawl(self, command: str, site: str) -> subprocess.Popen[bytes]:
+        """Run it in the background, on the test's own site: the one thing that differs."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                ["sh", "-c", f"exec {command} -a site={site}/"],
+                cwd=self.folder,
+                env=ENVIRONMENT,
+                stdout=log,
+                stderr=log,
+            )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    start = Start(tmp_path)
+    yield start
+    for process in start.started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+def write_files(folder: Path) -> None:
+    """The files of the five-minute start; what is for settings.py goes to its end."""
+    for block in blocks("Five-minute start", "python"):
+        path, _, text = block.removeprefix("# ").partition("\n")
+        with (folder / path).open("a" if path.endswith("settings.py") else "w") as file:
+            file.write(text)
+
+
+def test_five_minute_start(start: Start) -> None:
+    """Two workers, one killed, one stopped, resumed by two: each page is there, as the README says.
+
+    `status --json` has exactly the fields that the README lists.
+    """
+    start.next(r"python3 -m venv .*")
+    start.next(r"pip install .*")
+    start.run(start.next(r"scrapy startproject shop"))
+    start.folder /= start.next(r"cd shop").removeprefix("cd ")
+    write_files(start.folder)
+
+    server = f"embedded://{start.folder}/.scrapy/redisq"
+    with Site(linked_pages(40)) as site, Frontier.from_url(server, "books") as frontier:
+        command = start.next(r"scrapy crawl books")
+        first, second = (start.crawl(command, site.url) for _ in range(2))
+        wait_until(
+            lambda: sum(worker["pages"] > 2 for worker in frontier.status()["workers"]) == 2,
+            40,
+            f"both work, see {start.log}",
+        )
+        command = start.next(r"scrapy redisq status")
+        shown = start.run(command)
+        assert "running" in shown
+        assert f":{first.pid} " in shown
+        assert f":{second.pid} " in shown
+        check_fields(json.loads(start.run(f"{command} --json")))
+
+        start.run(start.next(r"kill -9 PID").replace("PID", str(first.pid)))
+        second.send_signal(signal.SIGINT)
+        assert second.wait(30) == 0
+        wait_until(lambda: frontier.status()["state"] == "stopped", 20, "nobody is left")
+        assert frontier.status()["queued"] > 0
+
+        command = start.next(r"scrapy crawl books")
+        for worker in [start.crawl(command, site.url) for _ in range(2)]:
+            assert worker.wait(60) == 0
+        pages = {path: n for path, n in site.counts().items() if path != "/robots.txt"}
+        assert frontier.status()["state"] == "complete"
+        assert start.run(start.next(r"python -c .*")).strip() == str(len(pages))
+    assert len(pages) >= 40
+    assert sum(pages.values()) - len(pages) <= 8, "only what the killed worker held"
+    assert start.log.read_text().count("Spider closed (finished)") == 2
+    assert list(start.commands) == []
+
+
+def check_fields(status: dict[str, object]) -> None:
+    listing = re.search(r"one\s+object\s+a\s+line:(.*?)`alive`", section("Operations"), re.S)
+    assert listing
+    fields, _, of_workers = listing[0].partition("`workers`")
+    states = {"absent", "running", "stopped", "complete"}
+    workers = status["workers"]
+    assert isinstance(workers, list)
+    assert set(re.findall(r"`(\w+)`", fields)) - states == set(status) - {"workers"}
+    assert set(re.findall(r"`(\w+)`", of_workers)) == set(workers[0])
+
+
+def test_commands_of_the_operations(tmp_path: Path) -> None:
+    """The shell examples under Operations work one after the other."""
+    script = "set -e\n" + "".join(blocks("Operations", "sh"))
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "books: 1 new request, 0 duplicates",
+        "books: 1 new request, 0 duplicates",
+        "books: no dead letters",
+        "books: 0 dead letters requeued",
+    ]
+
+
+def test_python_example(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of `Frontier` pushes and counts."""
+    (example,) = blocks("Operations", "python")
+    exec(example.replace("redis://localhost:6379/0", redis_server.url), {})
+    assert capsys.readouterr().out == "1 1\n"
+
+
+def test_docstrings(redis_server: RedisServer) -> None:
+    """The examples in docstrings print what they say; `redis://localhost` is the test's server."""
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for module in pkgutil.walk_packages(scrapy_redisq.__path__, "scrapy_redisq."):
+        for test in finder.find(importlib.import_module(module.name)):
+            for example in test.examples:
+                example.source = example.source.replace("redis://localhost", redis_server.url)
+            runner.run(test)
+    assert runner.tries > 0
+    assert runner.failures == 0
+
+
+# Servers
+
+
+def test_redis_conf() -> None:
+    """A server with the README's redis.conf is one that scrapy-redisq has nothing to say about."""
+    (conf,) = blocks("Operations", "conf")
+    options = [part for line in conf.splitlines() for part in f"--{line}".split()]
+    server = RedisServer(next(iter(binaries().values())), *options)
+    with contextlib.closing(server), open_server(server.url) as opened:
+        assert opened.check() == []
+
+
+def acl() -> list[str]:
+    (user,) = re.findall(r"^```\nuser (.*?)^```", section("Operations"), re.M | re.S)
+    return str(user).split()
+
+
+def test_acl_names_the_commands_of_the_scripts() -> None:
+    """The ACL allows each command that a script calls, and no others but those named here."""
+    called = set()
+    for file in LUA.glob("*.lua"):
+        for call in re.findall(
+            r"\b(?:redis\.p?call|call|in_chunks)\((?:left and )?('[^,)]+)", file.read_text("utf-8")
+        ):
+            called |= {name.lower() for name in re.findall(r"'([A-Z.]+)'", call)}
+    bloom = set(re.findall(r"\+(bf\.\w+)", section("Operations")))
+    by_clients = set(re.findall(r"\w+", "ping select info scan eval evalsha subscribe unsubscribe"))
+    allowed = {rule[1:] for rule in acl() if rule.startswith("+")}
+    assert allowed | bloom == called | by_clients
+    assert not allowed & bloom
+
+
+def test_acl_suffices(tmp_path: Path) -> None:
+    """A user with the README's rights can crawl, push, look, requeue and reset."""
+    server = RedisServer(list(binaries().values())[-1], aof=True)
+    with contextlib.closing(server), server.client() as client, Site(linked_pages(20)) as site:
+        client.execute_command("ACL", "SETUSER", *acl())
+        url = server.url.replace("://", "://crawler:PASSWORD@")
+        for dupefilter in ("Bloom", "Exact"):
+            settings = {
+                "REDISQ_URL": url,
+                "DUPEFILTER_CLASS": f"scrapy_redisq.{dupefilter}DupeFilter",
+            }
+            crawl = Crawl("faulty", tmp_path, settings=settings, arguments={"site": site.url})
+            assert crawl.wait().reason == "finished", crawl.log
+            with Frontier.from_url(url, "faulty") as frontier:
+                assert frontier.status()["dead"] == 4
+                assert len(list(frontier.dead())) == 4
+                assert frontier.requeue() == 4
+                assert frontier.push([f"{site.url}/new"]).accepted == 1
+                frontier.reset()
+            assert list(client.scan_iter("*")) == []
+        denied = {entry[b"object"] for entry in map(_pairs, client.execute_command("ACL", "LOG"))}
+    # redis-py says its name to the server, and does without where that is not allowed.
+    assert denied <= {b"client", b"client|setinfo"}
+
+
+def _pairs(entry: object) -> dict[bytes, bytes]:
+    if isinstance(entry, dict):
+        return {str(name).encode(): str(value).encode() for name, value in entry.items()}
+    assert isinstance(entry, list)
+    return dict(zip(entry[::2], entry[1::2], strict=True))
