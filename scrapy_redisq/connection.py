@@ -1,24 +1,19 @@
-"""From a URL to a server that may be used: address, clients, waiting, and what it must be.
+"""One server: clients for it, waiting until it answers, and the check before it is used.
 
 The clients send each command once. redis-py's default sends a command again when its answer was
 lost, up to ten times; that is right only for what may happen twice. Exchanges survive it by their
 sequence number and are repeated by the worker itself, nothing else is repeated at all.
-
-No password reaches a log, a repr or an error: whatever is shown goes through `redact`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import ssl
 import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 import redis
 import redis.asyncio
@@ -27,16 +22,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from scrapy_redisq.embedded import EmbeddedServer
-from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
+from scrapy_redisq.errors import ServerUnreachable
+from scrapy_redisq.redis_url import check_url, embedded_folder, redact
+from scrapy_redisq.suitability import ServerFacts, ask, assess
 
-__all__ = [
-    "Server",
-    "ServerFacts",
-    "assess",
-    "embedded_folder",
-    "open_server",
-    "redact",
-]
+__all__ = ["Server", "open_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,113 +36,9 @@ LONGEST_PAUSE = 2.0
 SHORTEST_ATTEMPT = 1.0
 """Seconds that one attempt may take even at the end of REDISQ_CONNECT_TIMEOUT."""
 
-# What may stand behind the "?" of a URL. Everything else of redis-py's would change what the
-# frontier relies on (decoding, retries, health checks) or fails at the first command.
-URL_OPTIONS = {
-    "client_name",
-    "db",
-    "password",
-    "protocol",
-    "socket_connect_timeout",
-    "socket_timeout",
-    "username",
-}
-TLS_OPTIONS = {
-    "ssl_ca_certs",
-    "ssl_cert_reqs",
-    "ssl_certfile",
-    "ssl_check_hostname",
-    "ssl_keyfile",
-}
-TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-
 # First words of errors that pass by themselves: a long script, a full disk, a failover (LOADING
 # is a connection error to redis-py). All others (wrong database, not allowed) are for a person.
 PASSING_ERRORS = {"BUSY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN"}
-
-# Any scheme: a URL that is refused for its scheme is shown as well.
-_SCHEME = r"\b[a-z][a-z0-9+.-]*://"
-_QUERY_PASSWORD = re.compile(r"([?&]\w*password=)[^&\s]*", re.IGNORECASE)
-_USER_PART = re.compile(rf"({_SCHEME})([^\s]*)@", re.IGNORECASE)
-# In a URL alone, blanks belong to the password rather than to the text behind it.
-_QUERY_PASSWORD_ALONE = re.compile(r"([?&]\w*password=)[^&]*", re.IGNORECASE)
-_USER_PART_ALONE = re.compile(rf"({_SCHEME})(.*)@", re.IGNORECASE | re.DOTALL)
-
-
-def redact(text_or_url: str) -> str:
-    """The text with the passwords of all Redis URLs in it replaced by ``***``.
-
-    Works on malformed URLs too, where it hides too much rather than too little: everything up to
-    the last ``@`` counts as user and password. A user's name stays if a password follows it.
-    """
-
-    def hidden(match: re.Match[str]) -> str:
-        user, colon, _ = match[2].partition(":")
-        return f"{match[1]}{user}:***@" if colon else f"{match[1]}***@"
-
-    alone = re.match(_SCHEME, text_or_url, re.IGNORECASE) is not None
-    # The query first: a password there may hold an "@".
-    text = (_QUERY_PASSWORD_ALONE if alone else _QUERY_PASSWORD).sub(r"\1***", text_or_url)
-    return (_USER_PART_ALONE if alone else _USER_PART).sub(hidden, text)
-
-
-def _wrong(url: str, takes: str) -> SettingError:
-    return SettingError("REDISQ_URL", redact(url), takes)
-
-
-def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
-    """The parts and the query of ``url``; raises `SettingError` without showing what it holds."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # urllib checks it when it is asked for
-    except ValueError:
-        # The error's own words quote what it took for a port: often a piece of the password.
-        raise _wrong(
-            url, "a valid URL; write the characters /?#[]@:% of user and password as %2F and so on"
-        ) from None
-    return parts, dict(parse_qsl(parts.query, keep_blank_values=True))
-
-
-def _check_url(url: str) -> tuple[SplitResult, dict[str, str]]:
-    parts, query = _split(url)
-    if parts.scheme not in {"redis", "rediss", "unix"}:
-        raise _wrong(url, "redis://, rediss://, unix:// or embedded:///path")
-    allowed = URL_OPTIONS | (TLS_OPTIONS if parts.scheme == "rediss" else set())
-    if unknown := sorted(query.keys() - allowed):
-        raise _wrong(url, f"after '?' only {', '.join(sorted(allowed))}, not {unknown[0]!r}")
-    if parts.fragment:
-        raise _wrong(url, "no '#'; write it as %23 inside a password")
-    if parts.scheme == "unix":
-        if parts.hostname or not parts.path:
-            raise _wrong(url, "unix:///path/of/the/socket, with three slashes")
-    elif not re.fullmatch(r"/?\d*", parts.path):
-        raise _wrong(url, "the number of a database as its path, such as /0")
-    for name, check in {"db": int, "protocol": int, "socket_timeout": float}.items():
-        try:
-            check(query.get(name, "2"))
-        except ValueError:
-            raise _wrong(url, f"a number for {name}") from None
-    if query.get("ssl_cert_reqs", "required") not in {"required", "optional", "none"}:
-        raise _wrong(url, "'required', 'optional' or 'none' for ssl_cert_reqs")
-    for name in TLS_FILES:
-        if name in query and not Path(query[name]).is_file():
-            raise _wrong(url, f"for {name} the path of a file that exists")
-    return parts, query
-
-
-def embedded_folder(url: str, project_dir: Path | None) -> Path | None:
-    """The folder that an ``embedded://`` URL names; None for all other schemes.
-
-    Without a path it is ``.scrapy/redisq`` in ``project_dir``, or in the current folder.
-    """
-    if not url.startswith("embedded://"):
-        return None
-    parts, _ = _split(url)
-    if parts.netloc or parts.query or parts.fragment:
-        raise _wrong(url, "embedded:// or embedded:///absolute/path, with three slashes")
-    if parts.path in {"", "/"}:
-        return (project_dir or Path.cwd()) / ".scrapy" / "redisq"
-    return Path(unquote(parts.path))
 
 
 def open_server(
@@ -202,9 +88,8 @@ class Server:
         socket_timeout: float,
         embedded: EmbeddedServer | None = None,
     ) -> None:
-        parts, query = _check_url(url)
+        parts, query = check_url(url)
         self._url = url
-        self._scheme = parts.scheme
         self._options: dict[str, Any] = {}
         if parts.scheme != "unix":
             self._options["socket_keepalive"] = True
@@ -317,51 +202,26 @@ class Server:
 
         Raises `ServerUnsuitable` as `assess` does, and `ServerUnreachable` if it went away.
         """
-        questions = _questions()
-        answer: Any = None
-        try:
-            with self.client() as client:
-                while True:
-                    question = questions.send(answer)
-                    try:
-                        answer = client.execute_command(*question)
-                    except redis.ResponseError:
-                        answer = None
-        except StopIteration as done:
-            facts = done.value
-        except (redis.RedisError, OSError) as error:
-            raise self._went_away(error) from None
-        return self._report(facts)
+        return self._report(self._facts())
 
     async def check_async(self) -> list[str]:
         """`check`, without blocking the loop."""
-        questions = _questions()
-        answer: Any = None
+        return self._report(await asyncio.to_thread(self._facts))
+
+    def _facts(self) -> ServerFacts:
         try:
-            async with self.async_client() as client:
-                while True:
-                    question = questions.send(answer)
-                    try:
-                        # redis-py left this one method without types.
-                        answer = await client.execute_command(*question)  # type: ignore[no-untyped-call]
-                    except redis.ResponseError:
-                        answer = None
-        except StopIteration as done:
-            facts = done.value
+            with self.client() as client:
+                return ask(client)
         except (redis.RedisError, OSError) as error:
-            raise self._went_away(error) from None
-        return self._report(facts)
+            raise ServerUnreachable(
+                f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
+            ) from None
 
     def _report(self, facts: ServerFacts) -> list[str]:
         warnings = assess(facts, self.address)
         for warning in warnings:
             logger.warning("%s", warning)
         return warnings
-
-    def _went_away(self, error: Exception) -> ServerUnreachable:
-        return ServerUnreachable(
-            f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
-        )
 
 
 class _Waiting:
@@ -427,80 +287,3 @@ def _is_final(error: Exception) -> bool:
     # An answer that is not Redis at all; a host name that cannot be one.
     unusable = (redis.InvalidResponse, redis.DataError, ValueError)
     return isinstance(error, unusable) or _comes_from(error, UnicodeError)
-
-
-# --- what a server must be --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ServerFacts:
-    """What a server says about keeping data. ``None``: it does not say."""
-
-    policy: str | None
-    """``maxmemory-policy``."""
-    append_only: bool | None
-    snapshots: bool | None
-    """Whether any save point is set."""
-
-
-def _questions() -> Generator[tuple[str, ...], Mapping[str, Any] | None, ServerFacts]:
-    """Yield commands, take their answers (None: denied), return the facts.
-
-    CONFIG is asked only for what INFO left open: many users and hosted servers may not use it.
-    """
-
-    def setting(answer: Mapping[str, Any] | None, name: str) -> str | None:
-        return str(answer[name]) if answer and name in answer else None
-
-    policy = setting((yield "INFO", "memory"), "maxmemory_policy")
-    if policy is None:
-        policy = setting((yield "CONFIG GET", "maxmemory-policy"), "maxmemory-policy")
-    append_only = setting((yield "INFO", "persistence"), "aof_enabled")
-    if append_only is None:
-        append_only = setting((yield "CONFIG GET", "appendonly"), "appendonly")
-    save = None
-    if append_only not in {"1", "yes"}:
-        save = setting((yield "CONFIG GET", "save"), "save")
-    return ServerFacts(
-        policy=policy,
-        append_only=None if append_only is None else append_only in {"1", "yes"},
-        snapshots=None if save is None else bool(save.strip()),
-    )
-
-
-def assess(facts: ServerFacts, address: str) -> list[str]:
-    """What to warn of; raises `ServerUnsuitable` if the server would throw requests away.
-
-    Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no key
-    that holds requests, leases or counts has one: nothing can be lost, so it is a warning.
-    ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
-    ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
-    """
-    remedy = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
-    warnings = []
-    unknown = []
-    if facts.policy is None:
-        unknown.append(f"its maxmemory-policy (if it is not noeviction, {remedy})")
-    elif facts.policy.startswith("volatile-"):
-        warnings.append(
-            f"{address}: maxmemory-policy is {facts.policy}. The frontier's own keys are safe from "
-            f"it, what shares the server may not be: better {remedy}"
-        )
-    elif facts.policy != "noeviction":
-        raise ServerUnsuitable(
-            f"{address}: maxmemory-policy is {facts.policy}, which throws requests away when "
-            f"memory is full: {remedy}, or give REDISQ_URL another server"
-        )
-    if facts.append_only is None or (not facts.append_only and facts.snapshots is None):
-        unknown.append("whether it keeps data over a restart (appendonly, save)")
-    elif not facts.append_only and not facts.snapshots:
-        warnings.append(
-            f"{address} keeps data in memory only: if it restarts, the frontier is lost and the "
-            "crawl must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
-            "redis.conf)"
-        )
-    if unknown:
-        warnings.append(
-            f"{address} does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"
-        )
-    return warnings

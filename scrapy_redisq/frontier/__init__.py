@@ -3,12 +3,15 @@
 ``lua/``       the scripts; ``common.lua`` documents all keys
 ``scripts``    loads them; ``calls`` what goes into each and comes out
 ``membership`` one worker in one shard, without any network: what is to be sent, what is held
-``courier``    the asyncio task that drives memberships for a worker
-``frontier``   `Frontier`: the synchronous view for producers, people and the command line
+``roster``     one worker in all shards of a run: joining, coming back, leaving
+``courier``    the asyncio task that exchanges for a worker; ``pace`` says when
+``frontier``   `Frontier`: the synchronous view for producers, people and the command line;
+               ``report`` makes statuses and dead letters of what scripts reply
 ``seen``       the dupefilters' parameters; ``config`` what all workers must agree on
 """
 
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.frontier import DeadLetter, Frontier, Pushed
+from scrapy_redisq.frontier.frontier import Frontier, Pushed
+from scrapy_redisq.frontier.report import DeadLetter
 
 __all__ = ["DeadLetter", "Frontier", "FrontierConfig", "Pushed"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,28 +16,14 @@ from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
-from scrapy_redisq.frontier.scripts import Call, execute, load, unpack
+from scrapy_redisq.frontier.report import DeadLetter, absent, config_of, dead_letter, pairs, summary
+from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.seeds import Seed, SeedReader
 from scrapy_redisq.settings import RedisqSettings, check_frontier_name
 
 PUSH_BATCH = 300
 """Requests that one push script adds."""
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A request that failed for good. ``at`` in seconds since 1970, by the server's clock."""
-
-    id: str
-    reason: str
-    detail: str
-    slot: str
-    priority: int
-    worker: str
-    deliveries: int
-    at: float
-    entry: bytes = field(repr=False)
 
 
 @dataclass
@@ -162,7 +146,7 @@ class Frontier:
     def config(self) -> FrontierConfig | None:
         """The configuration that the frontier was begun with; None if there is none."""
         meta = self._meta(self._status(0))
-        return self.config_of(meta) if meta else None
+        return config_of(meta) if meta else None
 
     def _status(self, shard: int) -> dict[str, Any]:
         # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
@@ -170,7 +154,7 @@ class Frontier:
 
     def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
         """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""
-        meta = _pairs(status.get("meta", []))
+        meta = pairs(status.get("meta", []))
         if meta and "format" not in meta:
             raise FrontierCorrupt(
                 f"key {calls.meta_key(self.name, 0)} is not a frontier's: something else than "
@@ -298,65 +282,10 @@ class Frontier:
         first = self._status(0)
         meta = self._meta(first)
         if not meta:
-            return _absent(self.name)
-        config = self.config_of(meta)
+            return absent(self.name)
+        config = config_of(meta)
         shards = [first] + [self._status(shard) for shard in range(1, config.shards)]
-        counts: dict[str, int] = {}
-        for shard_status in shards:
-            for name, value in _pairs(shard_status.get("counts", [])).items():
-                counts[name] = counts.get(name, 0) + int(value)
-        delayed = sum(int(shard_status.get("delayed", 0)) for shard_status in shards)
-        workers = _workers(shards)
-        alive = any(worker["alive"] for worker in workers)
-        state = meta["state"]
-        if state == "open":
-            state = "running" if alive else "stopped"
-        created, finished = counts.get("created", 0), counts.get("finished", 0)
-        leased = counts.get("leased", 0)
-        seen = self._seen_status(config, meta)
-        return {
-            "frontier": self.name,
-            "run": meta["run"],
-            "state": state,
-            "began": _utc(int(meta["began"])),
-            "created": created,
-            "finished": finished,
-            "done": finished - counts.get("dead", 0),
-            "queued": created - finished - leased - delayed,
-            "delayed": delayed,
-            "leased": leased,
-            "dead": counts.get("dead", 0),
-            "duplicates": counts.get("duplicates", 0),
-            "claimed": counts.get("claimed", 0),
-            "released": counts.get("released", 0),
-            "reclaimed": counts.get("reclaimed", 0),
-            "stale": counts.get("stale", 0),
-            "seen": seen.count,
-            "dupefilter": {
-                "kind": config.dupefilter,
-                "backend": config.backend,
-                "error_rate": 0.0 if config.backend == "exact" else config.error_rate,
-                "capacity": seen.capacity,
-                "fill": seen.fill,
-                "expected_loss": seen.expected_loss,
-            },
-            "scheduling": config.scheduling,
-            "order": config.order,
-            "shards": config.shards,
-            "spider": config.spider,
-            "workers": workers,
-        }
-
-    @staticmethod
-    def config_of(meta: Mapping[str, str]) -> FrontierConfig:
-        """The configuration in a ``meta`` hash."""
-        return FrontierConfig.from_meta(
-            {
-                name.removeprefix("config:"): value
-                for name, value in meta.items()
-                if name.startswith("config:")
-            }
-        )
+        return summary(self.name, meta, config, shards, self._seen_status(config, meta))
 
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
         seen = seen_filter(config)
@@ -384,7 +313,7 @@ class Frontier:
         for first in itertools.count(0, 100):
             reply = self._run(calls.letters(self.name, shard, first, first + 99))
             for i in range(0, len(reply), 2):
-                yield _letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
+                yield dead_letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
             if len(reply) < 200:
                 return
 
@@ -435,80 +364,3 @@ class Frontier:
                 raise FrontierInUse(
                     f"frontier {self.name!r} has {alive} live workers: stop them first"
                 )
-
-
-def _pairs(flat: Iterable[Any]) -> dict[str, str]:
-    items = iter(flat)
-    return dict(zip(items, items, strict=True))
-
-
-def _utc(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
-
-
-def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    workers: dict[str, dict[str, Any]] = {}
-    for status in shards:
-        now = status.get("now", 0)
-        for worker_id, deadline, leased, flat in status.get("workers", []):
-            info = _pairs(flat)
-            heartbeat = deadline - int(info.get("ttl", 0))
-            worker = workers.setdefault(
-                worker_id,
-                {
-                    "id": worker_id,
-                    "host": info.get("host", ""),
-                    "pid": int(info.get("pid", 0)),
-                    "spider": info.get("spider", ""),
-                    "leased": 0,
-                    "pages": int(info.get("pages", 0)),
-                    "items": int(info.get("items", 0)),
-                    "since": _utc(int(info.get("since", 0))),
-                    "seen_ago": 0.0,
-                    "alive": deadline >= now and "fenced" not in info,
-                },
-            )
-            worker["leased"] += leased
-            worker["seen_ago"] = round(max(0.0, (now - heartbeat) / 1e6), 3)
-    return list(workers.values())
-
-
-def _letter(letter_id: str, value: bytes) -> DeadLetter:
-    (length,) = struct.unpack_from(">I", value)
-    header = unpack(value[4 : 4 + length])
-    entry = value[4 + length :]
-    return DeadLetter(
-        id=letter_id,
-        reason=header["reason"],
-        detail=header["detail"],
-        slot=header["slot"],
-        priority=int(header["priority"]),
-        worker=header["worker"],
-        deliveries=header["deliveries"],
-        at=int(header["at"]) / 1e6,
-        entry=entry[1:],
-    )
-
-
-_NUMBERS = (
-    "created", "finished", "done", "queued", "delayed", "leased", "dead", "duplicates",
-    "claimed", "released", "reclaimed", "stale", "seen",
-)  # fmt: skip
-
-
-def _absent(name: str) -> dict[str, Any]:
-    """The status of a frontier that is not there: every field, with nothing in it."""
-    numbers = dict.fromkeys(_NUMBERS, 0)
-    return {
-        "frontier": name,
-        "run": None,
-        "state": "absent",
-        "began": None,
-        **numbers,
-        "dupefilter": None,
-        "scheduling": None,
-        "order": None,
-        "shards": 0,
-        "spider": "",
-        "workers": [],
-    }

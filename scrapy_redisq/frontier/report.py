@@ -1,0 +1,168 @@
+"""What scripts reply, as people and tools read it: statuses and dead letters."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.scripts import unpack
+from scrapy_redisq.frontier.seen import SeenStatus
+
+COUNTS = (
+    "created", "finished", "dead", "duplicates", "claimed", "released", "reclaimed", "stale",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A request that failed for good. ``at`` in seconds since 1970, by the server's clock."""
+
+    id: str
+    reason: str
+    detail: str
+    slot: str
+    priority: int
+    worker: str
+    deliveries: int
+    at: float
+    entry: bytes = field(repr=False)
+
+
+def pairs(flat: Iterable[Any]) -> dict[str, str]:
+    """A Redis hash from its flat reply."""
+    items = iter(flat)
+    return dict(zip(items, items, strict=True))
+
+
+def config_of(meta: Mapping[str, str]) -> FrontierConfig:
+    """The configuration in a ``meta`` hash."""
+    prefix = "config:"
+    return FrontierConfig.from_meta(
+        {
+            name.removeprefix(prefix): value
+            for name, value in meta.items()
+            if name.startswith(prefix)
+        }
+    )
+
+
+def absent(name: str) -> dict[str, Any]:
+    """The status of a frontier that is not there: every field, with nothing in it."""
+    return {
+        "frontier": name,
+        "run": None,
+        "state": "absent",
+        "began": None,
+        **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
+        "dupefilter": None,
+        "scheduling": None,
+        "order": None,
+        "shards": 0,
+        "spider": "",
+        "workers": [],
+    }
+
+
+def summary(
+    name: str,
+    meta: Mapping[str, str],
+    config: FrontierConfig,
+    shards: list[dict[str, Any]],
+    seen: SeenStatus,
+) -> dict[str, Any]:
+    """One status from those of all shards; the fields are those of `absent`."""
+    totals: dict[str, int] = {}
+    for shard in shards:
+        for field_name, value in pairs(shard.get("counts", [])).items():
+            totals[field_name] = totals.get(field_name, 0) + int(value)
+    counts = {field_name: totals.get(field_name, 0) for field_name in COUNTS}
+    delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
+    leased = totals.get("leased", 0)
+    unfinished = counts["created"] - counts["finished"]
+    workers = _workers(shards)
+    state = meta["state"]
+    if state == "open":
+        if any(worker["alive"] for worker in workers):
+            state = "running"
+        elif unfinished == 0 and meta.get("seeded") == "1":
+            state = "complete"  # the last worker was killed after the last page
+        else:
+            state = "stopped"
+    return {
+        "frontier": name,
+        "run": meta["run"],
+        "state": state,
+        "began": _utc(int(meta["began"])),
+        **counts,
+        "done": counts["finished"] - counts["dead"],
+        "queued": unfinished - leased - delayed,
+        "delayed": delayed,
+        "leased": leased,
+        "seen": seen.count,
+        "dupefilter": {
+            "kind": config.dupefilter,
+            "backend": config.backend,
+            "error_rate": 0.0 if config.backend == "exact" else config.error_rate,
+            "capacity": seen.capacity,
+            "fill": seen.fill,
+            "expected_loss": seen.expected_loss,
+        },
+        "scheduling": config.scheduling,
+        "order": config.order,
+        "shards": config.shards,
+        "spider": config.spider,
+        "workers": workers,
+    }
+
+
+def _utc(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
+
+
+def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    workers: dict[str, dict[str, Any]] = {}
+    for status in shards:
+        now = status.get("now", 0)
+        for worker_id, deadline, leased, flat in status.get("workers", []):
+            info = pairs(flat)
+            heartbeat = deadline - int(info.get("ttl", 0))
+            worker = workers.setdefault(
+                worker_id,
+                {
+                    "id": worker_id,
+                    "host": info.get("host", ""),
+                    "pid": int(info.get("pid", 0)),
+                    "spider": info.get("spider", ""),
+                    "leased": 0,
+                    "pages": int(info.get("pages", 0)),
+                    "items": int(info.get("items", 0)),
+                    "since": _utc(int(info.get("since", 0))),
+                    "seen_ago": 0.0,
+                    "alive": deadline >= now and "fenced" not in info,
+                },
+            )
+            worker["leased"] += leased
+            worker["seen_ago"] = round(max(0.0, (now - heartbeat) / 1e6), 3)
+    return list(workers.values())
+
+
+def dead_letter(letter_id: str, value: bytes) -> DeadLetter:
+    """A dead letter from 4 bytes length of its header, its header and its entry."""
+    (length,) = struct.unpack_from(">I", value)
+    header = unpack(value[4 : 4 + length])
+    entry = value[4 + length :]
+    return DeadLetter(
+        id=letter_id,
+        reason=header["reason"],
+        detail=header["detail"],
+        slot=header["slot"],
+        priority=int(header["priority"]),
+        worker=header["worker"],
+        deliveries=header["deliveries"],
+        at=int(header["at"]) / 1e6,
+        entry=entry[1:],
+    )

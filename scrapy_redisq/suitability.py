@@ -1,0 +1,91 @@
+"""What a server must be: it keeps requests, over a full memory and over a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from scrapy_redisq.errors import ServerUnsuitable
+
+__all__ = ["ServerFacts", "ask", "assess"]
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a server says about keeping data. ``None``: it does not say."""
+
+    policy: str | None
+    """``maxmemory-policy``."""
+    append_only: bool | None
+    snapshots: bool | None
+    """Whether any save point is set."""
+
+
+def ask(client: redis.Redis) -> ServerFacts:
+    """Ask the server behind ``client``; raises what the client does, if it goes away.
+
+    CONFIG is asked only for what INFO left open: many users and hosted servers may not use it.
+    """
+
+    def setting(question: Callable[[str], Any], about: str, name: str) -> str | None:
+        try:
+            answer = question(about)
+        except redis.ResponseError:  # denied
+            return None
+        return str(answer[name]) if name in answer else None
+
+    policy = setting(client.info, "memory", "maxmemory_policy")
+    if policy is None:
+        policy = setting(client.config_get, "maxmemory-policy", "maxmemory-policy")
+    append_only = setting(client.info, "persistence", "aof_enabled")
+    if append_only is None:
+        append_only = setting(client.config_get, "appendonly", "appendonly")
+    save = None
+    if append_only not in {"1", "yes"}:
+        save = setting(client.config_get, "save", "save")
+    return ServerFacts(
+        policy=policy,
+        append_only=None if append_only is None else append_only in {"1", "yes"},
+        snapshots=None if save is None else bool(save.strip()),
+    )
+
+
+def assess(facts: ServerFacts, address: str) -> list[str]:
+    """What to warn of; raises `ServerUnsuitable` if the server would throw requests away.
+
+    Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no key
+    that holds requests, leases or counts has one: nothing can be lost, so it is a warning.
+    ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
+    ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
+    """
+    remedy = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
+    warnings = []
+    unknown = []
+    if facts.policy is None:
+        unknown.append(f"its maxmemory-policy (if it is not noeviction, {remedy})")
+    elif facts.policy.startswith("volatile-"):
+        warnings.append(
+            f"{address}: maxmemory-policy is {facts.policy}. The frontier's own keys are safe from "
+            f"it, what shares the server may not be: better {remedy}"
+        )
+    elif facts.policy != "noeviction":
+        raise ServerUnsuitable(
+            f"{address}: maxmemory-policy is {facts.policy}, which throws requests away when "
+            f"memory is full: {remedy}, or give REDISQ_URL another server"
+        )
+    if facts.append_only is None or (not facts.append_only and facts.snapshots is None):
+        unknown.append("whether it keeps data over a restart (appendonly, save)")
+    elif not facts.append_only and not facts.snapshots:
+        warnings.append(
+            f"{address} keeps data in memory only: if it restarts, the frontier is lost and the "
+            "crawl must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
+            "redis.conf)"
+        )
+    if unknown:
+        warnings.append(
+            f"{address} does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"
+        )
+    return warnings

@@ -1,0 +1,166 @@
+"""What a worker holds and has not started, what it met before, and when it exchanges."""
+
+from __future__ import annotations
+
+from scrapy.http import Request
+from scrapy.utils.request import fingerprint
+
+from scrapy_redisq.frontier.membership import Lease
+from scrapy_redisq.frontier.pace import FLUSH, HUNGRY, IDLE_FIRST, UNHEARD, Pace
+from scrapy_redisq.inbox import Inbox
+from scrapy_redisq.local_queue import LocalQueue
+from scrapy_redisq.seeds import MAX_SLOT_LENGTH, slot_name
+from scrapy_redisq.seen_cache import SeenCache
+
+
+def lease(number: int, slot: str = "a", priority: int = 0) -> Lease:
+    return Lease(str(number), slot, priority, 0, b"")
+
+
+def filled(*leases: Lease, by_slot: bool = True) -> Inbox[None]:
+    inbox: Inbox[None] = Inbox(2, 10, by_slot=by_slot)
+    for item in leases:
+        inbox.add(item, None)
+    return inbox
+
+
+def drain(inbox: Inbox[None], downloads: dict[str, int | None] | None = None) -> list[str]:
+    taken = []
+    while (popped := inbox.pop(lambda slot: (downloads or {}).get(slot, 0))) is not None:
+        taken.append(popped[0].id)
+    return taken
+
+
+class TestInbox:
+    def test_priority_then_arrival(self) -> None:
+        """Within a slot the highest priority goes first, then the first that came."""
+        inbox = filled(lease(1), lease(2, priority=5), lease(3), lease(4, priority=5))
+        assert drain(inbox) == ["2", "4", "1", "3"]
+        assert len(inbox) == 0
+
+    def test_slots_take_turns(self) -> None:
+        """Slots with equally many downloads take turns."""
+        inbox = filled(*(lease(n, slot) for n, slot in enumerate("aaabbb")))
+        assert drain(inbox) == ["0", "3", "1", "4", "2", "5"]
+
+    def test_fewest_downloads_first(self) -> None:
+        """The slot with the fewest downloads goes first, one that takes no more not at all."""
+        inbox = filled(lease(1, "a"), lease(2, "b"), lease(3, "c"))
+        assert drain(inbox, {"a": 3, "b": 1, "c": None}) == ["2", "1"]
+        assert len(inbox) == 1
+
+    def test_one_slot_only(self) -> None:
+        """By priority alone nobody asks about downloads."""
+        inbox = filled(lease(1, "*"), lease(2, "*", 1), by_slot=False)
+        assert drain(inbox, {"*": None}) == ["2", "1"]
+        assert inbox.slot_limit == inbox.limit("*") == 10
+
+    def test_room(self) -> None:
+        """Of a slot no more is held than it will need soon."""
+        inbox = filled(lease(1), lease(2), lease(3, "b"))
+        assert inbox.room() == {"a": 0, "b": 1}
+        assert inbox.slot_limit == 2
+
+    def test_low(self) -> None:
+        """It is low when half of what is worth holding is gone."""
+        assert filled().is_low(1)
+        assert filled(lease(1)).is_low(10)
+        assert not filled(lease(1), lease(2)).is_low(10), "all that one slot is worth"
+        assert not filled(lease(1)).is_low(1)
+
+    def test_clear(self) -> None:
+        """Clearing returns what was held, to be given back."""
+        inbox = filled(lease(1), lease(2, "b"))
+        assert {item.id for item, _ in inbox.clear()} == {"1", "2"}
+        assert len(inbox) == 0
+        assert drain(inbox) == []
+
+
+class TestSeenCache:
+    def test_forgets_the_oldest(self) -> None:
+        """It knows the last keys, and never more than twice its size."""
+        cache = SeenCache(size=10)
+        for n in range(35):
+            cache.add(n)
+            assert n in cache
+        assert all(n in cache for n in range(25, 35))
+        assert sum(n in cache for n in range(35)) <= 20
+        cache.clear()
+        assert 34 not in cache
+
+
+class TestLocalQueue:
+    def test_order_and_duplicates(self) -> None:
+        """Highest priority first; a duplicate is kept out unless it must not be filtered."""
+        queue = LocalQueue(fingerprint)
+        low, high = Request("http://a/1"), Request("http://a/2", priority=1)
+        assert queue.push(low)
+        assert queue.push(high)
+        assert not queue.push(Request("http://a/1"))
+        assert queue.push(Request("http://a/1", dont_filter=True))
+        assert queue.pop() is high
+        assert queue.pop() is low
+        assert (len(queue), queue.waiting) == (3, 1)
+        queue.settle({low})
+        assert len(queue) == 2
+
+
+class TestPace:
+    def test_idle_worker_asks_less_and_less(self) -> None:
+        """Pauses grow from 0.1 s to 1 s while nothing is found, and start anew when it is."""
+        pace = Pace(heartbeat=15)
+        pace.listening = True
+        pauses = []
+        for _ in range(6):
+            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None)
+            pauses.append(pace.pause(hungry=True, waiting=False, many=False, busy=False))
+        assert pauses == sorted(pauses)
+        assert 0.15 < pauses[0] <= 0.2
+        assert 0.95 < pauses[-1] <= 1.0
+        pace.woken = True
+        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
+        pace.exchanged(claimed=3, filled=False, hungry=True, next_due=None)
+        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
+
+    def test_unheard(self) -> None:
+        """A worker that cannot be woken asks at least five times a second."""
+        pace = Pace(heartbeat=15)
+        for _ in range(9):
+            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None)
+        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= UNHEARD
+
+    def test_what_waits_is_sent_soon(self) -> None:
+        """A busy worker gathers for a while, a hungry one does not, a full batch goes at once."""
+        pace = Pace(heartbeat=15)
+        pace.exchanged(claimed=0, filled=False, hungry=False, next_due=None)
+        assert 0.5 * FLUSH < pace.pause(hungry=False, waiting=True, many=False, busy=True) <= FLUSH
+        assert pace.pause(hungry=True, waiting=True, many=False, busy=True) <= HUNGRY
+        assert pace.pause(hungry=False, waiting=True, many=True, busy=True) == 0
+
+    def test_due_entries_and_heartbeat(self) -> None:
+        """It asks when something falls due, and never later than the heartbeat allows."""
+        pace = Pace(heartbeat=0.25)
+        pace.listening = True
+        for _ in range(9):
+            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=30)
+        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= 0.03
+        assert pace.pause(hungry=False, waiting=False, many=False, busy=True) <= 0.25
+
+    def test_full_server_is_not_hammered(self) -> None:
+        """While Redis is at its maxmemory even a full batch waits."""
+        pace = Pace(heartbeat=15)
+        pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None)
+        pace.full()
+        assert pace.still_full()
+        assert pace.pause(hungry=True, waiting=True, many=True, busy=True) > 0
+
+
+class TestSlotNames:
+    def test_bounded_and_distinct(self) -> None:
+        """Names stay as they are while they can; long ones stay bounded and distinct."""
+        assert slot_name("books.example:8080") == "books.example:8080"
+        assert slot_name("bücher") == "bücher"
+        long = [slot_name("x" * 500 + suffix) for suffix in ("a", "b")]
+        assert len(set(long)) == 2
+        assert all(len(name) <= MAX_SLOT_LENGTH + 41 for name in long)
+        slot_name("\ud800").encode()

@@ -1,0 +1,105 @@
+"""Settings: each has a check, and a wrong value is named with what the setting takes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.settings import SETTINGS, RedisqSettings, check_frontier_name
+
+WRONG: list[tuple[str, Any]] = [
+    ("REDISQ_URL", "http://localhost"),
+    ("REDISQ_URL", 6379),
+    ("REDISQ_FRONTIER", "a{b}"),
+    ("REDISQ_FRONTIER", ""),
+    ("REDISQ_FRONTIER", "line\nbreak"),
+    ("REDISQ_FRONTIER", "x" * 101),
+    ("REDISQ_FRONTIER", "%(crawl)s"),
+    ("REDISQ_FRONTIER", "100%"),
+    ("REDISQ_SCHEDULING", "random"),
+    ("REDISQ_ORDER", "FIFO "),
+    ("REDISQ_DUPEFILTER_ERROR_RATE", 0),
+    ("REDISQ_DUPEFILTER_ERROR_RATE", "nan"),
+    ("REDISQ_DUPEFILTER_CAPACITY", 10),
+    ("REDISQ_RESUME", "maybe"),
+    ("REDISQ_LEASE_TTL", 0.5),
+    ("REDISQ_LEASE_TTL", True),
+    ("REDISQ_MAX_LEASES", 1.5),
+    ("REDISQ_MAX_DELIVERIES", 0),
+    ("REDISQ_MAX_DELIVERIES", 251),
+    ("REDISQ_MAX_ENTRY_BYTES", "1M"),
+    ("REDISQ_REQUEST_CLASSES", [42]),
+    ("REDISQ_REQUEST_CLASSES", 42),
+    ("REDISQ_SHARDS", 0),
+    ("REDISQ_CONNECT_TIMEOUT", -1),
+    ("REDISQ_SOCKET_TIMEOUT", float("inf")),
+    ("REDISQ_SERVER", 7),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_wrong_values(name: str, value: Any) -> None:
+    """The error names the setting and what it takes."""
+    takes = next(setting.takes for setting in SETTINGS if setting.name == name)
+    with pytest.raises(SettingError) as caught:
+        RedisqSettings.read(Settings({name: value}))
+    assert name in str(caught.value)
+    assert takes in str(caught.value)
+
+
+def test_defaults_pass_their_own_checks() -> None:
+    """What a setting is when left out, it also takes when written out."""
+    settings = RedisqSettings.read({})
+    written_out = {setting.name: setting.default for setting in SETTINGS}
+    assert RedisqSettings.read(written_out) == settings
+    assert all(hasattr(settings, setting.attribute) for setting in SETTINGS)
+
+
+def test_text_from_the_command_line() -> None:
+    """``-s NAME=value`` gives texts; they are read as numbers, truth values and lists."""
+    settings = RedisqSettings.read(
+        {
+            "REDISQ_LEASE_TTL": "5",
+            "REDISQ_MAX_LEASES": "7",
+            "REDISQ_RESUME": "False",
+            "REDISQ_KEEP_SEEN": "1",
+            "REDISQ_REQUEST_CLASSES": "shop.requests.Rendered, shop.requests.Api",
+        }
+    )
+    assert (settings.lease_ttl, settings.max_leases) == (5.0, 7)
+    assert (settings.resume, settings.keep_seen) == (False, True)
+    assert settings.request_classes == ("shop.requests.Rendered", "shop.requests.Api")
+
+
+def test_a_password_is_not_shown() -> None:
+    """A URL that is refused is not repeated: it may hold a password."""
+    with pytest.raises(SettingError) as caught:
+        RedisqSettings.read({"REDISQ_URL": "redus://:s3cret@host"})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_misspelt_settings(caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is no setting is pointed out, with the nearest that is."""
+    with caplog.at_level(logging.WARNING):
+        RedisqSettings.read(Settings({"REDISQ_LEASE_TLL": 5}))
+    assert "REDISQ_LEASE_TLL is no setting" in caplog.text
+    assert "did you mean REDISQ_LEASE_TTL?" in caplog.text
+
+
+def test_settings_that_exclude_each_other() -> None:
+    """Strict priority over the whole frontier needs one shard."""
+    with pytest.raises(SettingError, match="REDISQ_SHARDS"):
+        RedisqSettings.read({"REDISQ_SHARDS": 2, "REDISQ_SCHEDULING": "priority"})
+
+
+def test_frontier_names() -> None:
+    """The default name is the spider's; a spider whose name cannot be one is told so."""
+    settings = RedisqSettings.read({"REDISQ_FRONTIER": "shop-%(spider)s"})
+    assert settings.frontier_name("books") == "shop-books"
+    assert check_frontier_name("ünïcode : * ok") == "ünïcode : * ok"
+    with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
+        RedisqSettings.read({}).frontier_name("{books}")
