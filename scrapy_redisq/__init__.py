@@ -2,12 +2,12 @@
 
 Layers, top to bottom; imports point down only::
 
-    addon, commands                              what a user touches
-    scheduler, inbox, dupefilter, _scrapy        Scrapy's interfaces
-    frontier/                                    the protocol: knows Redis, knows no Scrapy
-    connection, embedded                         servers
-    seeds, serializer, entries, values           requests as bytes
-    settings, errors
+    addon, commands                                  what a user touches
+    scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
+    frontier/                                        the protocol: knows Redis, knows no Scrapy
+    connection, suitability, embedded/               servers: clients, what one must be, our own
+    seeds, serializer, entries, values               requests as bytes
+    redis_url, settings, errors
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider, signals
@@ -234,15 +235,22 @@ class Scheduler(BaseScheduler):
             entry = self.serializer.dumps(request)
         except Unserializable as error:
             return self._enqueue_local(request, error)
-        fingerprint = None
+        fingerprint = also = None
         if filtered or is_start:
-            fingerprint = self.courier.roster.seen.encode(self._fingerprint(request))
+            roster = self.courier.roster
+            own = self._fingerprint(request)
+            fingerprint = roster.seen.encode(own)
+            if is_start and self.settings.keep_seen:
+                # Start requests are fetched once in each run, whatever earlier runs have seen.
+                also = fingerprint
+                fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
         self.courier.enqueue(
             Enqueue(
                 PRIORITY_SLOT if self._one_slot else slot_name(self.engine.slot_of(request)),
                 request.priority,
                 entry,
                 fingerprint,
+                also=also,
                 page=self._in_progress.lease_of(current_page.get()),
                 tag=request,
             )

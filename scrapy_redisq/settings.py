@@ -154,7 +154,7 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_FRONTIER",
         "%(spider)s",
         f"{FRONTIER_NAME_TAKES}; %(spider)s is the spider's name",
-        "Name of the frontier; crawls with the same name share it.",
+        "Name of the frontier; all workers of a crawl give the same.",
         _name_pattern,
     ),
     Setting(
@@ -198,7 +198,8 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_KEEP_SEEN",
         False,
         "True or False",
-        "A new run keeps the URLs seen by the runs before, for incremental crawls.",
+        "A new run keeps the URLs seen by the runs before, for incremental crawls: of those "
+        "only the start requests are fetched again.",
         _boolean,
     ),
     Setting(

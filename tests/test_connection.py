@@ -25,8 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from scrapy_redisq import embedded
-from scrapy_redisq.connection import Server, embedded_folder, open_server, redact
+from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
+from scrapy_redisq.redis_url import embedded_folder, redact
 from tests.harness.servers import RedisServer, binaries, free_port, wait_until
 
 PASSWORD = "s3cr/et p@ss:wörd"

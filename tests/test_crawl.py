@@ -209,13 +209,18 @@ class TestRuns:
         assert generations == {"2"}, "the first run's dupefilter was not deleted"
 
     def test_keep_seen(self, redis_server: RedisServer, crawl: Run) -> None:
-        """With REDISQ_KEEP_SEEN a new run fetches nothing that an earlier one has."""
+        """With REDISQ_KEEP_SEEN a new run fetches start pages again, and then what is new."""
         with Site(linked_pages(30)) as site:
-            for _ in range(2):
-                run = crawl("follow", site, settings={"REDISQ_KEEP_SEEN": True}).wait()
-                assert run.reason == "finished"
-                assert len(site.hits) == 30
-        assert nothing_left(redis_server)["created"] == 0
+            settings = {"REDISQ_KEEP_SEEN": True}
+            assert crawl("follow", site, settings=settings).wait().reason == "finished"
+            assert set(site.counts().values()) == {1}
+            site.page = lambda path: '<a href="/1">seen</a><a href="/new">new</a>'
+            assert crawl("follow", site, settings=settings).wait().reason == "finished"
+            counts = site.counts()
+        assert counts["/0"] == 2
+        assert counts["/new"] == 1
+        assert sum(counts.values()) == 30 + 2
+        assert nothing_left(redis_server)["created"] == 2
 
     def test_without_resume(self, redis_server: RedisServer, crawl: Run) -> None:
         """REDISQ_RESUME=False forgets an unfinished run."""

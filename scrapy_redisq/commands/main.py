@@ -14,8 +14,8 @@ from scrapy_redisq.commands import dead, push, reset, server, status
 from scrapy_redisq.commands.display import one_line
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.connection import redact
 from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.redis_url import redact
 
 COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     "dead": dead.run,

@@ -20,10 +20,11 @@ from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq.connection import Server, embedded_folder, open_server
+from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.entries import reason
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier, FrontierConfig
+from scrapy_redisq.redis_url import embedded_folder
 from scrapy_redisq.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.settings import RedisqSettings
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError, FrontierLost
 from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
@@ -153,9 +155,14 @@ def enqueue_item(
     queue: int, entry: bytes, fingerprint: bytes | str | None, delay: int = 0
 ) -> tuple[Any, ...]:
     """One request as ``enqueue()`` of ``common.lua`` takes it; ``delay`` in ms."""
+    return queue, raw_string(entry), fingerprint_item(fingerprint), delay
+
+
+def fingerprint_item(fingerprint: bytes | str | None) -> msgspec.Raw | str | bool:
+    """A fingerprint as scripts take it; False stands for none."""
     if isinstance(fingerprint, bytes):
-        return queue, raw_string(entry), raw_string(fingerprint), delay
-    return queue, raw_string(entry), fingerprint or False, delay
+        return raw_string(fingerprint)
+    return fingerprint or False
 
 
 def push(

@@ -41,8 +41,9 @@ class Lease:
 class Enqueue:
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
-    ``delay`` in ms. ``page`` is the lease whose page asked for it, None if that is not known.
-    ``tag`` is handed back with the outcome.
+    ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
+    ``page`` is the lease whose page asked for it, None if that is not known. ``tag`` is handed back
+    with the outcome.
     """
 
     slot: str
@@ -50,6 +51,7 @@ class Enqueue:
     entry: bytes
     fingerprint: bytes | str | None
     delay: int = 0
+    also: bytes | str | None = None
     page: str | None = None
     tag: Hashable = None
 
@@ -172,7 +174,8 @@ class Membership:
 
         ``want`` entries are claimed at most, of one slot at most ``slot_limit`` or ``room[slot]``.
         ``starting``: this worker may still add start requests, as it may while something waits
-        behind this exchange; when it no longer does, ``seeded`` says that they were all added. ``pages`` and ``items`` are totals, for people.
+        behind this exchange; when it no longer does, ``seeded`` says that they were all added.
+        ``pages`` and ``items`` are totals, for people.
         """
         if self._in_flight is None:
             operations = self._take_operations()
@@ -233,6 +236,7 @@ class Membership:
         queues: dict[tuple[str, int], int] = {}
         data: dict[str, Any] = {
             "enqueue": [],
+            "also": [],
             "done": [],
             "released": [],
             "dead": [],
@@ -247,6 +251,8 @@ class Membership:
                         number, operation.entry, operation.fingerprint, operation.delay
                     )
                 )
+                if operation.also is not None:
+                    data["also"].append(calls.fingerprint_item(operation.also))
             elif operation.outcome == "dead":
                 data["dead"].append((operation.lease, operation.reason, operation.detail))
             elif operation.outcome == "delayed":

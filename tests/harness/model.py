@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis
 
@@ -84,9 +85,9 @@ class Shard:
 def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
     """Read every key under the shard's prefix. ``client`` must return bytes."""
     prefix = calls.prefix(name, shard)
-    keys = [key.decode() for key in client.keys(prefix.replace("{", "\\{") + "*")]
+    keys = [bytes(key).decode() for key in client.keys(prefix.replace("{", "\\{") + "*")]
     real = Shard()
-    readers: list[Callable[[list[object]], None]] = []
+    readers: list[Callable[[Any], None]] = []
     pipeline = client.pipeline(transaction=False)
 
     def texts(flat: dict[bytes, bytes]) -> dict[str, str]:

@@ -174,12 +174,16 @@ local function wake()
 end
 
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
--- entry, fingerprint or false, delay in ms}...}. -> a string of one character each: '1' it was
+-- entry, fingerprint or false, delay in ms}...}, input.also fingerprints that are only recorded.
+-- -> a string of one character each: '1' it was
 -- new, '0' a duplicate.
 local function enqueue(seen_add, generation, order)
   local fingerprints = {}
   for _, item in ipairs(input.enqueue) do
     if item[3] then fingerprints[#fingerprints + 1] = item[3] end
+  end
+  if input.also and #input.also > 0 then
+    seen_add(seen_base(generation), input.seen, input.also)
   end
   local new = #fingerprints > 0
     and seen_add(seen_base(generation), input.seen, fingerprints) or {}

