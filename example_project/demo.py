@@ -14,9 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -57,11 +55,39 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+class Interrupted(Exception):
+    """Raised when the demo was told to end, by Ctrl-C or another signal."""
+
+
+class Interrupts:
+    """Notes signals that end the demo. They take effect where `check` is called, and not in the
+    midst of starting a process, which would then be nobody's to stop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.number = number
+
+    def check(self) -> None:
+        if self.number:
+            raise Interrupted
+
+
 class Demo:
     """One run: the shop, its crawlers and what they leave behind in ``folder``."""
 
-    def __init__(self, options: argparse.Namespace, console: Console, folder: Path) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        console: Console,
+        folder: Path,
+        interrupts: Interrupts,
+    ) -> None:
         self.options = options
+        self.interrupts = interrupts
         self.console = console
         self.folder = folder
         self.shop = Catalogue(options.pages)
@@ -94,6 +120,7 @@ class Demo:
             for number in range(1, self.options.workers + 1):
                 log = self.folder / f"worker-{number}.log"
                 self.crew.append(Worker(number, server.url, settings, log))
+                self.interrupts.check()
             with View(self.console, len(self.shop.pages)) as view:
                 view.event(f"{len(self.crew)} times 'scrapy crawl books' on one frontier")
                 self.watch(view)
@@ -105,6 +132,7 @@ class Demo:
         deadline = time.monotonic() + self.options.timeout
         fetched, fetched_at = 0, time.monotonic()
         while self.crew.running:
+            self.interrupts.check()
             self.stop_if_one_failed()
             site = SiteLog.read(self.shop, self.hits)
             frontier = FrontierView.read(self.frontier)
@@ -180,38 +208,24 @@ class Demo:
         return not any(check.complaint for check in checks)
 
 
-@contextlib.contextmanager
-def stopped_cleanly() -> Iterator[None]:
-    """Being told to end by a signal is an exception, so that everything started is stopped."""
-
-    def leave(number: int, _frame: object) -> NoReturn:
-        sys.exit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
-    yield
-
-
 def main() -> int:
     options = parse()
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="redisq-demo-"))
     good = False
-    interrupted = False
+    interrupts = Interrupts()
     try:
-        with stopped_cleanly():
-            good = Demo(options, console, folder).run()
-    except KeyboardInterrupt:
-        interrupted = True
+        good = Demo(options, console, folder, interrupts).run()
+    except Interrupted:
         console.print("interrupted; everything that was started is stopped")
     except (DemoError, RedisqError, ValueError) as error:
         console.print(f"[bold red]FAILED:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
     finally:
-        if options.keep or not (good or interrupted):
+        if options.keep or not (good or interrupts.number):
             console.print(f"logs and result are in {folder}", highlight=False, soft_wrap=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    return 130 if interrupted else 0 if good else 1
+    return 128 + interrupts.number if interrupts.number else 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -48,8 +48,11 @@ MAX_DELIVERIES = 3
 SNAPSHOTS = 12
 """How many steps the server can go back."""
 
-sites = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=10)
-"""The pages that each page links to, modulo the number of pages."""
+sites = st.lists(st.lists(st.integers(0, 9), max_size=2), min_size=4, max_size=10)
+"""The pages that each page links to beside the next one, modulo the number of pages."""
+
+numbers = st.integers(0, 2)
+"""Which of the workers."""
 
 
 _entries = itertools.count(1)
@@ -58,6 +61,10 @@ _entries = itertools.count(1)
 def entry_of(page: int) -> bytes:
     """A serialised request for the page, unlike any other."""
     return b"%d /%d" % (next(_entries), page)
+
+
+def page_of(lease: Lease) -> int:
+    return int(lease.entry.split(b"/")[1])
 
 
 class Browser(Worker):
@@ -84,7 +91,7 @@ class Crawl(RuleBasedStateMachine):
 
     @initialize(
         site=sites,
-        seeds=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+        seeds=st.lists(st.integers(0, 9), min_size=1, max_size=2),
         backend=st.sampled_from(["exact", "bitmap"]),
         order=st.sampled_from(["fifo", "lifo"]),
         scheduling=st.sampled_from(["slot", "priority"]),
@@ -100,7 +107,9 @@ class Crawl(RuleBasedStateMachine):
         shards: int,
     ) -> None:
         self.client.flushall()
-        self.links = [[link % len(site) for link in links] for links in site]
+        self.links = [
+            [link % len(site) for link in [*links, page + 1]] for page, links in enumerate(site)
+        ]
         self.seeds = [seed % len(site) for seed in seeds]
         shards = 1 if scheduling == "priority" else shards
         self.config = FrontierConfig(
@@ -144,8 +153,24 @@ class Crawl(RuleBasedStateMachine):
         if worker.joined.run == self.run():
             self.model.leave(membership.worker, membership.shard, complete)
 
+    def worker(self, number: int) -> Browser:
+        return self.workers[number % len(self.workers)]
+
+    def held_by(self, worker: Browser) -> list[Lease]:
+        return [lease for _, lease in worker.holding.values()]
+
+    def pick(self, number: int, lease: int) -> tuple[Browser, Lease]:
+        """One of the workers that hold something, and one of its leases."""
+        busy = [worker for worker in self.workers if worker.holding]
+        worker = busy[number % len(busy)]
+        return worker, self.held_by(worker)[lease % len(worker.holding)]
+
+    def shard_of(self, lease: Lease) -> int:
+        return shard_of(lease.slot, self.config.shards)
+
     def run(self) -> str:
-        return bytes(self.client.hget(calls.meta_key(NAME, 0), "run") or b"").decode()
+        run: Any = self.client.hget(calls.meta_key(NAME, 0), "run")
+        return run.decode() if run else ""
 
     def expire(self, worker: str) -> None:
         """Make time pass for one worker: only a test writes to the keys of the frontier."""
@@ -164,6 +189,8 @@ class Crawl(RuleBasedStateMachine):
         self.model.reap(shard, reclaimed, dead)
 
     def exchange(self, worker: Browser, want: int, shard: int, **options: Any) -> None:
+        if worker not in self.workers:  # its run is over
+            return
         try:
             worker.exchange(want, shard=shard, **options)
         except FrontierLost:
@@ -172,9 +199,8 @@ class Crawl(RuleBasedStateMachine):
 
     def browse(self, worker: Browser, lease: Lease, outcome: str = "done", delay: int = 0) -> None:
         """What a spider does with a page: follow its links, then be done with it."""
-        page = int(lease.entry.split(b"/")[1])
         if outcome == "done":
-            for link in self.links[page]:
+            for link in self.links[page_of(lease)]:
                 if link in worker.cache:  # as the scheduler's cache of seen URLs
                     worker.memberships[0].local_duplicates += 1
                     continue
@@ -199,101 +225,105 @@ class Crawl(RuleBasedStateMachine):
     # What workers do
 
     @rule()
-    @precondition(lambda self: len(self.workers) < 4)
-    def add_worker_rule(self) -> None:
+    @precondition(lambda self: len(self.workers) < 3)
+    def join(self) -> None:
         self.add_worker()
 
     @rule(
-        data=st.data(),
+        number=numbers,
+        shard=st.integers(0, 2),
         want=st.integers(0, 4),
         slot_limit=st.integers(1, 4),
         room=st.dictionaries(st.sampled_from(HOSTS), st.integers(0, 3), max_size=2),
-        lose=st.sampled_from(["", "", "", "", "request", "reply"]),
+        lose=st.sampled_from(["", "", "request", "reply"]),
         starting=st.booleans(),
     )
     @precondition(lambda self: self.workers)
-    def exchange_rule(self, data: Any, lose: str, starting: bool, **demand: Any) -> None:
-        worker = data.draw(st.sampled_from(self.workers))
-        shard = data.draw(st.integers(0, self.config.shards - 1))
-        self.exchange(worker, shard=shard, lose=lose, starting=starting, **demand)
-
-    @rule(data=st.data(), delay=st.sampled_from([0, 0, 1, 3]))
-    @precondition(lambda self: any(worker.holding for worker in self.workers))
-    def browse_rule(self, data: Any, delay: int) -> None:
-        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
-        leases = [lease for _, lease in worker.holding.values()]
-        for lease in data.draw(st.lists(st.sampled_from(leases), unique_by=id, min_size=1)):
-            self.browse(worker, lease, delay=delay)
+    def exchange_once(self, number: int, shard: int, **options: Any) -> None:
+        self.exchange(self.worker(number), shard=shard % self.config.shards, **options)
 
     @rule(
-        data=st.data(),
-        outcome=st.sampled_from(["dead", "released", "delayed"]),
+        number=numbers,
+        pages=st.integers(1, 4),
+        together=st.booleans(),
+        delay=st.sampled_from([0, 0, 0, 2]),
+        lose=st.sampled_from(["", "", "", "request", "reply"]),
+    )
+    @precondition(lambda self: self.workers)
+    def crawl(self, number: int, pages: int, together: bool, delay: int, lose: str) -> None:
+        """Claim some pages, follow their links and be done with them, at once or one by one."""
+        worker = self.worker(number)
+        for shard in range(self.config.shards):
+            self.exchange(worker, pages, shard)
+        for lease in self.held_by(worker)[:pages]:
+            self.browse(worker, lease, delay=delay)
+            if not together and worker in self.workers:
+                self.as_the_model()
+                self.exchange(worker, 0, self.shard_of(lease))
+        self.as_the_model()
+        for shard in range(self.config.shards):
+            self.exchange(worker, 1, shard, lose=lose)
+
+    @rule(number=numbers, pick=st.integers(0, 3), delay=st.sampled_from([0, 1]))
+    @precondition(lambda self: any(worker.holding for worker in self.workers))
+    def finish(self, number: int, pick: int, delay: int) -> None:
+        """A page ends; that it did is not sent yet."""
+        worker, lease = self.pick(number, pick)
+        self.browse(worker, lease, delay=delay)
+
+    @rule(
+        number=numbers,
+        pick=st.integers(0, 3),
+        how=st.sampled_from(["dead", "released", "delayed", "half", "twice", "unfiltered"]),
         delay=st.integers(0, 3),
     )
     @precondition(lambda self: any(worker.holding for worker in self.workers))
-    def give_up_rule(self, data: Any, outcome: str, delay: int) -> None:
-        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
-        leases = [lease for _, lease in worker.holding.values()]
-        self.browse(worker, data.draw(st.sampled_from(leases)), outcome, delay)
-
-    @rule(data=st.data())
-    @precondition(lambda self: any(worker.holding for worker in self.workers))
-    def half_a_page_rule(self, data: Any) -> None:
-        """The links of a page are on their way, its end is not."""
-        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
-        _, lease = data.draw(st.sampled_from(list(worker.holding.values())))
-        for link in self.links[int(lease.entry.split(b"/")[1])]:
-            self.request(worker, link, page=lease)
-
-    @rule(data=st.data())
-    @precondition(lambda self: any(worker.holding for worker in self.workers))
-    def finish_twice_rule(self, data: Any) -> None:
-        """A second finish of a lease, in the same exchange or later, is a counted no-op."""
-        worker = data.draw(st.sampled_from([w for w in self.workers if w.holding]))
-        membership, lease = data.draw(st.sampled_from(list(worker.holding.values())))
-        self.browse(worker, lease)
-        worker.holding[lease.id] = membership, lease
-        worker.finish(lease, data.draw(st.sampled_from(["done", "dead", "released"])))
-
-    @rule(data=st.data(), page=st.integers(0, 9))
-    @precondition(lambda self: self.workers)
-    def unfiltered_rule(self, data: Any, page: int) -> None:
-        """A request past the dupefilter."""
-        worker = data.draw(st.sampled_from(self.workers))
-        self.request(worker, page % len(self.links), filtered=False)
-
-    @rule(data=st.data())
-    @precondition(lambda self: self.workers)
-    def leave_rule(self, data: Any) -> None:
-        worker = data.draw(st.sampled_from(self.workers))
-        self.workers.remove(worker)
-        worker.leave()
-        worker.leave()  # the reply was lost
+    def finish_oddly(self, number: int, pick: int, how: str, delay: int) -> None:
+        worker, lease = self.pick(number, pick)
+        if how == "half":  # the links of a page are on their way, its end is not
+            for link in self.links[page_of(lease)]:
+                self.request(worker, link, page=lease)
+        elif how == "twice":  # the second, in the same exchange or later, is a counted no-op
+            at = worker.holding[lease.id]
+            self.browse(worker, lease)
+            worker.holding[lease.id] = at
+            worker.finish(lease, ["done", "done", "dead", "released"][delay], reason="test")
+        elif how == "unfiltered":  # a request past the dupefilter
+            self.request(worker, page_of(lease), filtered=False, page=lease)
+        else:
+            self.browse(worker, lease, how, delay)
 
     # What happens to them
 
-    @rule(data=st.data())
+    @rule(number=numbers, how=st.sampled_from(["leave", "die", "expire", "fence", "fence"]))
     @precondition(lambda self: self.workers)
-    def die_rule(self, data: Any) -> None:
-        """Never heard of again."""
-        self.workers.remove(data.draw(st.sampled_from(self.workers)))
+    def stop(self, number: int, how: str) -> None:
+        worker = self.worker(number)
+        if how == "leave":
+            self.workers.remove(worker)
+            worker.leave()
+            worker.leave()  # the reply was lost
+        elif how == "die":  # never heard of again
+            self.workers.remove(worker)
+        else:  # it is slow, and may be heard of again
+            self.expire(worker.id)
+            for shard in range(self.config.shards if how == "fence" else 0):
+                self.reap(shard)
 
-    @rule(data=st.data())
-    @precondition(lambda self: self.model.expired)
-    def expire_rule(self, data: Any) -> None:
-        """A worker's deadline passes; it may be dead or just slow."""
-        self.expire(data.draw(st.sampled_from(sorted({w for _, w in self.model.expired}))))
-
-    @rule(data=st.data())
-    def reap_rule(self, data: Any) -> None:
-        shard = data.draw(st.integers(0, self.config.shards - 1))
+    @rule(shard=st.integers(0, 2), expire=st.booleans())
+    def recover(self, shard: int, expire: bool) -> None:
+        """Somebody reaps, perhaps when the deadlines of all the dead have passed."""
+        alive = {worker.id for worker in self.workers}
+        for name in sorted({name for _, name in self.model.expired} - alive if expire else set()):
+            self.expire(name)
+        shard %= self.config.shards
         self.reap(shard)
         again = calls.reap(NAME, shard, self.run(), MAX_DELIVERIES, 1_000)
         assert execute(self.client, again) == (0, 0, 0)
 
     @rule(back=st.integers(1, SNAPSHOTS))
     @precondition(lambda self: self.snapshots)
-    def lose_tail_rule(self, back: int) -> None:
+    def lose_tail(self, back: int) -> None:
         """The server has lost the end of its log."""
         del self.snapshots[max(1, len(self.snapshots) - back) :]
         dumps, model = self.snapshots[-1]
@@ -304,14 +334,17 @@ class Crawl(RuleBasedStateMachine):
         pipeline.execute()
         self.model = copy.deepcopy(model)
 
-    @rule()
-    def flush_scripts_rule(self) -> None:
-        self.client.script_flush()
+    @rule(flush=st.booleans())
+    def flush_scripts_or_requeue(self, flush: bool) -> None:
+        if flush:
+            self.client.script_flush()
+        else:
+            self.requeue()
 
     # What others do
 
     @rule(page=st.integers(0, 9), join=st.booleans())
-    def push_rule(self, page: int, join: bool) -> None:
+    def push(self, page: int, join: bool) -> None:
         """A producer, which may have looked at the frontier long ago."""
         page %= len(self.links)
         if join or self.pushing is None:
@@ -348,8 +381,7 @@ class Crawl(RuleBasedStateMachine):
             assert self.model.state[shard] == "complete" or self.pushing.run != self.run()
             self.pushing = None
 
-    @rule()
-    def requeue_rule(self) -> None:
+    def requeue(self) -> None:
         if self.config.shards > 1 and any(e.state == "dead" for e in self.model.entries.values()):
             execute(self.client, calls.requeue(NAME, 0, [], reopen=True))
         for shard in range(self.config.shards):
@@ -371,7 +403,8 @@ class Crawl(RuleBasedStateMachine):
         for shard in shards:
             shard.check()
         self.model.check(shards)
-        keys = [bytes(key) for key in self.client.keys("*") if bytes(key)[-7:] != b":reaped"]
+        found: list[Any] = self.client.keys("*")
+        keys = [key for key in found if not key.endswith(b":reaped")]
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
             pipeline.dump(key)
@@ -379,22 +412,21 @@ class Crawl(RuleBasedStateMachine):
         self.snapshots.append((dumps, copy.deepcopy(self.model)))
         del self.snapshots[:-SNAPSHOTS]
 
-    def teardown(self) -> None:
-        """All workers are gone; a fresh one finishes the crawl and leaves nothing behind."""
-        if sys.exc_info()[0] is not None or not hasattr(self, "model"):
-            return
+    @rule()
+    def finish_the_crawl(self) -> None:
+        """All workers are dead; a fresh one finishes the crawl and leaves nothing behind."""
         self.workers.clear()
         for _, name in list(self.model.expired):
             self.expire(name)
         while self.model.expired:
             for shard in range(self.config.shards):
                 self.reap(shard)
-        self.requeue_rule()
+        self.requeue()
         worker = self.add_worker()
 
         def drained() -> bool:
             worker.exchange_all(100)
-            for _, lease in list(worker.holding.values()):
+            for lease in self.held_by(worker):
                 self.browse(worker, lease)
             return worker.complete
 
@@ -407,8 +439,8 @@ class Crawl(RuleBasedStateMachine):
         done = {entry.url for entry in self.model.entries.values() if entry.state == "done"}
         assert {f"/{page}" for page in reachable} <= done
         assert not self.model.unfinished()
+        self.workers.remove(worker)
         assert worker.leave()
-        self.as_the_model()
         for shard in range(self.config.shards):
             backend: str | None = self.config.backend
             while backend:
@@ -417,6 +449,11 @@ class Crawl(RuleBasedStateMachine):
             assert not (real.queues or real.leases or real.busy or real.delayed or real.workers)
             assert real.count("created") == real.count("finished")
             assert real.generations <= {int(real.meta["generation"])}
+
+    def teardown(self) -> None:
+        if sys.exc_info()[0] is None and hasattr(self, "model"):
+            self.finish_the_crawl()
+            self.as_the_model()
 
 
 @pytest.fixture

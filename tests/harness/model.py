@@ -85,7 +85,8 @@ class Shard:
 def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
     """Read every key under the shard's prefix. ``client`` must return bytes."""
     prefix = calls.prefix(name, shard)
-    keys = [bytes(key).decode() for key in client.keys(prefix.replace("{", "\\{") + "*")]
+    found: list[Any] = client.keys(prefix.replace("{", "\\{") + "*")
+    keys = [key.decode() for key in found]
     real = Shard()
     readers: list[Callable[[Any], None]] = []
     pipeline = client.pipeline(transaction=False)
@@ -173,6 +174,8 @@ class Model:
     """Registered workers, and whether they are past their deadline."""
     state: dict[int, str] = field(default_factory=dict)
     began: int = 0
+    applied: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Exchanges by worker; the number of the last one is what the server keeps."""
 
     def held_by(self, worker: str, shard: int) -> dict[str, Entry]:
         return {
@@ -248,14 +251,16 @@ class Model:
         if (shard, worker) not in self.expired:
             assert reply.status in {"gone", "lost"}
             return
-        if reply.status not in {"ok", "replayed"}:
-            assert reply.status in {"lost", "rewound"}, "a registered worker was fenced"
+        ahead = self.applied[shard, worker] - membership._acked
+        assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
+        if ahead < 0:
             return
         self.expired[shard, worker] = False
         self.state[shard] = "open"
         if reply.status == "replayed":
             assert {lease.id for lease in reply.leases} == set(self.held_by(worker, shard))
             return
+        self.applied[shard, worker] += 1
         accepted = {id(item) for item in reply.accepted}
         operations = list(operations)
         for item in operations:

@@ -127,8 +127,8 @@ class Worker:
             entry or url.encode(),
             self.seen.encode(fingerprint_of(url)) if filtered else None,
             delay,
-            page.id if page else None,
-            url,
+            page=page.id if page else None,
+            tag=url,
         )
         self.memberships[shard_of(slot, len(self.memberships))].add(item)
         return item
