@@ -56,7 +56,7 @@ class Faulty(Follow):
 
 
 class RefuseFours:
-    def process_item(self, item):
+    def process_item(self, item, spider=None):  # Scrapy before 2.14 passes the spider
         if item["url"].endswith("4"):
             raise RuntimeError("an item that ends in 4")
         return item
@@ -137,7 +137,7 @@ class Errback(Follow):
         yield scrapy.Request("http://127.0.0.1:9/without")
 
     def failed(self, failure):
-        yield {"failed": failure.request.url}
+        self.logger.info("dealt with %s", failure.request.url)
 
 
 class Documentation(Follow):
