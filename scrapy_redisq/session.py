@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import redis.asyncio
 from scrapy.utils.conf import closest_scrapy_cfg
 
 from scrapy_redisq.connection import Server, open_server
+from scrapy_redisq.errors import ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.courier import Courier, ServerHelp, Worker
 from scrapy_redisq.frontier.roster import Roster, Terms
@@ -17,6 +21,11 @@ from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.settings import RedisqSettings
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_PAUSE = 0.2
+"""Seconds between attempts to join while the connection breaks."""
 
 BACKENDS = {
     "redisbloom": "Bloom filter of RedisBloom",
@@ -63,11 +72,12 @@ class Session:
             socket_timeout=settings.socket_timeout,
         )
         await server.wait_async()
-        await server.check_async()
+        await self._persist(server, server.check_async)
         client = self._client = server.async_client()
         backend = "exact"
         if dupefilter == "bloom":
-            backend = "redisbloom" if await probe_async(client) else "bitmap"
+            found = await self._persist(server, lambda: probe_async(client))
+            backend = "redisbloom" if found else "bitmap"
         config = FrontierConfig(
             dupefilter=dupefilter,
             backend=backend,
@@ -89,7 +99,7 @@ class Session:
             keep_seen=settings.keep_seen,
         )
         roster = Roster(client, terms)
-        joined = await roster.join()
+        joined = await self._persist(server, roster.join)
         self.courier = Courier(roster, worker, ServerHelp(server.revive, server.redact))
         logger.info(
             "%s run %s of frontier %r on %s; dupefilter: %s",
@@ -99,6 +109,25 @@ class Session:
             server.address,
             BACKENDS[joined.config.backend],
         )
+
+    async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT.
+
+        Raises `ServerUnreachable` at the end of that time.
+        """
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while True:
+            try:
+                return await attempt()
+            except (redis.RedisError, ServerBusy, ServerUnreachable, OSError) as error:
+                if time.monotonic() >= deadline:
+                    raise ServerUnreachable(
+                        f"the Redis server at {server.address} (REDISQ_URL) did not let this "
+                        f"worker join within {self._settings.connect_timeout:g} s "
+                        f"(REDISQ_CONNECT_TIMEOUT): {server.redact(error)}"
+                    ) from None
+            await asyncio.to_thread(server.revive)
+            await asyncio.sleep(RETRY_PAUSE)
 
     async def close(self) -> None:
         """Close connections; the last session of an embedded server stops it."""

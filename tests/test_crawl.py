@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,47 @@ def did_not_start(worker: Crawl) -> bool:
     code_is_good = worker.process.returncode != 0 or scrapy.version_info < (2, 19)
     explained = worker.log.count("ERROR: The crawl cannot start: ") == 1
     return code_is_good and explained and worker.reason != "finished"
+
+
+@contextmanager
+def lossy(port: int) -> Iterator[tuple[str, list[bytes]]]:
+    """A way to the server on ``port`` where the connection breaks after the first EVALSHA, whose
+    reply is lost. -> its URL, and what was lost."""
+    lost: list[bytes] = []
+
+    def carry(source: socket.socket, target: socket.socket, upwards: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if upwards and b"EVALSHA" in data and not lost:
+                    lost.append(b"EVALSHA")
+                    source.shutdown(socket.SHUT_RDWR)  # first, or the reply might be faster
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", port))
+                sockets.extend((client, server))
+                for pair in ((client, server, True), (server, client, False)):
+                    threads.append(threading.Thread(target=carry, args=pair))
+                    threads[-1].start()
+
+    sockets: list[socket.socket] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads = [threading.Thread(target=serve)]
+    threads[0].start()
+    try:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", lost
+    finally:
+        for each in (listener, *sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(10)
+        for each in (listener, *sockets):
+            each.close()
 
 
 class TestFleet:
@@ -427,18 +471,16 @@ class TestPages:
         assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail
 
     def test_poison_page(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A page that kills its worker each time becomes a dead letter in the end."""
-        with Site(linked_pages(20)) as site:
-            settings = {
-                "REDISQ_LEASE_TTL": 1,
-                "REDISQ_MAX_DELIVERIES": 2,
-                "REDISQ_MAX_LEASES": 1,
-            }
+        """A page that kills its worker each time becomes a dead letter in the end, and takes none
+        of the pages with it that the same workers held (F05)."""
+        with Site(linked_pages(60)) as site:
+            settings = {"REDISQ_LEASE_TTL": 1, "REDISQ_MAX_DELIVERIES": 2}
             for _ in range(2):
                 crawl("poison", site, settings=settings).wait()
             worker = crawl("poison", site, settings=settings).wait()
+            assert len(site.counts()) == 60
         assert worker.reason == "finished"
-        nothing_left(redis_server, "poison")
+        assert nothing_left(redis_server, "poison")["reclaimed"] > 1
         with frontier_of(redis_server, "poison") as frontier:
             (letter,) = frontier.dead()
         assert letter.reason == "deliveries"
@@ -555,6 +597,22 @@ class TestTrouble:
         assert did_not_start(worker)
         assert "REDISQ_CONNECT_TIMEOUT" in worker.log
         assert "s3cret" not in worker.log
+
+    def test_reply_to_the_join_is_lost(self, redis_server: RedisServer, crawl: Run) -> None:
+        """The connection breaks while a worker joins: it joins again, under the same id, so that
+        nobody waits for a worker that is not there."""
+        with Site(linked_pages(20)) as site:
+            # The first joins the run that this has begun, so that Redis knows the script.
+            with frontier_of(redis_server, "ordered") as frontier:
+                frontier.push([f"{site.url}/{n}" for n in range(20)])
+            with lossy(redis_server.port) as (url, lost):
+                worker = crawl("ordered", settings={"REDISQ_URL": url}).wait(30)
+            assert lost == [b"EVALSHA"]
+            assert set(site.counts().values()) == {1}
+            assert len(site.counts()) == 20
+        assert worker.reason == "finished"
+        assert clean(worker.log)
+        nothing_left(redis_server, "ordered")
 
     def test_wrong_setting(self, crawl: Run) -> None:
         """A setting with a value that it does not take is named, with what it takes."""

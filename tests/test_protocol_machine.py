@@ -36,7 +36,7 @@ from scrapy_redisq.frontier.membership import Enqueue, Lease, Membership, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from tests.harness.model import Model, read_shard
-from tests.harness.servers import RedisServer, wait_until
+from tests.harness.servers import RedisServer
 from tests.harness.worker import Worker, fingerprint_of
 
 EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "0"))
@@ -45,6 +45,9 @@ EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "0"))
 NAME = "books"
 HOSTS = ["a", "b:80", "ü"]
 MAX_DELIVERIES = 3
+LONG = 3_600_000
+"""A delay in ms: what happens must not depend on the clock, so that it can be repeated."""
+
 SNAPSHOTS = 12
 """How many steps the server can go back."""
 
@@ -125,6 +128,7 @@ class Crawl(RuleBasedStateMachine):
         self.workers: list[Browser] = []
         self.snapshots: list[tuple[list[tuple[bytes, bytes]], Model]] = []
         self.pushing: calls.Joined | None = None
+        self.steps = 0
         self.add_worker()
 
     # Helpers
@@ -154,16 +158,21 @@ class Crawl(RuleBasedStateMachine):
             self.model.leave(membership.worker, membership.shard, complete)
 
     def worker(self, number: int) -> Browser:
+        if not self.workers:
+            self.add_worker()
         return self.workers[number % len(self.workers)]
 
     def held_by(self, worker: Browser) -> list[Lease]:
         return [lease for _, lease in worker.holding.values()]
 
-    def pick(self, number: int, lease: int) -> tuple[Browser, Lease]:
-        """One of the workers that hold something, and one of its leases."""
-        busy = [worker for worker in self.workers if worker.holding]
-        worker = busy[number % len(busy)]
-        return worker, self.held_by(worker)[lease % len(worker.holding)]
+    def pick(self, number: int, lease: int) -> tuple[Browser, Lease] | None:
+        """A worker that holds something, and one of its leases; None if there is nothing to do."""
+        worker = self.worker(number)
+        for shard in range(self.config.shards):
+            if not worker.holding:
+                self.exchange(worker, 2, shard)
+        held = self.held_by(worker)
+        return (worker, held[lease % len(held)]) if held else None
 
     def shard_of(self, lease: Lease) -> int:
         return shard_of(lease.slot, self.config.shards)
@@ -179,6 +188,14 @@ class Crawl(RuleBasedStateMachine):
             self.client.zadd(workers, {worker: 1}, xx=True)
             if (shard, worker) in self.model.expired:
                 self.model.expired[shard, worker] = True
+
+    def promote(self) -> None:
+        """Make time pass for what is delayed."""
+        for shard in range(self.config.shards):
+            delayed: list[Any] = self.client.zrange(calls.prefix(NAME, shard) + "delayed", 0, -1)
+            if delayed:
+                key = calls.prefix(NAME, shard) + "delayed"
+                self.client.zadd(key, dict.fromkeys(delayed, 1))
 
     def reap(self, shard: int) -> None:
         """As if a second had passed since the last time."""
@@ -238,7 +255,6 @@ class Crawl(RuleBasedStateMachine):
         lose=st.sampled_from(["", "", "request", "reply"]),
         starting=st.booleans(),
     )
-    @precondition(lambda self: self.workers)
     def exchange_once(self, number: int, shard: int, **options: Any) -> None:
         self.exchange(self.worker(number), shard=shard % self.config.shards, **options)
 
@@ -246,10 +262,9 @@ class Crawl(RuleBasedStateMachine):
         number=numbers,
         pages=st.integers(1, 4),
         together=st.booleans(),
-        delay=st.sampled_from([0, 0, 0, 2]),
+        delay=st.sampled_from([0, 0, 0, LONG]),
         lose=st.sampled_from(["", "", "", "request", "reply"]),
     )
-    @precondition(lambda self: self.workers)
     def crawl(self, number: int, pages: int, together: bool, delay: int, lose: str) -> None:
         """Claim some pages, follow their links and be done with them, at once or one by one."""
         worker = self.worker(number)
@@ -264,22 +279,24 @@ class Crawl(RuleBasedStateMachine):
         for shard in range(self.config.shards):
             self.exchange(worker, 1, shard, lose=lose)
 
-    @rule(number=numbers, pick=st.integers(0, 3), delay=st.sampled_from([0, 1]))
-    @precondition(lambda self: any(worker.holding for worker in self.workers))
+    @rule(number=numbers, pick=st.integers(0, 3), delay=st.sampled_from([0, LONG]))
     def finish(self, number: int, pick: int, delay: int) -> None:
         """A page ends; that it did is not sent yet."""
-        worker, lease = self.pick(number, pick)
-        self.browse(worker, lease, delay=delay)
+        if picked := self.pick(number, pick):
+            self.browse(*picked, delay=delay)
 
     @rule(
         number=numbers,
         pick=st.integers(0, 3),
         how=st.sampled_from(["dead", "released", "delayed", "half", "twice", "unfiltered"]),
-        delay=st.integers(0, 3),
+        second=st.sampled_from(["done", "done", "dead", "released"]),
+        delay=st.sampled_from([0, LONG]),
     )
-    @precondition(lambda self: any(worker.holding for worker in self.workers))
-    def finish_oddly(self, number: int, pick: int, how: str, delay: int) -> None:
-        worker, lease = self.pick(number, pick)
+    def finish_oddly(self, number: int, pick: int, how: str, second: str, delay: int) -> None:
+        picked = self.pick(number, pick)
+        if picked is None:
+            return
+        worker, lease = picked
         if how == "half":  # the links of a page are on their way, its end is not
             for link in self.links[page_of(lease)]:
                 self.request(worker, link, page=lease)
@@ -287,7 +304,7 @@ class Crawl(RuleBasedStateMachine):
             at = worker.holding[lease.id]
             self.browse(worker, lease)
             worker.holding[lease.id] = at
-            worker.finish(lease, ["done", "done", "dead", "released"][delay], reason="test")
+            worker.finish(lease, second, reason="test")
         elif how == "unfiltered":  # a request past the dupefilter
             self.request(worker, page_of(lease), filtered=False, page=lease)
         else:
@@ -296,7 +313,6 @@ class Crawl(RuleBasedStateMachine):
     # What happens to them
 
     @rule(number=numbers, how=st.sampled_from(["leave", "die", "expire", "fence", "fence"]))
-    @precondition(lambda self: self.workers)
     def stop(self, number: int, how: str) -> None:
         worker = self.worker(number)
         if how == "leave":
@@ -334,12 +350,14 @@ class Crawl(RuleBasedStateMachine):
         pipeline.execute()
         self.model = copy.deepcopy(model)
 
-    @rule(flush=st.booleans())
-    def flush_scripts_or_requeue(self, flush: bool) -> None:
-        if flush:
+    @rule(what=st.sampled_from(["flush scripts", "requeue", "time passes"]))
+    def disturb(self, what: str) -> None:
+        if what == "flush scripts":
             self.client.script_flush()
-        else:
+        elif what == "requeue":
             self.requeue()
+        else:
+            self.promote()
 
     # What others do
 
@@ -349,7 +367,8 @@ class Crawl(RuleBasedStateMachine):
         page %= len(self.links)
         if join or self.pushing is None:
             self.pushing = execute(
-                self.client, calls.join(NAME, 0, self.config, new_run=f"pushed-{page}", adopt=True)
+                self.client,
+                calls.join(NAME, 0, self.config, new_run=f"push-{next(_entries)}", adopt=True),
             )
             self.model.join("", self.pushing.began)
             run = self.pushing.run
@@ -399,6 +418,7 @@ class Crawl(RuleBasedStateMachine):
     def as_the_model(self) -> None:
         if not hasattr(self, "model"):
             return
+        self.steps += 1
         shards = [read_shard(self.client, NAME, n) for n in range(self.config.shards)]
         for shard in shards:
             shard.check()
@@ -413,8 +433,10 @@ class Crawl(RuleBasedStateMachine):
         del self.snapshots[:-SNAPSHOTS]
 
     @rule()
+    @precondition(lambda self: self.steps >= 10)
     def finish_the_crawl(self) -> None:
         """All workers are dead; a fresh one finishes the crawl and leaves nothing behind."""
+        self.steps = 0
         self.workers.clear()
         for _, name in list(self.model.expired):
             self.expire(name)
@@ -424,13 +446,14 @@ class Crawl(RuleBasedStateMachine):
         self.requeue()
         worker = self.add_worker()
 
-        def drained() -> bool:
+        for _ in range(100):
             worker.exchange_all(100)
+            if worker.complete and not worker.holding:
+                break
             for lease in self.held_by(worker):
                 self.browse(worker, lease)
-            return worker.complete
-
-        wait_until(drained, 3, "the frontier drained")
+            self.promote()
+        assert worker.complete
         self.as_the_model()
         reachable, todo = set(), set(self.seeds)
         while todo:

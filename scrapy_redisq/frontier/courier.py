@@ -198,8 +198,8 @@ class Courier:
             except FrontierCorrupt as error:
                 self._warn("corrupt", "%s", error)
             except TROUBLE as error:
-                self._away = True
-                self._warn("away", "Redis is away, keeping what is buffered: %s", error)
+                if self._warn("away", "Redis is away, keeping what is buffered: %s", error):
+                    self._away = True
                 await self._revive()
             except RedisError as error:
                 self._warn("refused", "Redis refused an exchange: %s", error)
@@ -218,11 +218,14 @@ class Courier:
         except RedisqError as error:
             self._warn("revive", "%s", error)
 
-    def _warn(self, kind: str, text: str, error: Exception) -> None:
+    def _warn(self, kind: str, text: str, error: Exception) -> bool:
+        """Log, unless the last warning of this kind was just now; -> whether it was logged."""
         now = time.monotonic()
         if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
             self._warned[kind] = now
             logger.warning(text, self._server.redact(error))
+            return True
+        return False
 
     # One exchange
 
@@ -261,6 +264,7 @@ class Courier:
             want=want,
             slot_limit=demand.slot_limit,
             room=demand.room,
+            suspects=self.roster.suspects_to_claim(),
             starting=starting,
             seeded=seeded,
             pages=self.worker.pages,
@@ -340,14 +344,18 @@ class Courier:
         waiting loses nothing: others take its leases over when their TTL has passed.
         """
         pause = RETRY_FIRST
+        sent = False
         while True:
             try:
-                self.worker.settle()
-                while self.waiting():
+                if not sent:
+                    self.worker.settle()
+                    while self.waiting():
+                        await self._exchange_all(NOTHING)
+                        if self._pace.still_full():
+                            await asyncio.sleep(FULL_RETRY)
                     await self._exchange_all(NOTHING)
-                    if self._pace.still_full():
-                        await asyncio.sleep(FULL_RETRY)
-                await self._exchange_all(NOTHING)
+                    # Not again: who has left, but was not told so, would come back to exchange.
+                    sent = True
                 return await self.roster.leave(complete=self.complete)
             except TROUBLE as error:
                 self._warn("away", "Redis is away while closing: %s", error)

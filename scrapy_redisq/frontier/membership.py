@@ -25,6 +25,9 @@ MAX_CLAIMS = 100
 MAX_BYTES = 4_000_000
 """Size of the entries in one exchange; one larger entry still goes alone."""
 
+NEVER_SUSPECT = 256
+"""More deliveries than an entry can count."""
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -110,6 +113,7 @@ class Membership:
         ttl: float,
         dead_max: int,
         seen: Sequence[Any],
+        suspect_from: int = NEVER_SUSPECT,
     ) -> None:
         self.name = name
         self.shard = shard
@@ -121,6 +125,8 @@ class Membership:
         """Requests taken in so far, and of those the ones that Redis has acknowledged."""
         self.acknowledged = 0
         self.held: dict[str, Lease] = {}
+        self.suspects: set[str] = set()
+        """Leases with so many deliveries that they may be what their workers died of."""
         self.full = False
         """Redis is at maxmemory: enqueues stay here until it takes them again."""
         self._script = load("exchange", joined.config.backend)
@@ -128,6 +134,7 @@ class Membership:
         self._ttl = int(ttl * 1e6)
         self._dead_max = dead_max
         self._seen = seen
+        self._suspect_from = suspect_from
         self._acked = 0
         self._in_flight: _Batch | None = None
 
@@ -141,6 +148,8 @@ class Membership:
         self.outbox.append(operation)
         if isinstance(operation, Enqueue):
             self.enqueued += 1
+        else:
+            self.suspects.discard(operation.lease)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
@@ -152,6 +161,7 @@ class Membership:
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.held.clear()
+        self.suspects.clear()
 
     def _take_back(self) -> None:
         if self._in_flight is not None:
@@ -165,6 +175,7 @@ class Membership:
         want: int = 0,
         slot_limit: int = MAX_CLAIMS,
         room: Mapping[str, int] | None = None,
+        suspects: int = MAX_CLAIMS,
         starting: bool = False,
         seeded: bool = True,
         pages: int = 0,
@@ -172,7 +183,8 @@ class Membership:
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
 
-        ``want`` entries are claimed at most, of one slot at most ``slot_limit`` or ``room[slot]``.
+        ``want`` entries are claimed at most, of one slot at most ``slot_limit`` or ``room[slot]``,
+        and of those that may be what their workers died of at most ``suspects``.
         ``starting``: this worker may still add start requests, as it may while something waits
         behind this exchange; when it no longer does, ``seeded`` says that they were all added.
         ``pages`` and ``items`` are totals, for people.
@@ -193,6 +205,8 @@ class Membership:
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
             "room": room or {},
+            "suspect_from": self._suspect_from,
+            "suspects": suspects,
             "starting": starting or bool(self.outbox),
             "seeded": seeded,
             "pages": pages,
@@ -306,6 +320,8 @@ class Membership:
         reply.leases = [lease for lease in reply.leases if lease.id not in self.held]
         for lease in reply.leases:
             self.held[lease.id] = lease
+            if lease.deliveries >= self._suspect_from:
+                self.suspects.add(lease.id)
         return reply
 
     def refused(self) -> None:

@@ -21,6 +21,10 @@ from scrapy_redisq.frontier.seen import seen_filter
 
 logger = logging.getLogger(__name__)
 
+SUSPECT_FROM = 2
+"""Deliveries from which a request is a suspect. One worker's death says nothing about any of the
+requests that it held; a second one leaves few that were there both times."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -43,6 +47,9 @@ class Roster:
         self.terms = terms
         self.memberships: list[Membership] = []
         self._held_back: deque[tuple[Membership, Finish, dict[int, int]]] = deque()
+        # Kept until a join has been answered: one that is repeated under another id would leave a
+        # worker behind that all others wait for until its TTL has passed.
+        self._next_id = _new_worker_id()
 
     async def run(self, call: Call[T]) -> T:
         """Run one script; raises as `execute_async` does."""
@@ -51,17 +58,19 @@ class Roster:
     # Joining and leaving
 
     async def join(self) -> calls.Joined:
-        """Begin or resume the run and register. Raises as `calls.join` does."""
+        """Begin or resume the run and register. Raises as `calls.join` does.
+
+        May be called again if the connection broke.
+        """
         if not self.terms.resume:
             # Others that are in the unfinished run keep it alive; then this one joins them.
             with contextlib.suppress(FrontierInUse):
                 await self._clear()
-        worker = _new_worker_id()
         try:
-            self.joined = await self._register(worker, secrets.token_hex(8))
+            worker, self.joined = await self._register(secrets.token_hex(8))
         except calls.ResetInterrupted:
             await self._clear()
-            self.joined = await self._register(worker, secrets.token_hex(8))
+            worker, self.joined = await self._register(secrets.token_hex(8))
         self.seen = seen_filter(self.joined.config)
         self.memberships = [
             Membership(
@@ -72,13 +81,18 @@ class Roster:
                 ttl=self.terms.lease_ttl,
                 dead_max=self.terms.dead_max,
                 seen=self.seen.parameters(),
+                suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
             )
             for shard in range(self.joined.config.shards)
         ]
         return self.joined
 
-    async def _register(self, worker: str, run: str, *, again: bool = False) -> calls.Joined:
-        """Join all shards; shard 0 decides whether a run is begun, which is then called ``run``."""
+    async def _register(self, run: str, *, again: bool = False) -> tuple[str, calls.Joined]:
+        """Join all shards; shard 0 decides whether a run is begun, which is then called ``run``.
+
+        -> the id of this worker, and what shard 0 said.
+        """
+        worker = self._next_id
         joined: calls.Joined | None = None
         for shard in range(self.terms.config.shards):
             call = calls.join(
@@ -100,7 +114,8 @@ class Roster:
             joined_shard = await self.run(call)
             joined = joined or joined_shard
         assert joined is not None
-        return joined
+        self._next_id = _new_worker_id()
+        return worker, joined
 
     async def _clear(self) -> None:
         for shard in range(self.terms.config.shards):
@@ -117,8 +132,7 @@ class Roster:
         """
         for membership in self.memberships:
             await self._give_back(membership, complete=False)
-        worker = _new_worker_id()
-        self.joined = await self._register(worker, self.joined.run, again=True)
+        worker, self.joined = await self._register(self.joined.run, again=True)
         self._held_back.clear()
         for membership in self.memberships:
             membership.rejoined(self.joined, worker)
@@ -143,6 +157,11 @@ class Roster:
                 )
             )
         return run_complete
+
+    def suspects_to_claim(self) -> int:
+        """A worker holds one suspect at a time, so that a request that kills its workers takes no
+        others into the dead letters with it."""
+        return 0 if any(membership.suspects for membership in self.memberships) else 1
 
     # Operations on their way
 

@@ -79,7 +79,7 @@ class Worker:
 
     def _register(self, again: str = "") -> calls.Joined:
         """Join under a new id; with ``again`` only into that run."""
-        self.id = f"worker-{next(_numbers)}"
+        self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
 
         def join(shard: int, run: str) -> calls.Joined:
             return execute(

@@ -6,6 +6,8 @@
 --          queues, enqueue, seen (see common.lua), duplicates (found by the worker itself),
 --          done {lease...}, released {lease...}, dead {{lease, reason, detail}...},
 --          delayed {{lease, ms}...}, want (entries to claim), slot_limit, room {slot = limit},
+--          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
+--          died of), suspects (how many of those to claim at most),
 --          starting, pages, items, dead_max
 -- Reply    {header, lease, record, lease, record...}; header is a msgpack map with `status`:
 --            ok       it was applied; `outcome` of each enqueue as '1' new and '0' duplicate
@@ -118,12 +120,13 @@ if #due > 0 then
 end
 
 -- 7. claim
-local claimed = {}
+local claimed, suspects = {}, input.suspects
 
 -- Moves up to `most` entries of a slot to the worker, highest priority first. -> how many
+-- A suspect that the worker must not have yet keeps its place, and so does what is behind it.
 local function claim_slot(slot, most)
-  local n, more, foreign = 0, true, false
-  while n < most and more do
+  local n, more, foreign, barred = 0, true, false, false
+  while n < most and more and not barred do
     local level = redis.pcall('ZRANGE', levels_of(slot), 0, 0)
     foreign = level.err
     local priority = not foreign and level[1]
@@ -139,6 +142,14 @@ local function claim_slot(slot, most)
       elseif type(entry) == 'table' then -- an error: a foreign key stands there
         more, foreign = false, true
       else
+        if deliveries_of(entry) >= input.suspect_from then
+          if suspects == 0 then
+            redis.call('LPUSH', queue, entry)
+            barred = true
+            break
+          end
+          suspects = suspects - 1
+        end
         n = n + 1
         claimed[#claimed + 1] = record_of(slot, priority, entry)
       end
