@@ -78,14 +78,10 @@ class Session:
         if dupefilter == "bloom":
             found = await self._persist(server, lambda: probe_async(client))
             backend = "redisbloom" if found else "bitmap"
-        config = FrontierConfig(
+        config = FrontierConfig.of(
+            settings,
             dupefilter=dupefilter,
             backend=backend,
-            error_rate=settings.dupefilter_error_rate,
-            capacity=settings.dupefilter_capacity,
-            scheduling=settings.scheduling,
-            order=settings.order,
-            shards=settings.shards,
             fingerprinter=fingerprinter,
             spider=spider,
         )

@@ -105,14 +105,9 @@ class Project:
 
     def _config(self, fingerprinter: str) -> FrontierConfig:
         """What `scrapy_redisq.Scheduler` would begin a run with."""
-        settings = self.settings
-        return FrontierConfig(
+        return FrontierConfig.of(
+            self.settings,
             dupefilter=self._dupefilter(),
-            error_rate=settings.dupefilter_error_rate,
-            capacity=settings.dupefilter_capacity,
-            scheduling=settings.scheduling,
-            order=settings.order,
-            shards=settings.shards,
             fingerprinter=fingerprinter,
             spider=self.spider_name,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, fields
 
+from scrapy_redisq.settings import RedisqSettings
+
 FORMAT = 1
 """Version of the keys and entries in Redis; another one is refused."""
 
@@ -31,6 +33,18 @@ class FrontierConfig:
     shards: int = 1
     fingerprinter: str = "scrapy.utils.request.RequestFingerprinter"
     spider: str = ""
+
+    @classmethod
+    def of(cls, settings: RedisqSettings, **others: str) -> FrontierConfig:
+        """What the settings say, and ``others``, which they do not."""
+        return cls(
+            error_rate=settings.dupefilter_error_rate,
+            capacity=settings.dupefilter_capacity,
+            scheduling=settings.scheduling,
+            order=settings.order,
+            shards=settings.shards,
+            **others,
+        )
 
     def to_meta(self) -> dict[str, str]:
         """As text, which is how ``meta`` keeps it and how two configurations are compared."""

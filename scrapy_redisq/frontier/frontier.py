@@ -91,13 +91,7 @@ class Frontier:
         where ``embedded://`` without a path has its ``.scrapy/redisq``.
         """
         settings = settings or RedisqSettings.read({})
-        config = config or FrontierConfig(
-            error_rate=settings.dupefilter_error_rate,
-            capacity=settings.dupefilter_capacity,
-            scheduling=settings.scheduling,
-            order=settings.order,
-            shards=settings.shards,
-        )
+        config = config or FrontierConfig.of(settings)
         server = open_server(
             url,
             project_dir=project_dir,
