@@ -167,6 +167,8 @@ class Scheduler(BaseScheduler):
                 self.courier.waiting(),
             )
             self.stats.set_value("redisq/unsent", self.courier.waiting())
+        except RedisqError as error:
+            logger.error("Could not leave the frontier as it should be left: %s", error)
         finally:
             if self._local.waiting:
                 logger.warning(

@@ -33,7 +33,7 @@ RETRY_FIRST, RETRY_LAST = 0.1, 2.0
 WARN_EVERY = 30.0
 """Seconds between warnings about the same trouble."""
 
-TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, OSError)
+TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, ServerFull, OSError)
 """What passes: Redis is away, or says that it takes no commands now."""
 
 

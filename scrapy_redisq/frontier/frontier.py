@@ -350,7 +350,8 @@ class Frontier:
 
     def _clear(self, force: bool) -> None:
         config = self.config()
-        for shard in range(config.shards if config else 1):
+        # Shard 0, which keeps the state of the run, comes last.
+        for shard in reversed(range(config.shards if config else 1)):
             status = "more"
             while status == "more":
                 status, alive = self._run(calls.clear(self.name, shard, force))

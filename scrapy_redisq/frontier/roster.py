@@ -118,7 +118,8 @@ class Roster:
         return worker, joined
 
     async def _clear(self) -> None:
-        for shard in range(self.terms.config.shards):
+        # Shard 0, which keeps the state of the run, comes last.
+        for shard in reversed(range(self.terms.config.shards)):
             status = "more"
             while status == "more":
                 status, alive = await self.run(calls.clear(self.terms.name, shard, False))
