@@ -1,0 +1,120 @@
+"""What all benchmarks share: alternating rounds, results as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+Figures = dict[str, float]
+
+
+def machine() -> dict[str, Any]:
+    """The machine, as far as it explains figures."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "system": platform.platform(terse=True),
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), "")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what is measured."""
+    packages = ("scrapy-redisq", "scrapy", "redis", "msgspec", "twisted")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+@dataclass
+class Target:
+    """A figure that was set as a goal, and what came out."""
+
+    what: str
+    wanted: str
+    measured: str
+    reached: bool
+
+
+@dataclass
+class Result:
+    """What one benchmark found. ``rows`` are keyed by the names in ``columns``."""
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    targets: list[Target] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    quick: bool = False
+    date: str = field(
+        default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="minutes")
+    )
+    machine: dict[str, Any] = field(default_factory=machine)
+    versions: dict[str, str] = field(default_factory=versions)
+
+    def save(self) -> Path:
+        """Write the result as JSON; a quick one beside the full one."""
+        RESULTS.mkdir(exist_ok=True)
+        file = RESULTS / f"{self.name}{'-quick' if self.quick else ''}.json"
+        file.write_text(json.dumps(asdict(self), indent=1, default=str) + "\n")
+        return file
+
+    def show(self, console: Console) -> None:
+        """Print the table, the goals and the notes."""
+        table = Table(title=self.title, box=box.SIMPLE_HEAD, title_justify="left")
+        for column in self.columns:
+            table.add_column(column, justify="left" if column == self.columns[0] else "right")
+        for row in self.rows:
+            table.add_row(*(shown(row.get(column, "")) for column in self.columns))
+        console.print(table)
+        for target in self.targets:
+            mark = "[green]reached[/]" if target.reached else "[red]not reached[/]"
+            console.print(f"{mark}  {target.what}: {target.measured} (goal: {target.wanted})")
+        for note in self.notes:
+            console.print(note, style="dim")
+
+
+def shown(value: Any) -> str:
+    """A figure for a table: three significant digits, thousands separated."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def alternate(variants: Mapping[str, Callable[[], Figures]], rounds: int) -> dict[str, Figures]:
+    """Run every variant once a round, the order turned each time; -> medians of each figure.
+
+    Side by side, because what else the machine does changes from minute to minute.
+    """
+    measured: dict[str, list[Figures]] = {name: [] for name in variants}
+    names = list(variants)
+    for _ in range(rounds):
+        for name in names:
+            measured[name].append(variants[name]())
+        names.reverse()
+    return {
+        name: {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
+        for name, runs in measured.items()
+    }

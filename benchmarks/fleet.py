@@ -1,0 +1,144 @@
+"""How a crawl grows with its workers: 1, 2, 4 and 8 on one frontier."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from typing import Any
+
+from benchmarks.common import Figures, Result, Target, alternate
+from benchmarks.site import Site, twice
+from benchmarks.workers import REDISQ_BLOOM, Folder, Worker
+from scrapy_redisq import Frontier
+from tests.harness.servers import RedisServer, binaries, wait_until
+
+SLOW = 0.1
+"""Seconds that each answer of the slow site takes: one worker can then fetch 80 pages a second."""
+
+REDIS_MICROSECONDS = 15
+
+COLUMNS = ["answers after ms", "workers", "pages/s", "x one worker", "CPU busy"]
+COLUMNS += ["Redis script µs/page", "Redis process µs/page", "exchanges/page", "fetched twice"]
+
+
+def crawl(server: RedisServer, site: Site, workers: int) -> Figures:
+    """One crawl by a fleet whose workers all wait until the last of them is ready.
+
+    Pages per second from the first request to the last one, as the site saw them.
+    """
+    site.forget()
+    with server.client() as client, Folder() as folder:
+        client.flushall()
+        fleet = [
+            Worker(REDISQ_BLOOM, site.start_url, folder.path, redis_port=server.port, go=folder.go)
+            for _ in range(workers)
+        ]
+        try:
+            with Frontier.from_url(server.url, "follow") as frontier:
+                wait_until(
+                    lambda: len(frontier.status().get("workers", [])) == workers,
+                    60,
+                    f"{workers} workers: {fleet[0].log}",
+                )
+            client.config_resetstat()
+            cpu = _cpu(client.info("cpu"))
+            folder.go.touch()
+            reports = [worker.report() for worker in fleet]
+        finally:
+            for worker in fleet:
+                worker.kill()
+        scripts = client.info("commandstats")["cmdstat_evalsha"]
+        cpu = _cpu(client.info("cpu")) - cpu
+    hits = site.hits()
+    seconds = hits[-1][0] - hits[0][0]
+    pages = len(hits)
+    return {
+        "pages/s": pages / seconds,
+        "CPU busy": sum(report["cpu"] for report in reports) / seconds,
+        "Redis script µs/page": scripts["usec"] / pages,
+        "Redis process µs/page": cpu * 1e6 / pages,
+        "exchanges/page": scripts["calls"] / pages,
+        "fetched twice": twice(hits),
+        "missing": site.pages - len({path for _, path in hits}),
+    }
+
+
+def _cpu(info: dict[str, Any]) -> float:
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+def run(*, quick: bool) -> Result:
+    """Crawl a site that answers at once and one that takes its time with growing fleets."""
+    sizes = (1, 2, 4) if quick else (1, 2, 4, 8)
+    pages, rounds = (200, 1) if quick else (800, 3)
+    rows: list[dict[str, Any]] = []
+    server = RedisServer(binaries()["7.0"])
+    try:
+        for delay in (SLOW, 0.0):
+            with Site(pages=pages, delay=delay) as site:
+                medians = alternate(
+                    {
+                        str(workers): lambda workers=workers, site=site: crawl(  # type: ignore[misc]
+                            server, site, workers
+                        )
+                        for workers in sizes
+                    },
+                    rounds,
+                )
+            one = medians[str(sizes[0])]["pages/s"]
+            rows += [
+                {
+                    "answers after ms": round(delay * 1000),
+                    "workers": int(workers),
+                    "x one worker": figures["pages/s"] / one,
+                    **figures,
+                    "fetched twice": int(figures["fetched twice"]),
+                }
+                for workers, figures in medians.items()
+            ]
+    finally:
+        server.close()
+    return Result(
+        "fleet",
+        "1 to 8 workers on one frontier",
+        COLUMNS,
+        rows,
+        targets=_targets(rows),
+        notes=[
+            f"{pages} pages, 50 links each; medians of {rounds} rounds. The workers begin "
+            "together; pages/s is from the first to the last request that the site saw. CPU busy: "
+            f"cores that the workers kept busy; this machine has {os.cpu_count()}, which site and "
+            "Redis share.",
+            "Redis script: time in EVALSHA by INFO commandstats, with all commands inside. Redis "
+            "process: user and system time, which has the network, the wait for the end, and the "
+            "server's own housekeeping in it.",
+        ],
+    )
+
+
+def _targets(rows: list[dict[str, Any]]) -> list[Target]:
+    slow = [row for row in rows if row["answers after ms"]]
+    growth = ", ".join(f"{row['workers']}: {row['pages/s']:.0f}" for row in slow)
+    cores = os.cpu_count() or 1
+    grows = all(
+        after["pages/s"] > 1.5 * before["pages/s"]
+        for before, after in itertools.pairwise(slow)
+        # Twice as many workers need twice the CPU: no more is to be had where that is not free.
+        if 2 * before["CPU busy"] < 0.8 * cores
+    )
+    again = sum(row["fetched twice"] for row in rows)
+    missing = sum(row["missing"] for row in rows)
+    script = statistics.median(row["Redis script µs/page"] for row in rows)
+    worst = max(row["Redis script µs/page"] for row in rows)
+    return [
+        Target("pages/s by workers", "grows with cores until they are full", growth, grows),
+        Target("pages fetched twice", "0", str(again), again == 0),
+        Target("pages missing", "0", f"{missing:g}", missing == 0),
+        Target(
+            "Redis, time in scripts a page",
+            f"<= {REDIS_MICROSECONDS} µs",
+            f"{script:.1f} µs (median of the lines, at most {worst:.1f})",
+            worst <= REDIS_MICROSECONDS,
+        ),
+    ]

@@ -1,0 +1,171 @@
+"""``RESULTS.md`` and its plots, from the JSON files of the full runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import plots
+from benchmarks.common import RESULTS, shown
+from benchmarks.crawl import ROUND_TRIPS
+from benchmarks.workers import (
+    MEMORY,
+    REDISQ_BLOOM,
+    REDISQ_EXACT,
+    SCRAPY_REDIS,
+    SCRAPY_REDIS_BLOOM,
+)
+
+ORDER = ("crawl", "fleet", "frontier", "growth", "memory", "seen", "latency")
+FILE = RESULTS.parent / "RESULTS.md"
+PLOTS = RESULTS.parent / "plots"
+
+Json = dict[str, Any]
+
+
+def write() -> None:
+    """Write ``RESULTS.md`` and the plots; commands that have not been run in full are left out."""
+    results = {
+        name: json.loads((RESULTS / f"{name}.json").read_text())
+        for name in ORDER
+        if (RESULTS / f"{name}.json").exists()
+    }
+    if not results:
+        print(f"nothing to report: {RESULTS} has no result of a full run")
+        return
+    drawn = _draw(results)
+    FILE.write_text("\n".join(_document(results, drawn)), encoding="utf-8")
+    print(f"written to {FILE}")
+
+
+def _document(results: dict[str, Json], drawn: dict[str, str]) -> Iterator[str]:
+    yield "# Results\n"
+    yield "Written by `python -m benchmarks all --report`. What each command measures, and what"
+    yield "was found to cost what, is in [README.md](README.md). Ratios are what counts.\n"
+    yield from _circumstances(results)
+    goals = [goal for result in results.values() for goal in result["targets"]]
+    missed = [goal for goal in goals if not goal["reached"]]
+    yield f"{len(goals) - len(missed)} of {len(goals)} goals were reached" + (
+        ", all but these:\n" if missed else ".\n"
+    )
+    for goal in missed:
+        yield f"- {goal['what']}: {goal['measured']} (goal: {goal['wanted']})"
+    for name, result in results.items():
+        yield f"\n## {name}: {result['title']}\n"
+        if name in drawn:
+            yield f"![{drawn[name]}](plots/{name}.svg)\n"
+        yield from _table(result["columns"], result["rows"])
+        if result["targets"]:
+            yield "\n| goal | wanted | measured | |\n|---|---:|---:|---|"
+            for goal in result["targets"]:
+                verdict = "reached" if goal["reached"] else "**not reached**"
+                cells = [goal["what"], goal["wanted"], goal["measured"], verdict]
+                yield f"| {' | '.join(map(_cell, cells))} |"
+        if result["notes"]:
+            yield ""
+        for note in result["notes"]:
+            yield f"- {note}"
+    yield ""
+
+
+def _circumstances(results: dict[str, Json]) -> Iterator[str]:
+    """Machine, versions and dates; once, if all results have the same."""
+    told = []
+    for name, result in results.items():
+        machine, versions = result["machine"], result["versions"]
+        text = (
+            f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+            f"{machine['system']}; "
+            + ", ".join(f"{package} {version}" for package, version in versions.items())
+        )
+        told.append((text, name, result["date"][:10]))
+    for text in dict.fromkeys(text for text, _, _ in told):
+        names = [name for other, name, _ in told if other == text]
+        dates = sorted({date for other, _, date in told if other == text})
+        which = "" if len(names) == len(told) else f"{', '.join(names)}: "
+        when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+        yield f"{which}{text}. {when}.\n"
+
+
+def _table(columns: list[str], rows: list[Json]) -> Iterator[str]:
+    texts = {column: any(isinstance(row.get(column), str) for row in rows) for column in columns}
+    yield f"| {' | '.join(map(_cell, columns))} |"
+    yield "|" + "|".join("---" if texts[column] else "---:" for column in columns) + "|"
+    for row in rows:
+        yield f"| {' | '.join(_cell(shown(row.get(column, ''))) for column in columns)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+# Plots
+
+
+def _draw(results: dict[str, Json]) -> dict[str, str]:
+    """Draw what there are results for; -> the plots' titles by command."""
+    drawn = {}
+    makers = {"crawl": _crawl_plot, "memory": _memory_plot, "growth": _growth_plot}
+    for name, make in makers.items():
+        if name in results and (plot := make(results[name]["rows"])):
+            title, svg = plot
+            plots.write(PLOTS / f"{name}.svg", svg)
+            drawn[name] = title
+    return drawn
+
+
+def _crawl_plot(rows: list[Json]) -> tuple[str, str] | None:
+    title = "Pages per second of one worker, by distance from Redis"
+    series = {}
+    for variant in (REDISQ_BLOOM, REDISQ_EXACT, SCRAPY_REDIS, SCRAPY_REDIS_BLOOM, MEMORY):
+        at = {
+            row["round trip ms"]: row["pages/s"]
+            for row in rows
+            if row["site"] == "generated" and row["variant"] == variant.name
+        }
+        if at:
+            series[variant.name] = [at.get(round_trip) for round_trip in ROUND_TRIPS]
+    if not series:
+        return None
+    ticks = [str(round_trip) for round_trip in ROUND_TRIPS]
+    x_title = "added round trip in ms; pages of 50 links; logarithmic"
+    return title, plots.lines(title, x_title, ticks, series, log=True)
+
+
+def _memory_plot(rows: list[Json]) -> tuple[str, str] | None:
+    """Of the rows about seen URLs: their texts, and their first figure."""
+    title = "Bytes of Redis memory for each seen URL"
+    values = {
+        text: figure
+        for row in rows
+        if "seen" in (text := _text(row)).lower() and (figure := _first(row, float)) is not None
+    }
+    if not values:
+        return None
+    return title, plots.bars(title, values, "B", ours=lambda name: "scrapy-redis:" not in name)
+
+
+def _growth_plot(rows: list[Json]) -> tuple[str, str] | None:
+    """Of the rows about queued entries: how many there were, and the first figure."""
+    title = "Cost of an exchange, by the length of the queue"
+    found = [
+        (number, figure)
+        for row in rows
+        if "queued" in _text(row)
+        and (number := _first(row, int)) is not None
+        and (figure := _first(row, float)) is not None
+    ]
+    if not found:
+        return None
+    ticks = [f"{number:,}" for number, _ in found]
+    series = {"µs an exchange": [figure for _, figure in found]}
+    return title, plots.lines(title, "requests queued", ticks, series)
+
+
+def _text(row: Json) -> str:
+    return " ".join(value for value in row.values() if isinstance(value, str))
+
+
+def _first(row: Json, kind: type[float | int]) -> Any:
+    return next((value for value in row.values() if type(value) is kind), None)

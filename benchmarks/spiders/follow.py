@@ -1,0 +1,91 @@
+"""The spider that every variant runs: takes each page's title and follows all its links.
+
+Alone in its folder and without an import of this project, because the peers run it with a Python
+environment of their own: ``scrapy runspider follow.py -a start_url=… -a report=…``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import scrapy
+from scrapy import signals
+from scrapy.crawler import Crawler
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Report:
+    """Writes what happened between the first response and the close of the spider."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.first: tuple[float, float] | None = None
+        crawler.signals.connect(self.received, signals.response_received)
+        crawler.signals.connect(self.closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Report:
+        return cls(crawler)
+
+    def received(self) -> None:
+        if self.first is None:
+            self.first = (time.time(), cpu_seconds())
+            self.crawler.signals.disconnect(self.received, signals.response_received)
+
+    def closed(self, spider: Follow, reason: str) -> None:
+        now, cpu = time.time(), cpu_seconds()
+        first, cpu_before = self.first or (now, cpu)
+        assert self.crawler.stats is not None
+        stats = self.crawler.stats.get_stats()
+        report = {
+            "reason": reason,
+            "first": first,
+            "closed": now,
+            "seconds": now - first,
+            "cpu": cpu - cpu_before,
+            "cpu_all": cpu,
+            "pages": stats.get("response_received_count", 0),
+            "items": stats.get("item_scraped_count", 0),
+            "errors": stats.get("log_count/ERROR", 0),
+            "exchanges": stats.get("redisq/exchanges", 0),
+        }
+        Path(spider.report).write_text(json.dumps(report))
+
+
+class Follow(scrapy.Spider):
+    """``start_url``: where to begin; ``report``: the file for the figures; ``go``: a file that is
+    waited for before the first request, so that several workers begin together."""
+
+    name = "follow"
+    start_url = ""
+    report = ""
+    go = ""
+    custom_settings = {  # noqa: RUF012 - as spiders are written
+        "LOG_LEVEL": "WARNING",
+        "TELNETCONSOLE_ENABLED": False,
+        "REMOTE_CONTROL_ENABLED": False,
+        "EXTENSIONS": {Report: 0},
+    }
+
+    async def start(self) -> AsyncIterator[Any]:
+        self.allowed_domains = [urlsplit(self.start_url).hostname]
+        while self.go and not Path(self.go).exists():
+            await asyncio.sleep(0.02)
+        yield scrapy.Request(self.start_url)
+
+    def parse(self, response: Any) -> Iterator[Any]:
+        yield {"url": response.url, "title": response.css("title::text").get()}
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link)
