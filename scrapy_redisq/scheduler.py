@@ -230,7 +230,9 @@ class Scheduler(BaseScheduler):
             and not request.body
             and "verbatim_url" not in request.meta
         )
-        if cacheable and request.url in self._seen_cache:
+        # Fingerprints leave the fragment out, and real pages link to many.
+        url = request.url.partition("#")[0] if cacheable else ""
+        if cacheable and url in self._seen_cache:
             self.courier.roster.memberships[0].local_duplicates += 1
             return self._duplicate(request)
         try:
@@ -258,7 +260,7 @@ class Scheduler(BaseScheduler):
             )
         )
         if cacheable:
-            self._seen_cache.add(request.url)
+            self._seen_cache.add(url)
         return True
 
     def _duplicate(self, request: Request) -> bool:

@@ -176,17 +176,18 @@ class TestFleet:
 
     def test_start_requests_of_many_workers(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each start request is fetched once, however many workers and repeats there are."""
-        with Site(linked_pages(60, delay=0.05)) as site:
+        # Slow enough that the last worker to start still finds the run open.
+        with Site(linked_pages(300, delay=0.1)) as site:
             workers = [crawl("many", site) for _ in range(3)]
             for worker in workers:
                 assert worker.wait().reason == "finished"
             assert set(site.counts().values()) == {1}
-            assert len(site.counts()) == 60
+            assert len(site.counts()) == 300
         nothing_left(redis_server, "many")
 
     def test_sigterm_gives_back(self, redis_server: RedisServer, crawl: Run) -> None:
         """A worker that is stopped ends its pages and gives the others back: no page twice."""
-        with Site(linked_pages(200, delay=0.05)) as site:
+        with Site(linked_pages(200, delay=0.1)) as site:
             workers = [crawl("follow", site) for _ in range(2)]
             wait_until(lambda: len(site.hits) >= 60, 30, "some pages")
             workers[0].terminate()
@@ -660,7 +661,7 @@ class TestConfigurations:
 
     def test_several_hosts_on_several_shards(self, redis_server: RedisServer, crawl: Run) -> None:
         """Hosts are spread over shards; all workers know together when all shards are done."""
-        with Site(linked_pages(40), hosts=8) as site:
+        with Site(linked_pages(40, delay=0.2), hosts=8) as site:
             sites = " ".join(site.url.replace("127.0.0.1", f"127.0.0.{n}") for n in range(1, 9))
             settings = {"REDISQ_SHARDS": 3}
             workers = [crawl("hosts", settings=settings, sites=sites, pages=20) for _ in range(2)]
@@ -675,11 +676,11 @@ class TestConfigurations:
     def test_embedded(self, tmp_path: Path, crawl: Run) -> None:
         """Without a server of their own, processes share an embedded one, which ends with them."""
         url = f"embedded://{tmp_path}/server"
-        with Site(linked_pages(100, delay=0.02)) as site:
+        with Site(linked_pages(200, delay=0.1)) as site:
             workers = [crawl("follow", site, settings={"REDISQ_URL": url}) for _ in range(3)]
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
             assert set(site.counts().values()) == {1}
-            assert len(site.counts()) == 100
+            assert len(site.counts()) == 200
         with Frontier.from_url(url, "follow") as frontier:
             assert frontier.status()["state"] == "complete"
