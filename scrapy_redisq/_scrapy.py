@@ -101,17 +101,12 @@ class Engine:
         return str(self._downloader.get_slot_key(request))
 
     def downloading(self, slot: str) -> int | None:
-        """How many requests of the slot the downloader has; None if it should get no more now.
-
-        A few may wait there, so that one starts the moment another ends: a quarter of what
-        the downloader can still take. The rest is for other slots.
-        """
+        """How many requests of the slot the downloader has; None if more would only wait there."""
         downloads = self._downloader.slots.get(slot)
         if downloads is None:
             return 0
         active = len(downloads.active)
-        spare = self._downloader.total_concurrency - len(self._downloader.active)
-        return active if active < downloads.concurrency + max(1, spare // 4) else None
+        return active if active < downloads.concurrency else None
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""
