@@ -69,6 +69,7 @@ class Engine:
             )
         self._slot: Any = slot
         self._downloader: Any = self._engine.downloader
+        self._on_the_way: dict[Request, str] = {}
 
     @property
     def in_progress(self) -> set[Request]:
@@ -100,13 +101,37 @@ class Engine:
         """The download slot of a request: ``meta["download_slot"]`` or its host."""
         return str(self._downloader.get_slot_key(request))
 
-    def downloading(self, slot: str) -> int | None:
-        """How many requests of the slot the downloader has; None if more would only wait there."""
-        downloads = self._downloader.slots.get(slot)
-        if downloads is None:
-            return 0
-        active = len(downloads.active)
-        return active if active < downloads.concurrency else None
+    def handed_out(self, request: Request, slot: str) -> None:
+        """Scrapy is about to start ``request``."""
+        self._on_the_way[request] = slot
+
+    def downloads(self) -> Callable[[str], int | None]:
+        """A function of a slot, to be used at once: how many requests of the slot the downloader
+        has, or None if it should get no more now.
+
+        A few may wait in the downloader, so that one starts the moment another ends, before the
+        callbacks of what has arrived: they take half of what it has to spare, the other half is
+        left to other slots.
+        """
+        downloader = self._downloader
+        # A request is among its slot's only when the downloader middlewares have let it through.
+        on_the_way: dict[str, int] = {}
+        for request, slot in list(self._on_the_way.items()):
+            downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
+            if request in downloader.active and not (downloads and request in downloads.active):
+                on_the_way[slot] = on_the_way.get(slot, 0) + 1
+            else:
+                del self._on_the_way[request]
+        spare = downloader.total_concurrency - len(downloader.active)  # a total of 0: no limit
+
+        def downloading(slot: str) -> int | None:
+            downloads = downloader.slots.get(slot)
+            number = on_the_way.get(slot, 0) + (len(downloads.active) if downloads else 0)
+            if downloads is None or number < downloads.concurrency + max(1, spare // 2):
+                return number
+            return None
+
+        return downloading
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""

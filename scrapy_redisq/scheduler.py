@@ -302,7 +302,7 @@ class Scheduler(BaseScheduler):
         return request
 
     def _next_from_inbox(self) -> Request | None:
-        while (popped := self.inbox.pop(self.engine.downloading)) is not None:
+        while (popped := self.inbox.pop(self.engine.downloads())) is not None:
             lease, membership = popped
             try:
                 request = self.serializer.loads(lease.entry)
@@ -312,6 +312,7 @@ class Scheduler(BaseScheduler):
             if request.meta.get("is_start_request") is True:
                 request.meta["is_start_request"] = 1  # see _enqueue
             self._in_progress.begin(request, Page(lease, membership))
+            self.engine.handed_out(request, lease.slot)
             if self.inbox.is_low(self._capacity()):
                 self.courier.poke()
             return request
