@@ -183,7 +183,7 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_DUPEFILTER_CAPACITY",
         1_000_000,
         "a whole number from 1,000 to 10,000,000,000",
-        "URLs for which the Bloom filter is designed at first; it grows past them.",
+        "URLs for which the dupefilter is designed at first; it grows past them.",
         _integer(1_000, 10_000_000_000),
     ),
     Setting(

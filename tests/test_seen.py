@@ -154,6 +154,20 @@ def test_drop_in_bounded_steps(client: redis.Redis, backend: str) -> None:
 
 
 @backends
+def test_refused_whole_at_maxmemory(client: redis.Redis, backend: str) -> None:
+    """A full Redis refuses a call before anything of it is recorded, or applies all of it."""
+    seen = make(client, backend, capacity=1000)
+    for first in (0, 1000):  # when the filter is made, and later
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
+                seen.add(range(first, first + 300))
+        finally:
+            client.config_set("maxmemory", 0)
+        assert seen.add(range(first, first + 1000)).count(0) == 0
+
+
+@backends
 def test_status(client: redis.Redis, backend: str) -> None:
     """The status counts what was recorded, with a fill and an expected loss that fit it."""
     seen = make(client, backend, rate=1e-3, capacity=2000)
@@ -194,10 +208,10 @@ def test_fingerprints_of_any_length(seen: Any) -> None:
 
 
 @bloom_backends
-@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("times", [1, 2, 5, 15])
 def test_false_positives(client: redis.Redis, backend: str, times: int) -> None:
     """At the designed size and after growing past it, false positives stay below the rate."""
-    rate, capacity, probes = 0.01, 3000, 3000
+    rate, capacity, probes = 0.01, 3000 if times < 5 else 1000, 3000
     seen = make(client, backend, rate=rate, capacity=capacity)
     seen.add(range(times * capacity))
     # Probing records, too: so few that the fill hardly changes.
@@ -216,6 +230,16 @@ def test_expected_loss(client: redis.Redis, backend: str) -> None:
     assert 0.5 * expected < lost / 4000 < 1.5 * expected
 
 
+@bloom_backends
+def test_expected_loss_after_growing(client: redis.Redis, backend: str) -> None:
+    """The expected loss fits what is measured when the filter is several times its first size."""
+    seen = make(client, backend, rate=0.1, capacity=2000)
+    seen.add(range(14_000))
+    expected = seen.status().expected_loss
+    lost = seen.add([f"fresh {i}" for i in range(2000)]).count(0)
+    assert 0.5 * expected < lost / 2000 < 1.5 * expected
+
+
 def test_bitmap_of_other_settings_goes_on(redis_server: RedisServer) -> None:
     """A kept filter keeps the shapes it was made with when the settings change."""
     with redis_server.client() as client:
@@ -223,6 +247,59 @@ def test_bitmap_of_other_settings_goes_on(redis_server: RedisServer) -> None:
         changed = make(client, "bitmap", rate=1e-6, capacity=50_000)
         assert changed.add(range(3000)).count(1) == 0
         assert changed.add([f"later {i}" for i in range(5000)]).count(0) < 10
+
+
+def test_redisbloom_of_other_settings_goes_on(each_server: RedisServer) -> None:
+    """A kept filter keeps the error rate and the sizes it was made with when settings change."""
+    with each_server.client() as client:
+        make(client, "redisbloom", rate=1e-3, capacity=1000).add(range(8000))
+        changed = make(client, "redisbloom", rate=0.1, capacity=50_000)
+        assert changed.add(range(8000)).count(1) == 0
+        assert changed.add([f"later {i}" for i in range(5000)]).count(0) <= 15
+        assert changed.status().expected_loss <= 1e-3
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_redisbloom_without_a_filter(each_server: RedisServer, deleted: int) -> None:
+    """A filter that was deleted costs what it knew, but the error rate holds for all others."""
+    with each_server.client() as client:
+        seen = make(client, "redisbloom", capacity=1000)
+        seen.add(range(8000))
+        assert client.delete(f"{BASE}:{deleted}") == 1
+        forgotten = seen.add(range(8000)).count(1)
+        assert 2000 < forgotten < 6000
+        assert seen.add([f"fresh {i}" for i in range(8000)]).count(0) <= 1
+        assert seen.add(range(8000)).count(1) == 0
+
+
+def test_redisbloom_names_what_is_in_its_place(each_server: RedisServer) -> None:
+    """A foreign key where the next filter goes is an error before anything is recorded."""
+    with each_server.client() as client:
+        seen = make(client, "redisbloom", capacity=1000)
+        added = seen.status().capacity * 5 // 300 * 300
+        seen.add(range(added))
+        client.set(f"{BASE}:2", "foreign")
+        with pytest.raises(redis.ResponseError):
+            seen.add(range(added, added + 300))
+        client.delete(f"{BASE}:2")
+        assert seen.add(range(added, added + 300)).count(0) <= 1
+
+
+def test_redisbloom_size(each_server: RedisServer) -> None:
+    """At 1e-6: 5 bytes a URL at the designed size, 9 while growing to 30 times of it."""
+    capacity, taken = 5000, []
+    with each_server.client() as client:
+        seen = make(client, "redisbloom", capacity=capacity)
+        for first in range(0, 30 * capacity, 1000):
+            seen.add(range(first, first + 1000))
+            size = sum(client.memory_usage(key) or 0 for key in client.scan_iter(f"{BASE}*"))
+            taken.append(size / (first + 1000))
+        assert seen.status().count >= 30 * capacity - 2
+        assert seen.add(range(30 * capacity)).count(1) == 0
+        assert client.dbsize() == 4  # the hash and three filters
+    designed = capacity // 1000 - 1
+    assert taken[designed] <= 5
+    assert max(taken[designed:]) <= 9
 
 
 def test_bitmap_segments_exist_on_demand(redis_server: RedisServer) -> None:
@@ -310,6 +387,49 @@ def test_exact_without_intsets(redis_server: RedisServer) -> None:
             assert seen.add(range(20_000)).count(1) == 0
         finally:
             client.config_set("set-max-intset-entries", 512)
+
+
+@pytest.mark.parametrize("intset_entries", [512, 64])
+def test_exact_grows(redis_server: RedisServer, intset_entries: int) -> None:
+    """Far past its capacity no fingerprint is lost by the splits, whatever kind the sets are."""
+    with redis_server.client() as client:
+        client.config_set("set-max-intset-entries", intset_entries)
+        try:
+            seen = make(client, "exact", capacity=1000)
+            for first in range(0, 40_000, 4000):
+                assert seen.add(range(first, first + 4000)).count(0) == 0
+                assert seen.add(range(first + 4000)).count(1) == 0
+            sizes = [client.scard(bucket) for bucket in client.scan_iter(f"{BASE}:*")]
+            assert sum(sizes) == seen.status().count == 40_000
+            assert len(sizes) == pytest.approx(40_000 / 192, abs=2)
+            assert max(sizes) <= 512
+        finally:
+            client.config_set("set-max-intset-entries", 512)
+
+
+def test_exact_without_splits(redis_server: RedisServer) -> None:
+    """Up to twice its capacity the filter never splits; buckets are made when they are needed."""
+    with redis_server.client() as client:
+        seen = make(client, "exact", capacity=20_000)
+        seen.add(range(50))
+        assert client.dbsize() <= 51
+        client.config_resetstat()
+        seen.add(range(39_000))
+        assert "cmdstat_smembers" not in client.info("commandstats")
+        seen.add(range(39_000, 42_000))
+        assert "cmdstat_smembers" in client.info("commandstats")
+
+
+def test_exact_of_other_settings_goes_on(redis_server: RedisServer) -> None:
+    """A kept filter keeps the buckets it was made with when the capacity changes."""
+    with redis_server.client() as client:
+        make(client, "exact", capacity=1000).add(range(3000))
+        for capacity in (1_000_000, 1000):
+            changed = make(client, "exact", capacity=capacity)
+            assert changed.add(range(3000)).count(1) == 0
+        while not changed.drop(1000):
+            pass
+        assert client.dbsize() == 0
 
 
 def test_exact_at_the_ends(redis_server: RedisServer) -> None:

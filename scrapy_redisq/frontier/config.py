@@ -21,7 +21,7 @@ class FrontierConfig:
     ``dupefilter`` is "bloom", "exact", or the import path of a foreign filter (then the frontier
     itself only keeps start requests apart, exactly). ``backend`` is what keeps it in Redis:
     "redisbloom", "bitmap" or "exact"; the worker that begins a run chooses it for all.
-    ``error_rate`` and ``capacity`` concern Bloom filters. ``spider`` may be "" for producers.
+    ``error_rate`` concerns Bloom filters only. ``spider`` may be "" for producers.
     """
 
     dupefilter: str = "bloom"

@@ -2,7 +2,7 @@
 
 ::
 
-    RedisBloomSeen  seen_redisbloom.lua  the module's scalable Bloom filter, where it is loaded
+    RedisBloomSeen  seen_redisbloom.lua  scalable Bloom filters of the module, where it is loaded
     BitmapSeen      seen_bitmap.lua      a scalable blocked Bloom filter on plain strings
     ExactSeen       seen_exact.lua       64-bit fingerprints in integer sets
 
@@ -124,11 +124,8 @@ def _normalised(fingerprint: bytes) -> bytes:
     return hashlib.blake2b(fingerprint, digest_size=FINGERPRINT_BYTES).digest()
 
 
-class RedisBloomSeen(SeenFilter):
-    """A scalable Bloom filter of the RedisBloom module (or one that has its commands)."""
-
-    name = "redisbloom"
-    lua = "seen_redisbloom.lua"
+class _BloomSeen(SeenFilter):
+    """A Bloom filter that grows: ``error_rate`` holds at any size, ``capacity`` is the first."""
 
     def __init__(self, error_rate: float, capacity: int) -> None:
         self.error_rate = error_rate
@@ -136,24 +133,24 @@ class RedisBloomSeen(SeenFilter):
 
     def encode(self, fingerprint: bytes) -> bytes:
         return _normalised(fingerprint)
+
+
+class RedisBloomSeen(_BloomSeen):
+    """Scalable Bloom filters of the RedisBloom module (or one that has its commands)."""
+
+    name = "redisbloom"
+    lua = "seen_redisbloom.lua"
 
     def parameters(self) -> list[Any]:
         # As texts: what Redis prints of a Lua number depends on its version.
         return [repr(self.error_rate), str(self.capacity)]
 
 
-class BitmapSeen(SeenFilter):
+class BitmapSeen(_BloomSeen):
     """A scalable blocked Bloom filter on plain strings, for servers without RedisBloom."""
 
     name = "bitmap"
     lua = "seen_bitmap.lua"
-
-    def __init__(self, error_rate: float, capacity: int) -> None:
-        self.error_rate = error_rate
-        self.capacity = capacity
-
-    def encode(self, fingerprint: bytes) -> bytes:
-        return _normalised(fingerprint)
 
     def parameters(self) -> list[Any]:
         layers = bitmap_layers(self.error_rate, self.capacity)
@@ -164,22 +161,26 @@ class ExactSeen(SeenFilter):
     """The first 64 bits of each fingerprint, in integer sets.
 
     Two URLs share 64 bits with a chance of n²/2⁶⁵ in a crawl of n URLs: 3e-4 for 100 million.
+    ``capacity`` is how many are expected: up to twice of it cost least time. Any number fits.
     """
 
     name = "exact"
     lua = "seen_exact.lua"
 
+    def __init__(self, capacity: int = 0) -> None:
+        self.capacity = capacity
+
     def encode(self, fingerprint: bytes) -> str:
         return str(int.from_bytes(_normalised(fingerprint)[:8], "big", signed=True))
 
     def parameters(self) -> list[Any]:
-        return []
+        return [str(self.capacity)]
 
 
 def seen_filter(config: FrontierConfig) -> SeenFilter:
     """The filter that ``config`` names as its ``backend``."""
     if config.backend == ExactSeen.name:
-        return ExactSeen()
+        return ExactSeen(config.capacity)
     if config.backend == RedisBloomSeen.name:
         return RedisBloomSeen(config.error_rate, config.capacity)
     return BitmapSeen(config.error_rate, config.capacity)
@@ -192,8 +193,8 @@ local function problem_of(...)
   local reply = redis.pcall(...)
   return type(reply) == 'table' and reply.err
 end
-local problem = problem_of('BF.RESERVE', KEYS[1], '0.01', '100', 'EXPANSION', '2')
-  or problem_of('BF.MADD', KEYS[1], 'probe') or problem_of('BF.INFO', KEYS[1])
+local problem = problem_of('BF.RESERVE', KEYS[1], '0.01', '100', 'EXPANSION', '1')
+  or problem_of('BF.MADD', KEYS[1], 'probe') or problem_of('BF.MEXISTS', KEYS[1], 'probe')
 redis.call('UNLINK', KEYS[1])
 if not problem then return 1 end
 local text = string.lower(problem)
