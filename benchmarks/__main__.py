@@ -13,6 +13,10 @@ from benchmarks.common import Result
 COMMANDS = {
     "crawl": "pages per second of one worker, beside Scrapy in memory and scrapy-redis",
     "fleet": "1 to 8 workers on one frontier",
+    "frontier": "the frontier without Scrapy, until Redis' core is full",
+    "growth": "cost of an exchange with long queues, many slots, many workers",
+    "memory": "bytes per request and per URL",
+    "seen": "dupefilters: false positives and CPU",
     "latency": "from a push to its download, from the last page to the end",
 }
 

@@ -147,20 +147,21 @@ def _memory_plot(rows: list[Json]) -> tuple[str, str] | None:
 
 
 def _growth_plot(rows: list[Json]) -> tuple[str, str] | None:
-    """Of the rows about queued entries: how many there were, and the first figure."""
-    title = "Cost of an exchange, by the length of the queue"
-    found = [
-        (number, figure)
-        for row in rows
-        if "queued" in _text(row)
-        and (number := _first(row, int)) is not None
-        and (figure := _first(row, float)) is not None
-    ]
-    if not found:
+    title = "Redis time of an exchange, by the length of the queue"
+    lengths = sorted({row["queued"] for row in rows if row["series"] == "queue"})
+    series: dict[str, list[float | None]] = {}
+    for row in rows:
+        if row["series"] == "queue":
+            size = row["of each"]
+            name = f"µs, {size} of each"
+            points = series.setdefault(name, [None] * len(lengths))
+            points[lengths.index(row["queued"])] = row["µs an exchange"]
+    if not series:
         return None
-    ticks = [f"{number:,}" for number, _ in found]
-    series = {"µs an exchange": [figure for _, figure in found]}
-    return title, plots.lines(title, "requests queued", ticks, series)
+    ticks = [f"{length:,}" for length in lengths]
+    return title, plots.lines(
+        title, "requests queued; of each: enqueues, claims, finishes", ticks, series
+    )
 
 
 def _text(row: Json) -> str:

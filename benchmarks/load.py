@@ -1,0 +1,232 @@
+"""Clients without Scrapy's engine: processes that push, claim and finish as fast as they can."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import redis
+from scrapy import Request, Spider
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+
+from benchmarks import peers
+from benchmarks.peer_queue import SCRIPT, serve, url_in_order
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.membership import MAX_CLAIMS, Enqueue, Finish, Membership
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.seen import SeenFilter, seen_filter
+from scrapy_redisq.serializer import Serializer
+
+NAME = "books"
+SLOTS = 10
+PIPELINE = 100
+"""Requests that one pipeline of the bare comparison carries."""
+
+FASTEST = 150_000
+FASTEST_BARE = 600_000
+"""Requests a second that nothing here reaches: so many are prepared before the clock runs."""
+
+ENTRY_BYTES = 105
+
+
+class Books(Spider):
+    """The spider of the requests."""
+
+    name = NAME
+
+    def parse_item(self, response: Any) -> None:
+        """Their callback."""
+
+
+def join(
+    client: redis.Redis, worker: str, backend: str, run: str = "run1"
+) -> tuple[Membership, SeenFilter]:
+    """Register a worker, beginning the run if it is the first."""
+    config = FrontierConfig(dupefilter="exact" if backend == "exact" else "bloom", backend=backend)
+    joined = execute(
+        client, calls.join(NAME, 0, config, new_run=run, worker=worker, info={}, ttl=600)
+    )
+    seen = seen_filter(joined.config)
+    member = Membership(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())
+    return member, seen
+
+
+def push_claim_finish(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+    """Exchanges that each enqueue 100 requests, claim 100 and finish the 100 before.
+
+    Entries and fingerprints are at hand; with ``whole``, they are made of Scrapy's requests and
+    become requests again, as in a crawl.
+    """
+    client = redis.Redis(port=asked["port"])
+    member, seen = join(client, f"worker-{asked['client']}", asked["backend"])
+    spider = Books()
+    serializer = Serializer(spider, max_bytes=1_000_000)
+    fingerprinter = RequestFingerprinter.from_crawler(get_crawler(Books))
+    numbers = itertools.count(asked["client"] * 1_000_000)
+
+    def at_hand() -> Enqueue:
+        """Entries unlike each other, or Lua would make one string for all of them."""
+        number = next(numbers)
+        entry = (b"%d" % number).ljust(ENTRY_BYTES, b"x")
+        return Enqueue(f"shop{number % SLOTS}", 0, entry, seen.encode(os.urandom(20)))
+
+    def made() -> Enqueue:
+        number = next(numbers)
+        request = Request(url_in_order(number), callback=spider.parse_item, meta={"depth": 4})
+        fingerprint = seen.encode(fingerprinter.fingerprint(request))
+        return Enqueue(f"shop{number % SLOTS}", 0, serializer.dumps(request), fingerprint)
+
+    if asked["whole"]:
+        source = iter(made, None)
+    else:
+        prepared = round(asked["seconds"] * FASTEST / asked["clients"])
+        source = iter([at_hand() for _ in range(prepared)])
+
+    def timed() -> dict[str, float]:
+        began = time.perf_counter()
+        finished = finishing = 0
+        while time.perf_counter() - began < asked["seconds"]:
+            for enqueue in itertools.islice(source, MAX_CLAIMS):
+                member.add(enqueue)
+            reply = member.received(execute(client, member.call(want=MAX_CLAIMS)))
+            finished += finishing
+            for lease in reply.leases:
+                if asked["whole"]:
+                    serializer.loads(lease.entry)
+                member.add(Finish(lease.id, "done"))
+            finishing = len(reply.leases)
+        seconds = time.perf_counter() - began
+        client.close()
+        return {"requests": finished, "seconds": seconds}
+
+    return timed
+
+
+def bare(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+    """SADD, RPUSH and LPOP in pipelines whose bytes are at hand: what Redis can do at most."""
+    connection = socket.create_connection(("127.0.0.1", asked["port"]))
+    entry = b"x" * ENTRY_BYTES
+    tail = b"*3\r\n$5\r\nRPUSH\r\n$1\r\nq\r\n$%d\r\n%s\r\n*2\r\n$4\r\nLPOP\r\n$1\r\nq\r\n" % (
+        len(entry),
+        entry,
+    )
+    batches = [
+        b"".join(
+            b"*3\r\n$4\r\nSADD\r\n$1\r\ns\r\n$40\r\n%s\r\n%s"
+            % (os.urandom(20).hex().encode(), tail)
+            for _ in range(PIPELINE)
+        )
+        for _ in range(round(asked["seconds"] * FASTEST_BARE / asked["clients"] / PIPELINE))
+    ]
+
+    def timed() -> dict[str, float]:
+        began = time.perf_counter()
+        done = 0
+        for batch in batches:
+            connection.sendall(batch)
+            lines = 0
+            while lines < 4 * PIPELINE:  # :1  :1  $105  xxx
+                lines += connection.recv(1 << 16).count(b"\n")
+            done += PIPELINE
+            if time.perf_counter() - began >= asked["seconds"]:
+                break
+        seconds = time.perf_counter() - began
+        connection.close()
+        return {"requests": done, "seconds": seconds}
+
+    return timed
+
+
+def bare_redis_py(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
+    """The same by redis-py's pipelines, which is what a program would use."""
+    client = redis.Redis(port=asked["port"])
+    client.ping()
+    entry = b"x" * ENTRY_BYTES
+
+    def timed() -> dict[str, float]:
+        began = time.perf_counter()
+        done = 0
+        while time.perf_counter() - began < asked["seconds"]:
+            pipeline = client.pipeline(transaction=False)
+            for _ in range(PIPELINE):
+                pipeline.sadd("s", os.urandom(20))
+                pipeline.rpush("q", entry)
+                pipeline.lpop("q")
+            pipeline.execute()
+            done += PIPELINE
+        seconds = time.perf_counter() - began
+        client.close()
+        return {"requests": done, "seconds": seconds}
+
+    return timed
+
+
+class Clients:
+    """So many processes that do the same job at the same time; a context manager.
+
+    They are started once and used again: starting one takes as long as a measurement.
+    """
+
+    def __init__(self, number: int, *, peer: bool = False) -> None:
+        command = [sys.executable, "-m", "benchmarks.load"]
+        if peer:
+            command = [str(peers.python()), str(SCRIPT)]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(number)
+        ]
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def run(
+        self, number: int, prepared: Callable[[], object] = lambda: None, **job: Any
+    ) -> list[dict[str, float]]:
+        """Let ``number`` of them do ``job``, with ``prepared`` called when all are ready."""
+        chosen = self._processes[:number]
+        for client, process in enumerate(chosen):
+            self._tell(process, json.dumps({**job, "client": client, "clients": number}))
+        for process in chosen:
+            self._answer(process)
+        prepared()
+        for process in chosen:
+            self._tell(process, "go")
+        return [json.loads(self._answer(process)) for process in chosen]
+
+    @staticmethod
+    def _tell(process: subprocess.Popen[str], line: str) -> None:
+        assert process.stdin is not None
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+
+    @staticmethod
+    def _answer(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError("a client ended in the midst of its work; its error stands above")
+        return line
+
+
+if __name__ == "__main__":
+    serve({"frontier": push_claim_finish, "bare": bare, "redis-py": bare_redis_py})
