@@ -63,6 +63,7 @@ class RedisqDupeFilter(BaseDupeFilter):
         self._crawler = crawler
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._log_once = True
+        self._uncounted = 0
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         self._fingerprint = fingerprinter.fingerprint
@@ -170,7 +171,19 @@ class RedisqDupeFilter(BaseDupeFilter):
                 {"request": request},
                 extra={"spider": spider},
             )
-        self._count("dupefilter/filtered")
+        self._uncounted += 1
+        if self._server is not None:  # alone: nobody calls count_filtered
+            self.count_filtered()
+
+    def count_filtered(self) -> None:
+        """Bring the stat ``dupefilter/filtered`` up to date.
+
+        The frontier's scheduler calls this now and then: to count each duplicate by itself would
+        cost more than to find it.
+        """
+        if self._uncounted:
+            self._count("dupefilter/filtered", self._uncounted)
+            self._uncounted = 0
 
     # Redis
 
@@ -218,9 +231,9 @@ class RedisqDupeFilter(BaseDupeFilter):
             )
             return True
 
-    def _count(self, stat: str) -> None:
+    def _count(self, stat: str, by: int = 1) -> None:
         if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(stat)
+            self._crawler.stats.inc_value(stat, by)
 
 
 class BloomDupeFilter(RedisqDupeFilter):

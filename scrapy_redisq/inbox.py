@@ -15,7 +15,7 @@ S = TypeVar("S")
 WINDOW = 1.0
 """Seconds over which the pace of a slot is measured."""
 
-AHEAD = 0.125
+AHEAD = 0.5
 """Seconds' worth of a slot's requests that are worth holding."""
 
 

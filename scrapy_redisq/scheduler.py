@@ -25,6 +25,7 @@ from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred
 
 from scrapy_redisq._scrapy import Engine, current_page, require_asyncio
+from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import (
     EntryTooLarge,
     FrontierLost,
@@ -176,6 +177,7 @@ class Scheduler(BaseScheduler):
                     "lost (see stat scheduler/unserializable)",
                     self._local.waiting,
                 )
+            self._count_filtered()
             self.stats.set_value("redisq/exchanges", self.courier.exchanges)
             await self._session.close()
             if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
@@ -360,9 +362,14 @@ class Scheduler(BaseScheduler):
             else:
                 self._bury(page.lease, page.membership, *page.problem)
         self._local.settle(working_on)
+        self._count_filtered()
         if self.engine.closing:
             for lease, membership in self.inbox.clear():
                 self.courier.finish(membership, Finish(lease.id, "released"))
+
+    def _count_filtered(self) -> None:
+        if isinstance(self.dupefilter, RedisqDupeFilter):
+            self.dupefilter.count_filtered()
 
     def _bury(self, lease: Lease, membership: Membership, reason: str, detail: str) -> None:
         self.stats.inc_value(f"redisq/dead/{reason}")

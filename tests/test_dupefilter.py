@@ -243,6 +243,8 @@ def test_log(redis_server: RedisServer, caplog: pytest.LogCaptureFixture, debug:
     assert spider is not None
     for number in range(3):
         dupefilter.log(Request(f"http://a/{number}"), spider)
+    dupefilter.count_filtered()
+    dupefilter.count_filtered()
     assert stat(dupefilter, "dupefilter/filtered") == 3
     messages = [r.getMessage() for r in caplog.records if "Filtered" in r.getMessage()]
     assert len(messages) == (3 if debug else 1)

@@ -8,7 +8,7 @@ from scrapy.http import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_redisq.frontier.membership import Lease
-from scrapy_redisq.frontier.pace import FLUSH, HUNGRY, IDLE_FIRST, UNHEARD, Pace
+from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, HUNGRY, IDLE_FIRST, UNHEARD, Pace
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.seeds import MAX_SLOT_LENGTH, slot_name
@@ -138,6 +138,8 @@ class TestPace:
         assert 0.5 * FLUSH < pace.pause(hungry=False, waiting=True, many=False, busy=True) <= FLUSH
         assert pace.pause(hungry=True, waiting=True, many=False, busy=True) <= HUNGRY
         assert pace.pause(hungry=False, waiting=True, many=True, busy=True) == 0
+        pace.exchanged(claimed=0, filled=False, hungry=False, next_due=None, others_wait=True)
+        assert pace.pause(hungry=False, waiting=True, many=False, busy=True) <= FLUSH_SHARED
 
     def test_due_entries_and_heartbeat(self) -> None:
         """It asks when something falls due, and never later than the heartbeat allows."""

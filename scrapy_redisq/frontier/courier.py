@@ -22,10 +22,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ServerBusy, ServerFull
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Enqueue, Finish, Membership, Reply
-from scrapy_redisq.frontier.pace import FLUSH, FULL_RETRY, HUNGRY, IDLE_LAST, Pace
+from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, IDLE_LAST, Pace
 from scrapy_redisq.frontier.roster import Roster
 
 logger = logging.getLogger(__name__)
+
+SETTLE = 0.05
+"""Seconds between looks for pages that have ended."""
 
 RETRY_FIRST, RETRY_LAST = 0.1, 2.0
 """Seconds between attempts while Redis is away."""
@@ -181,7 +184,7 @@ class Courier:
     async def _wait(self) -> None:
         pause = self._pause()
         if self.worker.in_progress():
-            pause = min(pause, FLUSH)  # look for what has ended, send only if there is some
+            pause = min(pause, SETTLE)
         if pause > 0:
             self._planned_at = time.monotonic() + pause
             with contextlib.suppress(asyncio.TimeoutError):
@@ -249,6 +252,7 @@ class Courier:
             next_due=min(
                 (reply.next_due for reply in replies if reply.next_due is not None), default=None
             ),
+            others_wait=any(reply.waiting for reply in replies),
         )
         for membership, reply in zip(order, replies, strict=True):
             if reply.overdue and await self.roster.reap(membership):

@@ -7,14 +7,14 @@ calls again and the same exchange is sent again, under the same number.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.scripts import Call, load, unpack
+from scrapy_redisq.frontier.scripts import Call, load
 
 MAX_OPERATIONS = 300
 """Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
@@ -82,9 +82,11 @@ class Reply:
     created: int = 0
     finished: int = 0
     starting: int = 0
+    waiting: int = 0
+    """Workers that have found nothing to claim."""
     overdue: bool = False
     next_due: int | None = None
-    """Milliseconds until something that waits is due; None if nothing waits."""
+    """Milliseconds until it is worth asking again; None if nothing waits."""
 
 
 @dataclass
@@ -204,7 +206,6 @@ class Membership:
             "seen": self._seen,
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
-            "room": room or {},
             "suspect_from": self._suspect_from,
             "suspects": suspects,
             "starting": starting or bool(self.outbox),
@@ -214,6 +215,8 @@ class Membership:
             "duplicates": self._in_flight.local_duplicates,
             **self._in_flight.data,
         }
+        if room:
+            data["room"] = room
         return Call.of(self._script, self._key, data, self._decode)
 
     def _take_operations(self) -> list[Enqueue | Finish]:
@@ -245,17 +248,10 @@ class Membership:
         self.outbox = deque(operation for operation in self.outbox if id(operation) not in out)
         return taken
 
-    @staticmethod
-    def _operations_data(operations: Iterable[Enqueue | Finish]) -> dict[str, Any]:
+    def _operations_data(self, operations: Iterable[Enqueue | Finish]) -> dict[str, list[Any]]:
         queues: dict[tuple[str, int], int] = {}
-        data: dict[str, Any] = {
-            "enqueue": [],
-            "also": [],
-            "done": [],
-            "released": [],
-            "dead": [],
-            "delayed": [],
-        }
+        done: dict[str, list[str]] = {}
+        data: defaultdict[str, list[Any]] = defaultdict(list)
         for operation in operations:
             if isinstance(operation, Enqueue):
                 queue = (operation.slot, operation.priority)
@@ -269,36 +265,44 @@ class Membership:
                     data["also"].append(calls.fingerprint_item(operation.also))
             elif operation.outcome == "dead":
                 data["dead"].append((operation.lease, operation.reason, operation.detail))
+            elif operation.outcome == "done":
+                lease = self.held.get(operation.lease)  # None: it will be counted as stale
+                done.setdefault(lease.slot if lease else "", []).append(operation.lease)
             elif operation.outcome == "delayed":
                 data["delayed"].append((operation.lease, operation.delay))
             else:
-                data[operation.outcome].append(operation.lease)
-        data["queues"] = [(slot, str(priority)) for slot, priority in queues]
+                data["released"].append(operation.lease)
+        if done:
+            data["done"] = list(done.items())
+        if queues:
+            data["queues"] = [(slot, str(priority)) for slot, priority in queues]
         return data
 
-    def _decode(self, reply: list[bytes]) -> Reply:
-        header = unpack(reply[0])
-        status = header["status"]
+    def _decode(self, reply: list[Any]) -> Reply:
+        status = reply[0].decode()
         if status == "corrupt":
             raise FrontierCorrupt(
-                f"key {header['key']} is not of the type it must be: something else than "
+                f"key {reply[1].decode()} is not of the type it must be: something else than "
                 f"scrapy-redisq wrote it; delete it and the crawl goes on"
             )
         if status not in {"ok", "replayed"}:
             return Reply(status)
-        leases = [parse_lease(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2)]
-        due = header.get("next_due", 0)
+        outcome, created, finished, starting, waiting, overdue, due, *leases = reply[1:]
         answer = Reply(
             status,
-            complete=header["complete"],
-            created=header["created"],
-            finished=header["finished"],
-            starting=header["starting"],
-            overdue=bool(header["overdue"]),
+            complete=created == finished and starting == 0,
+            created=created,
+            finished=finished,
+            starting=starting,
+            waiting=waiting,
+            overdue=bool(overdue),
             next_due=None if due < 0 else due,
-            leases=leases,
+            leases=[
+                parse_lease(lease_id.decode(), record)
+                for lease_id, record in zip(leases[::2], leases[1::2], strict=True)
+            ],
         )
-        outcomes = iter(header["outcome"])
+        outcomes = iter(outcome.decode())
         if self._in_flight is not None:
             for operation in self._in_flight.operations:
                 if isinstance(operation, Enqueue):

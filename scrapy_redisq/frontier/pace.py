@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 
-FLUSH = 0.05
-"""Seconds that something to send waits for company at most."""
+FLUSH = 0.25
+"""Seconds that something to send waits for company at most: an exchange costs Redis as much as
+ten pages in it."""
+
+FLUSH_SHARED = 0.05
+"""The same while other workers wait for something to do."""
 
 HUNGRY = 0.005
 """Seconds between exchanges of a worker that has little left to start."""
@@ -32,21 +36,31 @@ class Pace:
         self._idle = IDLE_FIRST
         self._more = True
         self._next_due: float | None = None
+        self._flush = FLUSH
         self._full_until = 0.0
         self.woken = False
         """Another worker has said that there is something to do."""
         self.listening = False
         """Others can say so."""
 
-    def exchanged(self, *, claimed: int, filled: bool, hungry: bool, next_due: int | None) -> None:
+    def exchanged(
+        self,
+        *,
+        claimed: int,
+        filled: bool,
+        hungry: bool,
+        next_due: int | None,
+        others_wait: bool = False,
+    ) -> None:
         """An exchange with all shards is over.
 
         ``filled``: as much was claimed as was wanted, so there is probably more. ``next_due``:
-        milliseconds until something that waits is due.
+        milliseconds until it is worth asking again. ``others_wait``: some worker found nothing.
         """
         self._sent_at = time.monotonic()
         self._more = filled
         self._next_due = None if next_due is None else next_due / 1000
+        self._flush = FLUSH_SHARED if others_wait else FLUSH
         if claimed or not hungry:
             self._idle = IDLE_FIRST
         else:
@@ -83,7 +97,7 @@ class Pace:
         if hungry and self.woken:
             pauses.append(IDLE_FIRST)
         if waiting:
-            pauses.append(FLUSH if busy and not hungry else HUNGRY)
+            pauses.append(self._flush if busy and not hungry else HUNGRY)
         if hungry and self._next_due is not None:
             pauses.append(max(HUNGRY, self._next_due))
         return max(0.0, min(pauses) - since)

@@ -57,26 +57,60 @@ local function in_chunks(n, f)
   for first = 1, n, CHUNK do f(first, math.min(first + CHUNK - 1, n)) end
 end
 
--- Changes to `counts` gather here and are written once, by flush_counts().
-local delta = {}
-local function count(name, by) delta[name] = (delta[name] or 0) + by end
+-- Changes to `counts` and `busy` gather here and are written once, by flush_counts().
+local count_changes, busy_changes = {}, {}
+local function count(name, by) count_changes[name] = (count_changes[name] or 0) + by end
+
+-- Leases of a slot begin, or end if n is negative.
+local function count_leases(slot, n)
+  busy_changes[slot] = (busy_changes[slot] or 0) + n
+  count('leased', n)
+end
+
+-- -> the counts as they are now {name = number}: created, finished, starting, waiting, and all
+-- that have changed
 local function flush_counts()
-  for name, by in pairs(delta) do
-    if by ~= 0 then redis.call('HINCRBY', COUNTS, name, by) end
+  for _, name in ipairs({'created', 'finished', 'starting', 'waiting'}) do count(name, 0) end
+  local names, counts, changed = {}, {}, {}
+  for name in pairs(count_changes) do names[#names + 1] = name end
+  for i, stored in ipairs(redis.call('HMGET', COUNTS, unpack(names))) do
+    local name, by = names[i], count_changes[names[i]]
+    counts[name] = tonumber(stored or 0) + by
+    if by ~= 0 then
+      changed[#changed + 1] = name
+      changed[#changed + 1] = integer(counts[name])
+    end
   end
-  delta = {}
+  if #changed > 0 then redis.call('HSET', COUNTS, unpack(changed)) end
+  for slot, by in pairs(busy_changes) do
+    -- Slots without leases leave no field behind.
+    if by ~= 0 and redis.call('HINCRBY', BUSY, slot, by) <= 0 then
+      redis.call('HDEL', BUSY, slot)
+    end
+  end
+  count_changes, busy_changes = {}, {}
+  return counts
+end
+
+local function all_finished(counts)
+  return counts.created == counts.finished and counts.starting == 0
 end
 
 local function record_of(slot, priority, entry)
   return priority .. ':' .. #slot .. ':' .. slot .. entry
 end
 
+-- -> slot, priority (as text), where the entry begins
+local function origin_of(record)
+  local _, after, priority, length = string.find(record, '^(%-?%d+):(%d+):')
+  local last = after + tonumber(length)
+  return string.sub(record, after + 1, last), priority, last + 1
+end
+
 -- -> slot, priority (as text), entry
 local function parse_record(record)
-  local _, after, priority, length = string.find(record, '^(%-?%d+):(%d+):')
-  length = tonumber(length)
-  return string.sub(record, after + 1, after + length), priority,
-    string.sub(record, after + length + 1)
+  local slot, priority, first = origin_of(record)
+  return slot, priority, string.sub(record, first)
 end
 
 -- A foreign entry may be empty.
@@ -124,11 +158,6 @@ local function put_back(records)
   end
 end
 
--- Slots without leases leave no field behind.
-local function free(slot, n)
-  if redis.call('HINCRBY', BUSY, slot, -n) <= 0 then redis.call('HDEL', BUSY, slot) end
-end
-
 -- Keeps a dead letter and drops the oldest past `most`; `letter` has reason, detail, worker.
 local function bury(slot, priority, entry, letter, most)
   count('dead', 1)
@@ -167,10 +196,8 @@ local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') 
 
 -- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
 -- publish gets no error for it: the others find the work by asking.
-local function wake()
-  if tonumber(redis.call('HGET', COUNTS, 'waiting') or 0) > 0 then
-    redis.pcall('PUBLISH', WAKE_CHANNEL, '')
-  end
+local function wake(counts)
+  if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
 end
 
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
@@ -228,11 +255,12 @@ end
 local function foreign_queue(queues)
   for _, queue in ipairs(queues) do
     local key = queue_of(queue[1], queue[2])
-    local kind = redis.call('TYPE', key).ok
-    if kind ~= 'list' and kind ~= 'none' then return key end
-    key = levels_of(queue[1])
-    kind = redis.call('TYPE', key).ok
-    if kind ~= 'zset' and kind ~= 'none' then return key end
+    local length = redis.pcall('LLEN', key)
+    if length == 0 then -- then its level will be written, too
+      key = levels_of(queue[1])
+      length = redis.pcall('ZCARD', key)
+    end
+    if type(length) == 'table' then return key end -- an error
   end
 end
 

@@ -19,23 +19,15 @@ if #ids > 0 then
   if foreign then return foreign_error(foreign) end
   local records = redis.call('HMGET', key, unpack(ids))
   redis.call('HDEL', key, unpack(ids))
-  for _, record in ipairs(records) do free(parse_record(record), 1) end
+  for _, record in ipairs(records) do count_leases(origin_of(record), -1) end
   put_back(records)
   count('released', #ids)
-  count('leased', -#ids)
 end
 local left = redis.call('HLEN', key)
-local complete = false
-if left == 0 then
-  remove_worker(input.worker)
-  flush_counts()
-  local counts = redis.call('HMGET', COUNTS, 'created', 'finished', 'starting')
-  complete = input.complete and live_workers() == 0
-    and redis.call('HGET', META, 'seeded') == '1'
-    and tonumber(counts[1] or 0) == tonumber(counts[2] or 0)
-    and tonumber(counts[3] or 0) == 0
-  if complete then redis.call('HSET', META, 'state', 'complete', 'ended', integer(NOW)) end
-end
-flush_counts()
-if added > 0 then wake() end
+if left == 0 then remove_worker(input.worker) end
+local counts = flush_counts()
+local complete = left == 0 and input.complete and all_finished(counts) and live_workers() == 0
+  and redis.call('HGET', META, 'seeded') == '1'
+if complete then redis.call('HSET', META, 'state', 'complete', 'ended', integer(NOW)) end
+if added > 0 then wake(counts) end
 return {left, complete and 1 or 0}

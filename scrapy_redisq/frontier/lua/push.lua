@@ -11,6 +11,6 @@ if meta[1] ~= input.run or meta[4] ~= 'open' then return cmsgpack.pack({status =
 local foreign = foreign_queue(input.queues)
 if foreign then return cmsgpack.pack({status = 'corrupt', key = foreign}) end
 local outcome = enqueue(seen_add, meta[3], meta[2])
-flush_counts()
-if added > 0 then wake() end
+local counts = flush_counts()
+if added > 0 then wake(counts) end
 return cmsgpack.pack({status = 'ok', outcome = outcome})

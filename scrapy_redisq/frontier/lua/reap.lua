@@ -33,7 +33,7 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
     for _, record in ipairs(records) do
       local slot, priority, entry = parse_record(record)
       local deliveries = deliveries_of(entry) + 1
-      free(slot, 1)
+      count_leases(slot, -1)
       entry = with_deliveries(entry, deliveries)
       if deliveries >= input.max_deliveries then
         bury(slot, priority, entry, {reason = 'deliveries', worker = worker,
@@ -46,13 +46,12 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
       end
     end
     put_back(back)
-    count('leased', -#ids)
   end
   left = left + redis.call('HLEN', key)
   if redis.call('HLEN', key) == 0 then remove_worker(worker) end
 end
 count('reclaimed', reclaimed)
-flush_counts()
-if added > 0 or dead > 0 then wake() end
+local counts = flush_counts()
+if added > 0 or dead > 0 then wake(counts) end
 if foreign then return foreign_error(foreign) end
 return {reclaimed, dead, left}

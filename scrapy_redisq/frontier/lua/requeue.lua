@@ -27,7 +27,7 @@ count('finished', -n)
 if (n > 0 or input.reopen) and redis.call('HGET', META, 'state') == 'complete' then
   redis.call('HSET', META, 'state', 'open')
 end
-flush_counts()
-if added > 0 then wake() end
+local counts = flush_counts()
+if added > 0 then wake(counts) end
 if foreign then return foreign_error(foreign) end
 return {n}
