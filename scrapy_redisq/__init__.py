@@ -3,10 +3,11 @@
 Layers, top to bottom; imports point down only::
 
     addon, commands                                  what a user touches
+    retry                                            Scrapy's retries, over the scheduler
     scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
     frontier/                                        the protocol: knows Redis, knows no Scrapy
     connection, suitability, embedded/               servers: clients, what one must be, our own
-    seeds, serializer, entries, values               requests as bytes
+    seeds, serializer, entries, values, delays       requests as bytes, and how long they wait
     redis_url, settings, errors
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
     from scrapy_redisq.frontier import Frontier as Frontier
+    from scrapy_redisq.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
     from scrapy_redisq.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
@@ -30,10 +32,18 @@ _HOMES = {
     "BloomDupeFilter": "scrapy_redisq.dupefilter",
     "ExactDupeFilter": "scrapy_redisq.dupefilter",
     "Frontier": "scrapy_redisq.frontier",
+    "RedisqRetryMiddleware": "scrapy_redisq.retry",
     "Scheduler": "scrapy_redisq.scheduler",
 }
 
-__all__ = ["Addon", "BloomDupeFilter", "ExactDupeFilter", "Frontier", "Scheduler"]
+__all__ = [
+    "Addon",
+    "BloomDupeFilter",
+    "ExactDupeFilter",
+    "Frontier",
+    "RedisqRetryMiddleware",
+    "Scheduler",
+]
 
 
 def __getattr__(name: str) -> Any:

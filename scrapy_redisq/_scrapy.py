@@ -14,14 +14,15 @@ from typing import Any
 import scrapy
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
-from scrapy.http import Request
+from scrapy.http import Request, Response
 from scrapy.utils.defer import deferred_from_coro
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import RedisqError
 
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
-"""The request whose callback or errback output is being processed in this context."""
+"""The request whose output (of its callback, its errback, or a downloader middleware) is being
+processed in this context."""
 
 
 def require_asyncio() -> None:
@@ -44,6 +45,12 @@ def require_asyncio() -> None:
         )
 
 
+def scheduler_of(crawler: Crawler) -> Any:
+    """The scheduler of a spider that is open."""
+    engine: Any = crawler.engine
+    return engine._slot.scheduler
+
+
 class Engine:
     """What the scheduler needs of Scrapy's engine while a spider is open."""
 
@@ -58,6 +65,10 @@ class Engine:
                 ("engine._slot.inprogress", isinstance(getattr(slot, "inprogress", None), set)),
                 ("engine._slot.nextcall", hasattr(slot, "nextcall")),
                 ("engine._start", hasattr(engine, "_start")),
+                (
+                    "engine._handle_downloader_output",
+                    hasattr(engine, "_handle_downloader_output"),
+                ),
                 ("engine.scraper", hasattr(engine, "scraper")),
             )
             if not present
@@ -140,14 +151,22 @@ class Engine:
         else:
             self._engine.close_spider(self._crawler.spider, reason)
 
-    def watch_pages(self, failed: Callable[[Request, Failure | None], None]) -> None:
-        """Follow each page through the scraper.
+    def watch_pages(
+        self,
+        failed: Callable[[Request, Failure | None], None],
+        arrived: Callable[[Request, Response], None],
+    ) -> None:
+        """Follow each page through the engine and the scraper.
 
         ``failed(request, failure)`` is called when a download failed for good, and
-        ``failed(request, None)`` when the request's errback has dealt with it. While the output
-        of a callback is processed, `current_page` is the request it belongs to.
+        ``failed(request, None)`` when the spider deals with it: its errback has run, or its
+        callback is given the response. ``arrived(request, response)`` is called when a response
+        has passed the downloader middlewares. While the output of a callback is processed, or a
+        request that a downloader middleware returned, `current_page` is the request that it comes
+        from.
         """
         scraper = self._engine.scraper
+        handle_downloader_output = self._engine._handle_downloader_output
         enqueue_scrape = scraper.enqueue_scrape
         call_spider = scraper.call_spider_async
         handle_output = scraper.handle_spider_output_async
@@ -155,13 +174,26 @@ class Engine:
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
                 failed(request, result)
+            elif isinstance(result, Response):
+                arrived(request, result)
             return enqueue_scrape(result, request, *args)
 
         async def watched_call_spider(result: Any, request: Request, *args: Any) -> Any:
+            if isinstance(result, Response):
+                failed(request, None)
             output = await call_spider(result, request, *args)
             if isinstance(result, Failure):
                 failed(request, None)
             return output
+
+        def watched_downloader_output(result: Any, request: Request) -> Any:
+            if not isinstance(result, Request):
+                return handle_downloader_output(result, request)
+            token = current_page.set(request)
+            try:
+                return handle_downloader_output(result, request)
+            finally:
+                current_page.reset(token)
 
         async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
             token = current_page.set(request)
@@ -170,6 +202,7 @@ class Engine:
             finally:
                 current_page.reset(token)
 
+        self._engine._handle_downloader_output = watched_downloader_output
         scraper.enqueue_scrape = watched_enqueue_scrape
         scraper.call_spider_async = watched_call_spider
         scraper.handle_spider_output_async = watched_handle_output

@@ -12,19 +12,51 @@ from dataclasses import dataclass
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
-from scrapy_redisq.frontier.membership import Lease, Membership
+from scrapy_redisq.frontier.membership import Finish, Lease, Membership
 
 DETAIL_FRAMES = 5
 """Last frames of a traceback that a dead letter keeps."""
 
+DETAIL_LENGTH = 4_000
+"""Most characters of a dead letter's detail."""
+
+_SETTLED_BY_SPIDER = ("download", "retries")
+"""Reasons that no longer count once the spider has dealt with the failure or the response."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a request becomes a dead letter.
+
+    ``error`` is the type of the exception or "", ``status`` that of the response or 0.
+    """
+
+    reason: str
+    detail: str
+    error: str = ""
+    status: int = 0
+
+    @classmethod
+    def of(cls, reason: str, failure: Failure, status: int = 0) -> Problem:
+        """What an exception says."""
+        return cls(reason, describe(failure), error_type(failure), status)
+
+    def finish(self, lease: str) -> Finish:
+        """The end of the lease, with text that Redis can hold."""
+        detail = self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
+        return Finish(lease, "dead", self.reason, detail, error=self.error, status=self.status)
+
 
 @dataclass
 class Page:
-    """A request in progress. ``problem`` is (reason, detail) once something went wrong."""
+    """A request in progress. ``problem`` is there once something went wrong. ``exhausted`` is the
+    status (0: it was an exception) after which no further retry was made; that is a problem only
+    if the spider is not given the response."""
 
     lease: Lease
     membership: Membership
-    problem: tuple[str, str] | None = None
+    problem: Problem | None = None
+    exhausted: int | None = None
 
 
 class Pages:
@@ -36,6 +68,9 @@ class Pages:
 
     def __len__(self) -> int:
         return len(self._pages)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._pages
 
     def begin(self, request: Request, page: Page) -> None:
         """``request`` is handed to the engine."""
@@ -51,26 +86,56 @@ class Pages:
         page = self._pages.get(request) if request is not None else None
         return page.lease.id if page else None
 
-    def spoil(self, request: Request | None, reason: str, detail: str) -> None:
-        """Its page will be a dead letter; the first reason counts."""
+    def spoil(self, request: Request | None, problem: Problem) -> None:
+        """Its page will be a dead letter; the first reason counts.
+
+        But an errback that raises says more than the failure that it was called with.
+        """
         page = self._pages.get(request) if request is not None else None
-        if page is not None and page.problem is None:
-            page.problem = (reason, detail)
+        if page is not None and (page.problem is None or page.problem.reason in _SETTLED_BY_SPIDER):
+            page.problem = problem
+
+    def retries_exhausted(self, request: Request, status: int) -> None:
+        """There will be no further retry. What becomes of it is not known yet: the response may
+        be replaced by another middleware, or be one that the spider handles."""
+        if request in self._pages:
+            self._pages[request].exhausted = status
+
+    def arrived(self, request: Request, response: Response) -> None:
+        """The response has passed the downloader middlewares."""
+        page = self._pages.get(request)
+        if page is not None and page.exhausted == response.status:
+            text = f"status {response.status} from {response.url:.500}"
+            self.spoil(request, Problem("retries", text, status=response.status))
 
     def download_failed(self, request: Request, failure: Failure | None) -> None:
-        """The download failed for good; with None: the request's errback has dealt with it."""
+        """The download failed for good; with None: the spider deals with it."""
+        page = self._pages.get(request)
+        if page is None:
+            return
         if failure is not None:
-            self.spoil(request, "download", describe(failure))
-        elif request in self._pages:
-            self._pages[request].problem = None
+            reason = "download" if page.exhausted is None else "retries"
+            self.spoil(request, Problem.of(reason, failure))
+        elif page.problem and page.problem.reason in _SETTLED_BY_SPIDER:
+            page.problem = None
 
     # Handlers of Scrapy's signals of these names
 
     def spider_error(self, failure: Failure, response: Response | Failure | None) -> None:
-        self.spoil(getattr(response, "request", None), "spider_error", describe(failure))
+        self._raised("spider_error", failure, response)
 
     def item_error(self, response: Response | Failure | None, failure: Failure) -> None:
-        self.spoil(getattr(response, "request", None), "item_error", describe(failure))
+        self._raised("item_error", failure, response)
+
+    def _raised(self, reason: str, failure: Failure, response: Response | Failure | None) -> None:
+        status = response.status if isinstance(response, Response) else 0
+        self.spoil(getattr(response, "request", None), Problem.of(reason, failure, status))
+
+
+def error_type(failure: Failure) -> str:
+    """``module.Class`` of an exception."""
+    kind = type(failure.value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def describe(failure: Failure) -> str:
@@ -78,4 +143,4 @@ def describe(failure: Failure) -> str:
     error = failure.value
     trace = failure.tb or (error.__traceback__ if error else None)
     frames = traceback.format_tb(trace)[-DETAIL_FRAMES:]
-    return f"{type(error).__module__}.{type(error).__qualname__}: {error}\n{''.join(frames)}"
+    return f"{error_type(failure)}: {error!s:.1000}\n{''.join(frames)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,14 @@ from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred
 
 from scrapy_redisq._scrapy import Engine, current_page, require_asyncio
+from scrapy_redisq.delays import (
+    DELAY_KEY,
+    RetryPauses,
+    delay_of,
+    milliseconds,
+    retry_times,
+    without_delay,
+)
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import (
     EntryTooLarge,
@@ -45,20 +54,18 @@ from scrapy_redisq.frontier.membership import (
 )
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.local_queue import LocalQueue
-from scrapy_redisq.pages import Page, Pages
+from scrapy_redisq.pages import Page, Pages, Problem
 from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.values import type_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
-
-DETAIL_LENGTH = 4_000
-"""Most characters of a dead letter's detail."""
 
 
 class Scheduler(BaseScheduler):
@@ -72,8 +79,11 @@ class Scheduler(BaseScheduler):
         self._in_progress = Pages()
         self._seen_cache = SeenCache()
         self._warned_local = False
+        self._warned_delay = False
         self._open = False
         self._lost = False
+        self.retries_wait = False
+        """Retries that a callback asks for wait too (set by `RedisqRetryMiddleware`)."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -98,6 +108,12 @@ class Scheduler(BaseScheduler):
         self.spider = spider
         self.settings = RedisqSettings.read(self.crawler.settings)
         self._one_slot = self.settings.scheduling == "priority"
+        self.retry_pauses = RetryPauses(
+            self.settings.retry_delays,
+            self.settings.retry_base,
+            self.settings.retry_cap,
+            self.settings.retry_after_max,
+        )
         self._limit_leases()
         self.engine = Engine(self.crawler)
         self.serializer = Serializer(
@@ -124,7 +140,8 @@ class Scheduler(BaseScheduler):
             spider=spider.name,
         )
         self.courier: Courier = self._session.courier
-        self.engine.watch_pages(self._in_progress.download_failed)
+        pages = self._in_progress
+        self.engine.watch_pages(failed=pages.download_failed, arrived=pages.arrived)
         connect = self.crawler.signals.connect
         connect(self._in_progress.spider_error, signals.spider_error)
         connect(self._in_progress.item_error, signals.item_error)
@@ -179,6 +196,7 @@ class Scheduler(BaseScheduler):
                 )
             self._count_filtered()
             self.stats.set_value("redisq/exchanges", self.courier.exchanges)
+            self._report_dead()
             await self._session.close()
             if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
                 await maybe_deferred_to_future(closing)
@@ -187,6 +205,23 @@ class Scheduler(BaseScheduler):
         await self.courier.stop()
         if not self._lost and await self.courier.leave():
             logger.info("The run is complete: this was the last worker to leave")
+
+    def _report_dead(self) -> None:
+        roster = self.courier.roster
+        if roster.given_up:
+            self.stats.inc_value("redisq/dead/deliveries", roster.given_up)
+        name = roster.terms.name
+        if dead := sum(membership.dead for membership in roster.memberships):
+            logger.warning(
+                "Frontier %r has %d dead letter%s, requests that failed for good. See them: "
+                "scrapy redisq dead list %s",
+                name,
+                dead,
+                "" if dead == 1 else "s",
+                shlex.quote(name),
+            )
+        else:
+            logger.info("Frontier %r has 0 dead letters (scrapy redisq dead list)", name)
 
     # Scrapy asks
 
@@ -215,7 +250,34 @@ class Scheduler(BaseScheduler):
             self._refuse(request, "refused", error)
         return False
 
+    def _delay(self, request: Request) -> tuple[Request, float]:
+        """The request as it is kept, and the seconds that it waits."""
+        if DELAY_KEY in request.meta:
+            delay = 0.0
+            try:
+                delay = delay_of(request.meta)
+            except ValueError as error:
+                self.stats.inc_value("redisq/bad_delay")
+                if not self._warned_delay:
+                    self._warned_delay = True
+                    logger.error(
+                        "%s is not delayed: %s (more are only counted, in the stat "
+                        "redisq/bad_delay)",
+                        request,
+                        error,
+                    )
+            return without_delay(request), delay
+        page = current_page.get()
+        if self.retries_wait and page is not None and "retry_times" in request.meta:
+            # get_retry_request() in a callback: other requests count no more than their page.
+            times, before = (retry_times(some.meta) for some in (request, page))
+            if times > before:
+                return request, self.retry_pauses.before(times)
+        return request, 0.0
+
     def _enqueue(self, request: Request) -> bool:
+        given = request
+        request, delay = self._delay(given)
         # A start request is known by `True`; what comes back from Redis has 1 there instead, so
         # that redirects and retries, which copy meta, are not taken for start requests again.
         is_start = request.meta.get("is_start_request") is True
@@ -240,7 +302,7 @@ class Scheduler(BaseScheduler):
         try:
             entry = self.serializer.dumps(request)
         except Unserializable as error:
-            return self._enqueue_local(request, error)
+            return self._enqueue_local(request, delay, error)
         fingerprint = also = None
         if filtered or is_start:
             roster = self.courier.roster
@@ -256,11 +318,14 @@ class Scheduler(BaseScheduler):
                 request.priority,
                 entry,
                 fingerprint,
+                delay=milliseconds(delay),
                 also=also,
                 page=self._in_progress.lease_of(current_page.get()),
-                tag=request,
+                tag=given,
             )
         )
+        if delay > 0:
+            self.stats.inc_value("redisq/delayed")
         if cacheable:
             self._seen_cache.add(url)
         return True
@@ -269,10 +334,12 @@ class Scheduler(BaseScheduler):
         self.dupefilter.log(request, self.spider)
         return False
 
-    def _enqueue_local(self, request: Request, error: Unserializable) -> bool:
+    def _enqueue_local(self, request: Request, delay: float, error: Unserializable) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does."""
-        if not self._local.push(request):
+        if not self._local.push(request, delay):
             return self._duplicate(request)
+        if delay > 0:
+            asyncio.get_running_loop().call_later(delay, self.engine.wake)
         if not self._warned_local:
             self._warned_local = True
             logger.warning(
@@ -288,7 +355,22 @@ class Scheduler(BaseScheduler):
         """A request that cannot be kept at all: its page is not done, it is dead."""
         self.stats.inc_value(f"redisq/refused/{reason}")
         logger.warning("Refused %.200s: %s", request, error)
-        self._in_progress.spoil(current_page.get(), reason, f"{request!s:.500}: {error}")
+        self._in_progress.spoil(
+            current_page.get(),
+            Problem(reason, f"{request!s:.500}: {error}", type_name(type(error))),
+        )
+
+    # The retry middleware asks
+
+    def gave_out(self, request: Request) -> bool:
+        """Whether the engine works on ``request`` because this scheduler gave it out."""
+        return request in self._in_progress or request in self._local
+
+    def retries_exhausted(self, request: Request, status: int) -> None:
+        """The request failed as often as it may, at last with this status (0: an exception)."""
+        self._in_progress.retries_exhausted(request, status)
+
+    # Scrapy asks for work
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
@@ -309,7 +391,9 @@ class Scheduler(BaseScheduler):
             try:
                 request = self.serializer.loads(lease.entry)
             except Undecodable as error:
-                self._bury(lease, membership, "undecodable", str(error))
+                self._bury(
+                    lease, membership, Problem("undecodable", str(error), type_name(type(error)))
+                )
                 continue
             if request.meta.get("is_start_request") is True:
                 request.meta["is_start_request"] = 1  # see _enqueue
@@ -360,7 +444,7 @@ class Scheduler(BaseScheduler):
             if page.problem is None:
                 self.courier.finish(page.membership, Finish(page.lease.id, "done"))
             else:
-                self._bury(page.lease, page.membership, *page.problem)
+                self._bury(page.lease, page.membership, page.problem)
         self._local.settle(working_on)
         self._count_filtered()
         if self.engine.closing:
@@ -371,11 +455,15 @@ class Scheduler(BaseScheduler):
         if isinstance(self.dupefilter, RedisqDupeFilter):
             self.dupefilter.count_filtered()
 
-    def _bury(self, lease: Lease, membership: Membership, reason: str, detail: str) -> None:
-        self.stats.inc_value(f"redisq/dead/{reason}")
-        logger.warning("A request of %s became a dead letter (%s): %s", lease.slot, reason, detail)
-        detail = detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
-        self.courier.finish(membership, Finish(lease.id, "dead", reason, detail))
+    def _bury(self, lease: Lease, membership: Membership, problem: Problem) -> None:
+        self.stats.inc_value(f"redisq/dead/{problem.reason}")
+        logger.warning(
+            "A request of %s became a dead letter (%s): %s",
+            lease.slot,
+            problem.reason,
+            problem.detail,
+        )
+        self.courier.finish(membership, problem.finish(lease.id))
 
     def received(self, membership: Membership, reply: Reply) -> None:
         if reply.accepted:

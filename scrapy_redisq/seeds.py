@@ -14,6 +14,7 @@ from scrapy.http import Request
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
+from scrapy_redisq.delays import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.serializer import Serializer, entry_from_fields
 
@@ -31,6 +32,8 @@ class Seed:
     priority: int
     fingerprint: bytes | None
     entry: bytes = field(repr=False)
+    delay: float = 0.0
+    """Seconds, from ``meta["redisq_delay"]``."""
 
 
 class SeedReader:
@@ -64,6 +67,16 @@ class SeedReader:
 
         Raises `RedisqError`, ValueError or TypeError with what is wrong with it.
         """
+        delay = 0.0
+        meta = item.meta if isinstance(item, Request) else _meta_of(item)
+        if DELAY_KEY in meta:
+            delay = delay_of(meta)
+            if isinstance(item, Request):
+                item = without_delay(item)
+            else:
+                assert isinstance(item, Mapping)
+                kept = {name: value for name, value in meta.items() if name != DELAY_KEY}
+                item = {**item, "meta": kept}
         if isinstance(item, Request):
             request, entry = item, self._serializer.dumps(item)
         elif not isinstance(item, (str, Mapping)):
@@ -75,7 +88,12 @@ class SeedReader:
         fingerprint = None
         if not request.dont_filter:
             fingerprint = (self._fingerprint or scrapy_fingerprint)(request)
-        return Seed(slot_name(str(slot)), request.priority, fingerprint, entry)
+        return Seed(slot_name(str(slot)), request.priority, fingerprint, entry, delay)
+
+
+def _meta_of(item: object) -> Mapping[str, Any]:
+    meta = item.get("meta") if isinstance(item, Mapping) else None
+    return meta if isinstance(meta, Mapping) else {}
 
 
 def slot_name(slot: str) -> str:

@@ -21,6 +21,8 @@ URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
 EMBEDDED_URL = "embedded://"
 """The default server: an embedded one in the project's ``.scrapy/redisq``."""
 
+EXPONENTIAL = "exponential"
+
 FRONTIER_NAME_TAKES = "1 to 100 characters without braces, control characters or surrogates"
 _FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
 
@@ -105,6 +107,20 @@ def _name_pattern(value: Any) -> str:
     if not _FRONTIER_NAME.fullmatch(filled):
         raise ValueError
     return value
+
+
+def _delays(value: Any) -> tuple[float, ...] | str:
+    if value == EXPONENTIAL:
+        return EXPONENTIAL
+    if isinstance(value, str):
+        value = value.strip().removeprefix("[").removesuffix("]").split(",")
+    elif isinstance(value, (int, float)):
+        value = [value]
+    pause = _number(0, 31_536_000)
+    delays = tuple(pause(item) for item in value)
+    if not delays:
+        raise ValueError
+    return delays
 
 
 def _paths(value: Any) -> tuple[Any, ...]:
@@ -253,6 +269,36 @@ SETTINGS: tuple[Setting, ...] = (
         _integer(0, 10_000_000),
     ),
     Setting(
+        "REDISQ_RETRY_DELAYS",
+        EXPONENTIAL,
+        "'exponential' or a list of seconds such as [1, 10, 60]",
+        "Pauses before the first, second… retry, the last one repeated. `exponential`: a random "
+        "time up to `REDISQ_RETRY_BASE`, doubled with each retry, at most `REDISQ_RETRY_CAP`.",
+        _delays,
+    ),
+    Setting(
+        "REDISQ_RETRY_BASE",
+        2.0,
+        "seconds from 0 to 86,400",
+        "Longest pause before the first retry, with exponential pauses.",
+        _number(0, 86_400),
+    ),
+    Setting(
+        "REDISQ_RETRY_CAP",
+        300.0,
+        "seconds from 0 to 86,400",
+        "Longest pause before any retry, with exponential pauses.",
+        _number(0, 86_400),
+    ),
+    Setting(
+        "REDISQ_RETRY_AFTER_MAX",
+        600.0,
+        "seconds from 0 to 31,536,000",
+        "Longest pause that a server gets by `Retry-After`, in place of the ones above. "
+        "0: the header is not read.",
+        _number(0, 31_536_000),
+    ),
+    Setting(
         "REDISQ_REQUEST_CLASSES",
         (),
         "a list of request classes or their import paths",
@@ -317,6 +363,11 @@ class RedisqSettings:
     max_entry_bytes: int
     max_outbox: int
     dead_max: int
+    retry_delays: tuple[float, ...] | str
+    """`EXPONENTIAL` or the pauses."""
+    retry_base: float
+    retry_cap: float
+    retry_after_max: float
     request_classes: tuple[Any, ...]
     shards: int
     connect_timeout: float

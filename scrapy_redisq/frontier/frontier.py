@@ -13,6 +13,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.connection import Server, open_server
+from scrapy_redisq.delays import milliseconds
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
@@ -243,7 +244,8 @@ class Frontier:
                 queue = (self._slot(seed, joined), seed.priority)
                 number = queues.setdefault(queue, len(queues) + 1)
                 fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
-                items.append(calls.enqueue_item(number, seed.entry, fingerprint))
+                delay = milliseconds(seed.delay)
+                items.append(calls.enqueue_item(number, seed.entry, fingerprint, delay))
             outcome = self._run(
                 calls.push(
                     self.name,

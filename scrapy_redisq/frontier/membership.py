@@ -61,13 +61,16 @@ class Enqueue:
 
 @dataclass(frozen=True)
 class Finish:
-    """How a lease ends: "done", "released", "dead" (reason, detail), "delayed" (delay in ms)."""
+    """How a lease ends: "done", "released", "dead" (reason, detail, and if known the type of the
+    exception and the HTTP status), "delayed" (delay in ms)."""
 
     lease: str
     outcome: str
     reason: str = ""
     detail: str = ""
     delay: int = 0
+    error: str = ""
+    status: int = 0
 
 
 @dataclass
@@ -82,6 +85,7 @@ class Reply:
     created: int = 0
     finished: int = 0
     starting: int = 0
+    dead: int = 0
     waiting: int = 0
     """Workers that have found nothing to claim."""
     overdue: bool = False
@@ -126,6 +130,8 @@ class Membership:
         self.enqueued = 0
         """Requests taken in so far, and of those the ones that Redis has acknowledged."""
         self.acknowledged = 0
+        self.dead = 0
+        """Dead letters of this shard, by the last reply."""
         self.held: dict[str, Lease] = {}
         self.suspects: set[str] = set()
         """Leases with so many deliveries that they may be what their workers died of."""
@@ -264,7 +270,15 @@ class Membership:
                 if operation.also is not None:
                     data["also"].append(calls.fingerprint_item(operation.also))
             elif operation.outcome == "dead":
-                data["dead"].append((operation.lease, operation.reason, operation.detail))
+                data["dead"].append(
+                    (
+                        operation.lease,
+                        operation.reason,
+                        operation.detail,
+                        operation.error,
+                        operation.status,
+                    )
+                )
             elif operation.outcome == "done":
                 lease = self.held.get(operation.lease)  # None: it will be counted as stale
                 done.setdefault(lease.slot if lease else "", []).append(operation.lease)
@@ -287,7 +301,7 @@ class Membership:
             )
         if status not in {"ok", "replayed"}:
             return Reply(status)
-        outcome, created, finished, starting, waiting, overdue, due, *leases = reply[1:]
+        outcome, created, finished, starting, waiting, dead, overdue, due, *leases = reply[1:]
         answer = Reply(
             status,
             complete=created == finished and starting == 0,
@@ -295,6 +309,7 @@ class Membership:
             finished=finished,
             starting=starting,
             waiting=waiting,
+            dead=dead,
             overdue=bool(overdue),
             next_due=None if due < 0 else due,
             leases=[
@@ -321,6 +336,7 @@ class Membership:
                 self.acknowledged += 1
         self._in_flight = None
         self._acked += 1
+        self.dead = reply.dead
         reply.leases = [lease for lease in reply.leases if lease.id not in self.held]
         for lease in reply.leases:
             self.held[lease.id] = lease

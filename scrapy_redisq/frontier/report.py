@@ -19,7 +19,12 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A request that failed for good. ``at`` in seconds since 1970, by the server's clock."""
+    """A request that failed for good.
+
+    ``claimed_at`` is when it was handed out for the last time, to ``worker``, and ``at`` when it
+    was given up, in seconds since 1970, by the server's clock. ``error`` is the type of the
+    exception or "", ``status`` that of the response or 0.
+    """
 
     id: str
     reason: str
@@ -29,6 +34,9 @@ class DeadLetter:
     worker: str
     deliveries: int
     at: float
+    claimed_at: float
+    error: str
+    status: int
     entry: bytes = field(repr=False)
 
 
@@ -164,5 +172,8 @@ def dead_letter(letter_id: str, value: bytes) -> DeadLetter:
         worker=header["worker"],
         deliveries=header["deliveries"],
         at=int(header["at"]) / 1e6,
+        claimed_at=int(header["claimed"]) / 1e6,
+        error=header["error"],
+        status=header["status"],
         entry=entry[1:],
     )

@@ -46,6 +46,8 @@ class Roster:
         self.client = client
         self.terms = terms
         self.memberships: list[Membership] = []
+        self.given_up = 0
+        """Requests of dead workers that this one made dead letters of."""
         self._held_back: deque[tuple[Membership, Finish, dict[int, int]]] = deque()
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
@@ -214,6 +216,7 @@ class Roster:
                 self.terms.dead_max,
             )
         )
+        self.given_up += dead
         if reclaimed or dead:
             logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
         return reclaimed + dead

@@ -67,10 +67,10 @@ local function count_leases(slot, n)
   count('leased', n)
 end
 
--- -> the counts as they are now {name = number}: created, finished, starting, waiting, and all
--- that have changed
+-- -> the counts as they are now {name = number}: created, finished, starting, waiting, dead, and
+-- all that have changed
 local function flush_counts()
-  for _, name in ipairs({'created', 'finished', 'starting', 'waiting'}) do count(name, 0) end
+  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead'}) do count(name, 0) end
   local names, counts, changed = {}, {}, {}
   for name in pairs(count_changes) do names[#names + 1] = name end
   for i, stored in ipairs(redis.call('HMGET', COUNTS, unpack(names))) do
@@ -158,13 +158,16 @@ local function put_back(records)
   end
 end
 
--- Keeps a dead letter and drops the oldest past `most`; `letter` has reason, detail, worker.
+-- Keeps a dead letter and drops the oldest past `most`; `letter` has reason, detail, worker, the
+-- id of the lease, which ends in when it was handed out, and perhaps error and status.
 local function bury(slot, priority, entry, letter, most)
   count('dead', 1)
   local id = integer(redis.call('HINCRBY', COUNTS, 'letters', 1))
   if most == 0 then return end
   local header = cmsgpack.pack({slot = slot, priority = priority, reason = letter.reason,
     detail = letter.detail or '', worker = letter.worker or '', at = integer(NOW),
+    error = letter.error or '', status = letter.status or 0,
+    claimed = string.match(letter.lease or '', '%.(%d+)$') or '0',
     deliveries = deliveries_of(entry)})
   redis.call('HSET', LETTERS, id, struct.pack('>I4', #header) .. header .. entry)
   redis.call('ZADD', DEAD, id, id)

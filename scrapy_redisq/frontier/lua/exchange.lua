@@ -8,11 +8,11 @@
 --          be what its workers died of), suspects (how many of those to claim at most),
 --          starting, seeded, pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), done {{slot, {lease...}}...},
---          released {lease...}, dead {{lease, reason, detail}...}, delayed {{lease, ms}...},
---          room {slot = limit}
+--          released {lease...}, dead {{lease, reason, detail, error, status}...},
+--          delayed {{lease, ms}...}, room {slot = limit}
 -- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
---          finished, starting, waiting, 1 if a worker is overdue, ms until it is worth asking
---          again (-1: nothing waits), lease, record, lease, record...}; the status is
+--          finished, starting, waiting, dead, 1 if a worker is overdue, ms until it is worth
+--          asking again (-1: nothing waits), lease, record, lease, record...}; the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are all that the worker holds
 --            gone     the worker was reaped or is unknown: it must join again
@@ -90,8 +90,8 @@ if not replayed then
   end
   take(dead, first_of, function(record, item)
     local slot, priority, entry = parse_record(record)
-    bury(slot, priority, entry, {reason = item[2], detail = item[3], worker = worker},
-      input.dead_max)
+    bury(slot, priority, entry, {reason = item[2], detail = item[3], error = item[4],
+      status = item[5], worker = worker, lease = item[1]}, input.dead_max)
     count('finished', 1)
   end)
   local given_back = {}
@@ -244,7 +244,7 @@ elseif due then
   ask_again = math.max(0, math.ceil((due - NOW) / 1000))
 end
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
-  counts.starting, counts.waiting,
+  counts.starting, counts.waiting, counts.dead,
   #redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 1), ask_again}
-for i = 1, #leases do reply[8 + i] = leases[i] end
+for i = 1, #leases do reply[9 + i] = leases[i] end
 return reply

@@ -30,13 +30,13 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
     local records = redis.call('HMGET', key, unpack(ids))
     redis.call('HDEL', key, unpack(ids))
     local back = {}
-    for _, record in ipairs(records) do
+    for i, record in ipairs(records) do
       local slot, priority, entry = parse_record(record)
       local deliveries = deliveries_of(entry) + 1
       count_leases(slot, -1)
       entry = with_deliveries(entry, deliveries)
       if deliveries >= input.max_deliveries then
-        bury(slot, priority, entry, {reason = 'deliveries', worker = worker,
+        bury(slot, priority, entry, {reason = 'deliveries', worker = worker, lease = ids[i],
           detail = 'its worker died ' .. deliveries .. ' times'}, input.dead_max)
         count('finished', 1)
         dead = dead + 1

@@ -1,0 +1,94 @@
+"""Spiders of the tests of retries, delays and dead letters."""
+
+import scrapy
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.utils.defer import maybe_deferred_to_future
+
+from crawls.spiders.follow import Follow
+
+
+class Delayed(Follow):
+    """Delays what page 0 links to; what comes from those pages copies their meta."""
+
+    name = "delayed"
+
+    def __init__(self, site="", seconds="1", **kwargs):
+        super().__init__(site, **kwargs)
+        self.seconds = eval(seconds)
+
+    def parse(self, response):
+        yield {"url": response.url, "delay_left": "redisq_delay" in response.meta}
+        for href in response.css("a::attr(href)").getall():
+            meta = dict(response.meta)
+            if response.url.endswith("/0"):
+                meta["redisq_delay"] = self.seconds
+            yield response.follow(href, meta=meta)
+
+
+class DelayedLambda(Follow):
+    """Delays a request that cannot be shared."""
+
+    name = "delayed_lambda"
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield scrapy.Request(
+            f"{self.site}/local", callback=lambda r: {"url": r.url}, meta={"redisq_delay": 1}
+        )
+
+
+class Again(Follow):
+    """Asks for a retry from its callback while a page is empty."""
+
+    name = "again"
+
+    def parse(self, response):
+        if not response.text:
+            return get_retry_request(response.request, spider=self, reason="empty")
+        return {"url": response.url, "retries": response.meta.get("retry_times", 0)}
+
+
+class Ends(Follow):
+    """Each page of `/` + word ends in its own way."""
+
+    name = "ends"
+
+    async def start(self):
+        def request(word, **options):
+            return scrapy.Request(f"{self.site}/{word}", **options)
+
+        yield request("503")
+        yield request("503?handled", meta={"handle_httpstatus_list": [503]})
+        yield request("503?errback", errback=self.dealt_with)
+        yield request("503?dont_retry", meta={"dont_retry": True})
+        yield request("503?never", meta={"max_retry_times": 0})
+        yield request("404")
+        yield request("raises", callback=self.raises)
+        yield request("404?errback", errback=self.raises)
+        yield request("forbidden")
+        yield scrapy.Request("http://127.0.0.1:9/refused")
+        yield scrapy.Request("http://127.0.0.1:9/dealt-with", errback=self.dealt_with)
+        yield scrapy.Request("http://127.0.0.1:9/errback", errback=self.raises)
+
+    def parse(self, response):
+        yield {"url": response.url, "status": response.status}
+
+    def dealt_with(self, failure):
+        yield {"url": failure.request.url, "dealt_with": True}
+
+    def raises(self, _):
+        raise KeyError("no such thing")
+
+
+class Inline(Follow):
+    """Downloads a page on the side, from a callback."""
+
+    name = "inline"
+
+    async def parse(self, response):
+        request = scrapy.Request(f"{self.site}/side")
+        if hasattr(self.crawler.engine, "download_async"):
+            side = await self.crawler.engine.download_async(request)
+        else:
+            side = await maybe_deferred_to_future(self.crawler.engine.download(request))
+        yield {"url": side.url, "meta": "redisq_delay" in side.request.meta}

@@ -1,0 +1,359 @@
+"""Retries that wait in the frontier, delayed requests, and what failed for good."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy.http import Request, Response
+from scrapy.settings import Settings
+
+from scrapy_redisq import Addon, RedisqRetryMiddleware
+from scrapy_redisq.delays import RetryPauses, delay_of, retry_after, without_delay
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.frontier.report import DeadLetter
+from scrapy_redisq.serializer import loads_fields
+from tests.harness.crawl import Crawl
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+
+Run = Callable[..., Crawl]
+LINKS = '<html><a href="/1">1</a></html>'
+
+
+@pytest.fixture
+def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
+    """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
+    started: list[Crawl] = []
+
+    def run(
+        spider: str, site: Site, settings: dict[str, Any] | None = None, **arguments: Any
+    ) -> Crawl:
+        given = {"REDISQ_URL": redis_server.url, **(settings or {})}
+        arguments = {"site": site.url, **arguments}
+        started.append(Crawl(spider, tmp_path, settings=given, arguments=arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.process.poll() is None:
+            process.kill()
+
+
+def frontier_of(server: RedisServer, name: str) -> Frontier:
+    return Frontier.from_url(server.url, name)
+
+
+def gaps(site: Site, path: str) -> list[float]:
+    """Seconds between the requests for ``path``."""
+    at = [hit.at for hit in site.hits if hit.path == path]
+    return [after - before for before, after in itertools.pairwise(at)]
+
+
+def failing(
+    times: int, status: int = 503, **headers: str
+) -> tuple[Callable[[str], Answer | str], list[str]]:
+    """A site whose pages fail so often at first."""
+    seen: list[str] = []
+
+    def page(path: str) -> Answer | str:
+        seen.append(path)
+        if seen.count(path) <= times:
+            return Answer("", status, headers)
+        return "<html></html>"
+
+    return page, seen
+
+
+class TestPauses:
+    def pauses(self, **options: Any) -> RetryPauses:
+        given = {"delays": "exponential", "base": 2.0, "cap": 30.0, "retry_after_max": 600.0}
+        return RetryPauses(**{**given, **options})
+
+    def test_list(self) -> None:
+        """The last of the list is repeated."""
+        pauses = self.pauses(delays=(1.0, 10.0, 60.0))
+        assert [pauses.before(n) for n in (1, 2, 3, 4, 99)] == [1, 10, 60, 60, 60]
+
+    def test_exponential(self) -> None:
+        """Anywhere between nothing and the base, doubled with each retry up to the cap."""
+        random.seed(4)
+        pauses = self.pauses()
+        for retry, most in ((1, 2), (2, 4), (3, 8), (5, 30), (10_000, 30)):
+            drawn = [pauses.before(retry) for _ in range(300)]
+            assert 0 <= min(drawn) < most * 0.1
+            assert most * 0.9 < max(drawn) <= most
+
+    @pytest.mark.parametrize(
+        ("header", "pause"),
+        [
+            ("7", 7.0),
+            (" 7 ", 7.0),
+            ("31536000", 600.0),
+            ("9" * 5_000, 600.0),
+            ("0", None),
+            ("-5", None),
+            ("1.5", None),
+            ("5, 6", None),
+            ("\u0663", None),
+            ("", None),
+            ("soon", None),
+            ("Fri, 32 Foo 2025 99:99:99 GMT", None),
+            ("x" * 100_000, None),
+            ("Mon, 01 Jan 1990 00:00:00 GMT", None),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", 600.0),
+            ("Fri, 31 Dec 99999999999 23:59:59 GMT", None),
+        ],
+    )
+    def test_retry_after(self, header: str, pause: float | None) -> None:
+        """A number of seconds or a date, up to the bound; of anything else the own pause."""
+        response = Response("http://a/", headers={"Retry-After": header.encode()})
+        assert self.pauses(delays=(3.0,)).after(response, 1) == (3.0 if pause is None else pause)
+
+    def test_retry_after_date(self) -> None:
+        """Both of RFC 9110's date forms, measured by the server's own clock if it tells it."""
+        ahead = time.time() + 3_600
+        for stamp in (formatdate(ahead + 20, usegmt=True), time.asctime(time.gmtime(ahead + 20))):
+            headers = {"Retry-After": stamp, "Date": formatdate(ahead, usegmt=True)}
+            assert retry_after(Response("http://a/", headers=headers)) == 20
+            asked = retry_after(Response("http://a/", headers={"Retry-After": stamp}))
+            assert asked is not None
+            assert 3_600 < asked <= 3_620
+
+    def test_retry_after_off(self) -> None:
+        """With REDISQ_RETRY_AFTER_MAX = 0 the header is not read."""
+        response = Response("http://a/", headers={"Retry-After": "7"})
+        assert self.pauses(delays=(3.0,), retry_after_max=0.0).after(response, 1) == 3
+
+    @pytest.mark.parametrize("value", [-1, True, "5", None, float("nan"), float("inf"), 1e300, [1]])
+    def test_bad_delays(self, value: Any) -> None:
+        """What is no number of seconds is named, with what the key takes."""
+        with pytest.raises(ValueError, match=r"redisq_delay.*takes seconds from 0"):
+            delay_of({"redisq_delay": value})
+
+    def test_the_delay_is_taken_out_of_a_copy(self) -> None:
+        """The request that was given keeps its meta, for who yields it again."""
+        request = Request("http://a/", meta={"redisq_delay": 5, "n": 1})
+        assert without_delay(request).meta == {"n": 1}
+        assert request.meta == {"redisq_delay": 5, "n": 1}
+
+
+class TestAddon:
+    OWN = "scrapy_redisq.RedisqRetryMiddleware"
+    SCRAPYS = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
+
+    def middlewares(self, chosen: dict[Any, Any]) -> dict[Any, Any]:
+        settings = Settings({"DOWNLOADER_MIDDLEWARES": chosen}, priority="project")
+        Addon().update_settings(settings)
+        merged = settings.getwithbase("DOWNLOADER_MIDDLEWARES")
+        return {name: merged.get(name) for name in merged if "etry" in str(name)}
+
+    def test_in_the_place_of_scrapys(self) -> None:
+        """Scrapy's is off, this one stands at its number, beside what the project has."""
+        expected = {self.OWN: 550, self.SCRAPYS: None}
+        assert self.middlewares({}) == expected
+        assert self.middlewares({"shop.middlewares.Proxy": 600}) == expected
+
+    @pytest.mark.parametrize("place", [None, 120])
+    def test_the_project_decides(self, place: int | None) -> None:
+        """A project that has said something about retry middlewares keeps that."""
+        assert self.middlewares({self.SCRAPYS: place}) == {self.SCRAPYS: place}
+        assert self.middlewares({RedisqRetryMiddleware: place})[self.SCRAPYS] == 550
+
+    def test_as_scrapys_under_another_scheduler(self, redis_server: Any, crawl: Run) -> None:
+        """With Scrapy's own scheduler a retry goes back at once, and counts are the same."""
+        page, _ = failing(2)
+        with Site(page) as site:
+            settings = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "REDISQ_RETRY_DELAYS": "9"}
+            settings["DUPEFILTER_CLASS"] = "scrapy.dupefilters.RFPDupeFilter"
+            worker = crawl("follow", site, settings=settings).wait()
+            assert max(gaps(site, "/0")) < 4
+        assert worker.reason == "finished"
+        assert worker.stats["retry/count"] == 2
+        assert len(worker.items()) == 1
+
+
+class TestRetries:
+    def test_list_of_delays(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Each retry comes after its pause, within 0.3 s; the crawl does not end before."""
+        page, _ = failing(2)
+        with Site(page) as site:
+            worker = crawl("follow", site, settings={"REDISQ_RETRY_DELAYS": "1,2"}).wait()
+            first, second = gaps(site, "/0")
+        assert 1 <= first < 1.5
+        assert 2 <= second < 2.5
+        assert worker.reason == "finished"
+        stats = worker.stats
+        assert stats["retry/count"] == 2
+        assert stats["retry/reason_count/503 Service Unavailable"] == 2
+        assert stats["redisq/delayed"] == 2
+        assert len(worker.items()) == 1
+        with frontier_of(redis_server, "follow") as frontier:
+            status = frontier.status()
+        assert (status["created"], status["dead"], status["delayed"]) == (3, 0, 0)
+
+    def test_retry_after(self, redis_server: RedisServer, crawl: Run) -> None:
+        """The server's own wish counts, in both forms, up to REDISQ_RETRY_AFTER_MAX."""
+        asked = ["1", formatdate(time.time() + 7_200, usegmt=True)]
+
+        def page(path: str) -> Answer | str:
+            return Answer("", 429, {"Retry-After": asked.pop(0)}) if asked else "<html></html>"
+
+        with Site(page) as site:
+            settings = {"REDISQ_RETRY_DELAYS": "30", "REDISQ_RETRY_AFTER_MAX": 2}
+            worker = crawl("follow", site, settings=settings).wait()
+            first, second = gaps(site, "/0")
+        assert 1 <= first < 1.5
+        assert 2 <= second < 2.5
+        assert worker.reason == "finished"
+
+    def test_the_pause_outlives_the_worker(self, redis_server: RedisServer, crawl: Run) -> None:
+        """While a retry waits its worker is killed: another takes it when it is due."""
+        page, seen = failing(1)
+        with Site(page) as site, frontier_of(redis_server, "follow") as frontier:
+            settings = {"REDISQ_RETRY_DELAYS": "6", "REDISQ_LEASE_TTL": 1}
+            first = crawl("follow", site, settings=settings)
+            wait_until(lambda: frontier.status()["delayed"] == 1, 20, "the retry waits")
+            first.kill()
+            assert crawl("follow", site, settings=settings).wait().reason == "finished"
+            assert seen == ["/0", "/0"]
+            (gap,) = gaps(site, "/0")
+            assert gap >= 6
+            assert frontier.status()["reclaimed"] == 0
+
+    def test_get_retry_request(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A retry that a callback asks for waits too."""
+        page, _ = failing(2, status=200)
+        with Site(page) as site:
+            worker = crawl("again", site, settings={"REDISQ_RETRY_DELAYS": "1"}).wait()
+            assert all(1 <= gap < 1.5 for gap in gaps(site, "/0"))
+        assert [item["retries"] for item in worker.items()] == [2]
+        assert worker.stats["retry/reason_count/empty"] == 2
+
+    def test_on_the_side(self, redis_server: RedisServer, crawl: Run) -> None:
+        """What a callback downloads by itself is retried at once, as no scheduler has a part."""
+        page, _ = failing(1)
+        with Site(lambda path: page(path) if path == "/side" else "<html></html>") as site:
+            worker = crawl("inline", site, settings={"REDISQ_RETRY_DELAYS": "9"}).wait()
+            assert max(gaps(site, "/side")) < 4
+        assert [item["meta"] for item in worker.items()] == [False]
+
+
+class TestDelays:
+    def test_a_delayed_request(self, redis_server: RedisServer, crawl: Run) -> None:
+        """It starts within 0.3 s of being due, its children at once: the delay is used up."""
+        links = {"/0": "/1", "/1": "/2", "/2": "/3"}
+        with Site(lambda path: f'<html><a href="{links.get(path, path)}">x</a></html>') as site:
+            worker = crawl("delayed", site, seconds="1.5").wait()
+            at = [hit.at - site.hits[0].at for hit in site.hits]
+        assert worker.reason == "finished"
+        assert len(at) == 4
+        assert 1.5 <= at[1] < 2
+        assert at[3] < at[1] + 1.4
+        assert not any(item["delay_left"] for item in worker.items())
+
+    @pytest.mark.parametrize("seconds", ["-1", "'5'", "1e300", "[]"])
+    def test_a_bad_delay(self, redis_server: RedisServer, crawl: Run, seconds: str) -> None:
+        """It is logged and counted; the request is not lost."""
+        with Site(lambda path: LINKS) as site:
+            worker = crawl("delayed", site, seconds=seconds).wait()
+            assert set(site.counts()) == {"/0", "/1"}
+        assert worker.reason == "finished"
+        assert worker.log.count("takes seconds from 0 to 31,536,000") == 1
+        assert worker.stats["redisq/bad_delay"] == 1
+
+    def test_what_cannot_be_shared(self, redis_server: RedisServer, crawl: Run) -> None:
+        """A request that stays in its process waits there, and the worker with it."""
+        with Site(lambda path: "<html></html>") as site:
+            worker = crawl("delayed_lambda", site).wait()
+            (first, second) = site.hits
+        assert 1 <= second.at - first.at < 1.5
+        assert len(worker.items()) == 2
+
+    def test_pushed(self, redis_server: RedisServer) -> None:
+        """A delay in the meta of a pushed request counts, and is not kept in the entry."""
+        with frontier_of(redis_server, "books") as frontier:
+            meta = {"redisq_delay": 3_600, "n": 1}
+            request = Request("https://a.example/2", meta=meta)
+            result = frontier.push([{"url": "https://a.example/1", "meta": meta}, request])
+            assert result.accepted == 2
+            status = frontier.status()
+            assert (status["delayed"], status["queued"]) == (2, 0)
+            assert meta == {"redisq_delay": 3_600, "n": 1}
+            with redis_server.client() as client:
+                key = "redisq:{books:0}:delayed"
+                for record, due in client.zrange(key, 0, -1, withscores=True):
+                    assert b"redisq_delay" not in record
+                    assert 3_500 < due / 1e6 - time.time() < 3_700
+            bad = frontier.push([{"url": "https://a.example/3", "meta": {"redisq_delay": "x"}}])
+            assert (bad.accepted, len(bad.errors)) == (0, 1)
+
+
+class TestDeadLetters:
+    def test_how_requests_end(self, redis_server: RedisServer, crawl: Run) -> None:
+        """What failed for good is a dead letter, with all that is known; what the spider or a
+        robots.txt has dealt with is none."""
+
+        def page(path: str) -> Answer | str | None:
+            match path.partition("?")[0]:
+                case "/robots.txt":
+                    return "User-agent: *\nDisallow: /forbidden"
+                case "/503":
+                    return Answer("", 503)
+                case "/404":
+                    return None
+            return "<html></html>"
+
+        with Site(page) as site, frontier_of(redis_server, "ends") as frontier:
+            settings = {"REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 2, "ROBOTSTXT_OBEY": True}
+            worker = crawl("ends", site, settings=settings).wait()
+            assert worker.reason == "finished"
+            assert frontier.status()["state"] == "complete"
+            letters: dict[str, DeadLetter] = {}
+            for letter in frontier.dead():
+                fields = loads_fields(letter.entry)
+                assert letter.slot == "127.0.0.1"
+                assert 0 < letter.at - letter.claimed_at < 60
+                assert abs(letter.at - time.time()) < 60
+                assert letter.worker
+                letters[fields["url"].rpartition("/")[2]] = letter
+            assert {
+                name: (letter.reason, letter.status, letter.error.rpartition(".")[2])
+                for name, letter in letters.items()
+                if name != "refused"
+            } == {
+                "503": ("retries", 503, ""),
+                "503?never": ("retries", 503, ""),
+                "raises": ("spider_error", 200, "KeyError"),
+                "404?errback": ("spider_error", 404, "KeyError"),
+                "errback": ("spider_error", 0, "KeyError"),
+            }
+            refused = letters["refused"]
+            assert (refused.reason, refused.status) == ("retries", 0)
+            assert "Connect" in refused.error
+            assert "in raises" in letters["raises"].detail
+            assert loads_fields(letters["503"].entry)["meta"]["retry_times"] == 2
+        assert site.counts()["/503"] == 3
+        assert site.counts()["/503?never"] == 1
+        assert {item["url"].rpartition("/")[2] for item in worker.items()} == {
+            "503?handled",
+            "503?errback",
+            "dealt-with",
+        }
+        stats = worker.stats
+        assert stats["redisq/dead/retries"] == 3
+        assert stats["redisq/dead/spider_error"] == 3
+        assert "has 6 dead letters" in worker.log
+        assert "scrapy redisq dead list ends" in worker.log
+
+    def test_without_any(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Every worker says how many dead letters there are, also if there are none."""
+        with Site(lambda path: "<html></html>") as site:
+            worker = crawl("follow", site).wait()
+        assert "Frontier 'follow' has 0 dead letters" in worker.log
