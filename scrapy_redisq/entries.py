@@ -247,6 +247,23 @@ def decode_fields(entry: bytes) -> dict[str, Any]:
         raise Undecodable(f"damaged entry: {reason(error)}") from error
 
 
+def forget_retries(entry: bytes) -> bytes | None:
+    """Return the entry of the same request, as if it had never been retried.
+
+    None if there is nothing to change, or if it cannot be read: then nobody has retried it.
+    """
+    if not entry.startswith(_PREFIX):
+        return None
+    try:
+        fields = decode(memoryview(entry)[1:])
+        meta = dict(fields[_META])
+        del meta["retry_times"]
+        return _PREFIX + encode(_packed({**fields, _META: meta}, len(entry)))
+    except Exception:
+        # msgspec's, KeyError, and whatever a damaged entry leads to; the worker will say of what.
+        return None
+
+
 def _named_fields(fields: Any) -> dict[str, Any]:
     if type(fields) is not dict:
         raise TypeError(f"{type_name(type(fields))} instead of a map")

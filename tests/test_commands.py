@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import os
@@ -27,6 +28,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
 from scrapy_redisq.frontier import Frontier, FrontierConfig
 from scrapy_redisq.frontier.membership import Finish
+from scrapy_redisq.serializer import loads_fields
 from tests.harness.servers import RedisServer, binaries, free_port, wait_until
 from tests.test_frontier import Worker, some_urls
 
@@ -495,12 +497,12 @@ class TestDead:
         worker = Worker(frontier)
         for n, (membership, lease) in enumerate(worker.claim()):
             reason = "item_error" if n % 5 == 0 else "spider_error"
-            membership.add(Finish(lease.id, "dead", reason, "Traceback\nKeyError: '\x1b[31m'"))
+            membership.add(Finish(lease.id, "dead", reason, "KeyError: '\x1b[31m'\nFrames"))
             worker.exchange(membership)
         return [letter.id for letter in frontier.dead()]
 
     def test_list(self, redisq: Redisq, letters: list[str]) -> None:
-        """The newest 20: id, reason, URL, callback, and the last line of the detail."""
+        """The newest 20: id, reason, URL, callback, and the first line of the detail."""
         ran = redisq("dead", "list", "books")
         assert ran.code == 0
         heads = [line.split()[:2] for line in ran.out.splitlines() if line.startswith("0-")]
@@ -576,6 +578,77 @@ class TestDead:
         assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 0 dead")
         told = frontier.status()
         assert (told["queued"], told["dead"]) == (25, 0)
+
+    def test_one_slot(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+        """Only those of a slot are listed and requeued; reason and slot can be combined."""
+        frontier.push(["https://b.example/"])
+        Worker(frontier, "w2").finish("dead", "item_error")
+        assert redisq("dead", "list", "books", "--slot", "b.example").out.count("https://") == 1
+        both = ("--reason", "item_error", "--slot", "b.example")
+        assert len(redisq("dead", "list", "books", "--json", *both).out.splitlines()) == 1
+        ran = redisq("dead", "requeue", "books", "--slot", "b.example")
+        assert ran.out == "books: 1 dead letter requeued\n"
+        assert redisq("dead", "requeue", "books", "--all", "--slot", "x").code == 2
+
+    def test_requeue_counts_from_zero(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Retries and deliveries of a requeued request begin again; the rest stays as it was."""
+        meta = {"retry_times": 2, "t": (1, {"a": 2}), "n": 10**30}
+        fields = {"url": "https://a.example/", "headers": {"X": "1"}, "body": "x", "method": "PUT"}
+        frontier.push([{**fields, "meta": meta, "priority": -2, "cookies": {"c": "d"}}])
+        Worker(frontier).finish("dead", "retries")
+        before = loads_fields(next(frontier.dead()).entry)
+        assert redisq("dead", "requeue", "books", "0-1").code == 0
+        ((_, lease),) = Worker(frontier, "w2").claim()
+        assert lease.deliveries == 0
+        del before["meta"]["retry_times"]
+        assert loads_fields(lease.entry) == before
+        assert before["meta"] == {"t": (1, {"a": 2}), "n": 10**30}
+
+    def test_show(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+        """All of one letter, for people and as JSON; an id of nothing makes the code 1."""
+        ran = redisq("dead", "show", "books", letters[0])
+        assert ran.code == 0
+        for text in (letters[0], "spider_error", "a.example", '"n": 24', "KeyError: '\\x1b[31m'"):
+            assert text in ran.out
+        assert "claimed" in ran.out
+        (listed,) = redisq("dead", "list", "books", "--json", "--limit", "1").out.splitlines()
+        shown = redisq("dead", "show", "books", letters[0], "--json").out
+        assert json.loads(shown) == json.loads(listed)
+        assert redisq("dead", "show", "books", "0-999").code == 1
+        assert redisq("dead", "show", "books", "x").code == 2
+
+    def test_purge(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+        """Those chosen, then all; they remain counted."""
+        assert redisq("dead", "purge", "books", letters[0]).out == "books: 1 dead letter purged\n"
+        assert redisq("dead", "purge", "books", letters[0]).code == 1
+        ran = redisq("dead", "purge", "books", "--reason", "item_error")
+        assert ran.out == "books: 5 dead letters purged\n"
+        assert redisq("dead", "purge", "books", "0-1", "--reason", "x").code == 2
+        assert redisq("dead", "purge", "books").out == "books: 19 dead letters purged\n"
+        assert list(frontier.dead()) == []
+        told = frontier.status()
+        assert (told["dead"], told["finished"], told["created"]) == (25, 25, 25)
+        with frontier.client as client:
+            assert not client.exists("redisq:{books:0}:dead", "redisq:{books:0}:letters")
+
+    def test_export(
+        self, redisq: Redisq, frontier: Frontier, letters: list[str], tmp_path: Path
+    ) -> None:
+        """One JSON object a line with the stored request; a file is replaced as a whole."""
+        path = tmp_path / "letters.jsonl"
+        path.write_text("old")
+        ran = redisq("dead", "export", "books", str(path))
+        assert ran == (0, f"books: 25 dead letters exported to {path}\n", "")
+        exported = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [letter["id"] for letter in exported] == letters
+        stored = {letter.id: letter.entry for letter in frontier.dead()}
+        assert all(base64.b64decode(each["entry"]) == stored[each["id"]] for each in exported)
+        lines = redisq("dead", "export", "books", "-", "--reason", "item_error").out.splitlines()
+        assert len(lines) == 5
+        ran = redisq("dead", "export", "books", str(tmp_path / "no" / "file"))
+        assert ran.code == 1
+        assert "no/file" in ran.err or "No such file" in ran.err
+        assert [each.name for each in tmp_path.iterdir() if "letters" in each.name] == [path.name]
 
 
 class TestReset:

@@ -255,6 +255,8 @@ def test_commands_of_the_operations(tmp_path: Path) -> None:
         "books: 1 new request, 0 duplicates",
         "books: no dead letters",
         "books: 0 dead letters requeued",
+        "books: 0 dead letters exported to dead.jsonl",
+        "books: 0 dead letters purged",
     ]
 
 

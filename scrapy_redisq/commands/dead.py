@@ -1,14 +1,18 @@
-"""``scrapy redisq dead``: look at requests that failed for good, and try them again."""
+"""``scrapy redisq dead``: look at requests that failed for good, try them again, delete them."""
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
+import os
 import sys
+import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from rich.padding import Padding
@@ -25,53 +29,115 @@ SHOWN = 20
 
 
 def run(arguments: Namespace, project: Project) -> int:
-    """List or requeue."""
-    if arguments.action == "list":
-        return _list(arguments, project)
-    ways = [bool(arguments.ids), arguments.all, arguments.reason is not None]
-    if sum(ways) != 1:
-        arguments.error("either IDs, or --all, or --reason R")
+    """Do what the action says; 1 if a letter that was named is not there."""
+    if arguments.action in ("requeue", "purge"):
+        _check_choice(arguments)
     if project.nothing_there():
-        return _nothing(project)
+        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
+        return 1
     with project.server() as server, project.frontier(server, arguments.name) as frontier:
-        return _requeue(arguments, frontier)
+        return _ACTIONS[arguments.action](arguments, frontier)
 
 
-def _nothing(project: Project) -> int:
-    print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
-    return 1
+def _check_choice(arguments: Namespace) -> None:
+    filters = arguments.reason is not None or arguments.slot is not None
+    if arguments.action == "requeue":
+        if sum([bool(arguments.ids), arguments.all, filters]) != 1:
+            arguments.error("either IDs, or --all, or --reason R and --slot S")
+    elif arguments.ids and filters:
+        arguments.error("either IDs, or --reason R and --slot S")
 
 
-def _requeue(arguments: Namespace, frontier: Frontier) -> int:
+def _change(arguments: Namespace, frontier: Frontier) -> int:
+    """Requeue or purge."""
     ids = list(dict.fromkeys(arguments.ids)) or None
-    requeued = frontier.requeue(ids, reason=arguments.reason)
-    what = "1 dead letter" if requeued == 1 else f"{requeued:,} dead letters"
-    print(f"{clean(frontier.name)}: {what} requeued")
-    missing = len(ids) - requeued if ids else 0
+    change = frontier.requeue if arguments.action == "requeue" else frontier.purge
+    changed = change(ids, reason=arguments.reason, slot=arguments.slot)
+    what = "1 dead letter" if changed == 1 else f"{changed:,} dead letters"
+    print(f"{clean(frontier.name)}: {what} {arguments.action}d")
+    missing = len(ids) - changed if ids else 0
     if missing:
         print(f"scrapy redisq: no such dead letter: {missing:,} of the IDs", file=sys.stderr)
     return 1 if missing else 0
 
 
-def _list(arguments: Namespace, project: Project) -> int:
-    if project.nothing_there():
-        return _nothing(project)
+def _show(arguments: Namespace, frontier: Frontier) -> int:
+    letter = frontier.dead_letter(arguments.id)
+    if letter is None:
+        print(f"scrapy redisq: no such dead letter: {arguments.id}", file=sys.stderr)
+        return 1
+    told = as_json(letter)
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    detail, request = told.pop("detail"), told.pop("request")
+    width = max(map(len, told))
+    for name, value in told.items():
+        if value is not None:
+            print(f"{name:<{width}}  {clean(str(value))}")
+    if request is not None:
+        print(clean(json.dumps({"request": request}, indent=2, ensure_ascii=False)))
+    print(clean(detail))
+    return 0
+
+
+def _export(arguments: Namespace, frontier: Frontier) -> int:
+    letters = frontier.dead(reason=arguments.reason, slot=arguments.slot)
+    if arguments.file == "-":
+        _write(letters, sys.stdout.write)
+        return 0
+    path = Path(arguments.file)
+    try:
+        # All of it or nothing: an export that was cut off would look like a complete one.
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+        ) as file:
+            try:
+                written = _write(letters, file.write)
+                file.flush()
+                os.fchmod(file.fileno(), 0o600)
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        print(f"scrapy redisq: {error}", file=sys.stderr)
+        return 1
+    what = "1 dead letter" if written == 1 else f"{written:,} dead letters"
+    print(f"{clean(frontier.name)}: {what} exported to {clean(str(path))}")
+    return 0
+
+
+def _write(letters: Iterable[DeadLetter], write: Callable[[str], object]) -> int:
+    written = 0
+    for letter in letters:
+        entry = base64.b64encode(letter.entry).decode()
+        write(json.dumps({**as_json(letter), "entry": entry}) + "\n")
+        written += 1
+    return written
+
+
+def _list(arguments: Namespace, frontier: Frontier) -> int:
     limit = arguments.limit
     if limit is None and not arguments.json:
         limit = SHOWN
-    with project.server() as server, project.frontier(server, arguments.name) as frontier:
-        letters = (
-            letter
-            for letter in frontier.dead()
-            if arguments.reason is None or letter.reason == arguments.reason
-        )
-        shown = itertools.islice(letters, limit or None)
-        if arguments.json:
-            for letter in shown:
-                print(json.dumps(as_json(letter)), flush=True)
-        else:
-            _print_list(list(shown), next(letters, None) is not None, frontier.name)
+    letters = frontier.dead(reason=arguments.reason, slot=arguments.slot)
+    shown = itertools.islice(letters, limit or None)
+    if arguments.json:
+        for letter in shown:
+            print(json.dumps(as_json(letter)), flush=True)
+        return 0
+    _print_list(list(shown), next(letters, None) is not None, frontier.name)
     return 0
+
+
+_ACTIONS: dict[str, Callable[[Namespace, Frontier], int]] = {
+    "export": _export,
+    "list": _list,
+    "purge": _change,
+    "requeue": _change,
+    "show": _show,
+}
 
 
 def _print_list(letters: list[DeadLetter], more: bool, name: str) -> None:
@@ -92,8 +158,8 @@ def _print_list(letters: list[DeadLetter], more: bool, name: str) -> None:
         out.print(
             Padding(Text(clean(_summary(letter)), overflow="fold"), (0, 0, 0, 2), expand=False)
         )
-        if last := letter.detail.strip().rpartition("\n")[2].strip():
-            out.print(Padding(Text(clean(last)[:300], style="dim"), (0, 0, 0, 2), expand=False))
+        if first := letter.detail.strip().partition("\n")[0]:
+            out.print(Padding(Text(clean(first)[:300], style="dim"), (0, 0, 0, 2), expand=False))
     if more:
         out.print(Text("There are more: --limit 0 shows all.", style="dim"))
 
@@ -123,7 +189,10 @@ def as_json(letter: DeadLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "reason": letter.reason,
+        "error": letter.error or None,
+        "status": letter.status or None,
         "detail": letter.detail,
+        "claimed": _utc(letter.claimed_at) if letter.claimed_at else None,
         "at": _utc(letter.at),
         "slot": letter.slot,
         "priority": letter.priority,

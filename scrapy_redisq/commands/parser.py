@@ -125,8 +125,8 @@ def _add_push(commands: Any) -> None:
 def _add_dead(commands: Any) -> None:
     dead = commands.add_parser(
         "dead",
-        help="requests that failed for good: list them, try them again",
-        description="Requests that failed for good: list them, try them again.",
+        help="requests that failed for good: look at them, try them again",
+        description="Requests that failed for good: look at them, try them again, delete them.",
         epilog=GLOBAL_OPTIONS,
     )
     actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -137,7 +137,7 @@ def _add_dead(commands: Any) -> None:
         epilog=GLOBAL_OPTIONS,
     )
     _add_name(listing)
-    listing.add_argument("--reason", metavar="R", help="only those that died of this")
+    _add_filters(listing)
     listing.add_argument(
         "--limit",
         metavar="N",
@@ -147,17 +147,55 @@ def _add_dead(commands: Any) -> None:
     listing.add_argument(
         "--json", action="store_true", help="one JSON object for each, with all of the request"
     )
+    show = actions.add_parser(
+        "show",
+        help="all that is known of one",
+        description="Show all that is known of one dead letter.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    _add_name(show)
+    show.add_argument("id", metavar="ID", type=_letter_id, help="such as 0-17")
+    show.add_argument("--json", action="store_true", help="as a JSON object")
     requeue = actions.add_parser(
         "requeue",
         help="put dead letters back to the front of the queue",
-        description="Put dead letters back to the front of the queue, past the dupefilter.",
+        description="Put dead letters back to the front of the queue, past the dupefilter, with\n"
+        "deliveries and retries counted from zero.",
         epilog=GLOBAL_OPTIONS,
     )
     _add_name(requeue)
-    requeue.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
+    _add_choice(requeue)
     requeue.add_argument("--all", action="store_true", help="all dead letters")
-    requeue.add_argument("--reason", metavar="R", help="those that died of this")
     requeue.set_defaults(error=requeue.error)
+    purge = actions.add_parser(
+        "purge",
+        help="delete dead letters",
+        description="Delete dead letters: all of them, or those chosen. They remain counted.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    _add_name(purge)
+    _add_choice(purge)
+    purge.set_defaults(error=purge.error)
+    export = actions.add_parser(
+        "export",
+        help="write dead letters to a file",
+        description="Write dead letters to a file, as JSON lines like those of list --json, each "
+        "with\nits stored request (entry, base64).",
+        epilog=GLOBAL_OPTIONS,
+    )
+    _add_name(export)
+    export.add_argument("file", metavar="FILE", help="is replaced if it is there; - for stdout")
+    _add_filters(export)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="R", help="only those that died of this")
+    parser.add_argument("--slot", metavar="S", help="only those of this slot (host)")
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
+    _add_filters(parser)
 
 
 def _add_server(commands: Any) -> None:

@@ -186,19 +186,36 @@ def push(
     return Call.of(load("push", backend), meta_key(name, shard), data, decode)
 
 
-def requeue(name: str, shard: int, ids: Sequence[str], *, reopen: bool = False) -> Call[int]:
-    """-> how many of at most 100 dead letters became requests again."""
-    return Call.of(
-        load("requeue"),
-        meta_key(name, shard),
-        {"ids": ids, "reopen": reopen},
-        lambda reply: int(reply[0]),
-    )
+def requeue(
+    name: str,
+    shard: int,
+    ids: Sequence[str],
+    entries: Sequence[bytes | None] = (),
+    *,
+    reopen: bool = False,
+) -> Call[int]:
+    """-> how many of at most 100 dead letters became requests again, with these entries."""
+    data = {
+        "ids": ids,
+        "entries": [False if entry is None else raw_string(entry) for entry in entries],
+        "reopen": reopen,
+    }
+    return Call.of(load("requeue"), meta_key(name, shard), data, lambda reply: int(reply[0]))
+
+
+def purge(name: str, shard: int, ids: Sequence[str]) -> Call[int]:
+    """-> how many of at most 100 dead letters were deleted."""
+    return Call.of(load("purge"), meta_key(name, shard), {"ids": ids}, int)
 
 
 def letters(name: str, shard: int, first: int, last: int) -> Call[list[bytes]]:
     """-> dead letters of the given ranks, newest first: id, letter, id, letter…"""
     return Call.of(load("letters"), meta_key(name, shard), {"first": first, "last": last}, list)
+
+
+def named_letters(name: str, shard: int, ids: Sequence[str]) -> Call[list[bytes]]:
+    """-> those of the dead letters that are there: id, letter, id, letter…"""
+    return Call.of(load("letters"), meta_key(name, shard), {"ids": ids}, list)
 
 
 def clear(name: str, shard: int, force: bool) -> Call[tuple[str, int]]:

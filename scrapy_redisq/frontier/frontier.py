@@ -14,6 +14,7 @@ import redis
 
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.delays import milliseconds
+from scrapy_redisq.entries import forget_retries
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
@@ -25,6 +26,10 @@ from scrapy_redisq.settings import RedisqSettings, check_frontier_name
 
 PUSH_BATCH = 300
 """Requests that one push script adds."""
+
+
+LETTERS_BATCH = 20
+"""Dead letters in one script: each may be of REDISQ_MAX_ENTRY_BYTES."""
 
 
 @dataclass
@@ -39,6 +44,17 @@ class Pushed:
 def new_id() -> str:
     """An id for a run: 64 random bits in hex."""
     return secrets.token_hex(8)
+
+
+def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
+    """The numbers of dead letters by shard; raises ValueError for what is no id."""
+    by_shard: dict[int, list[str]] = {}
+    for letter_id in ids:
+        shard, _, number = letter_id.partition("-")
+        if not (shard.isdecimal() and number.isdecimal()):
+            raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
+        by_shard.setdefault(int(shard), []).append(number)
+    return by_shard
 
 
 class Frontier:
@@ -297,45 +313,97 @@ class Frontier:
 
     # Dead letters
 
-    def dead(self, limit: int | None = None) -> Iterator[DeadLetter]:
-        """Dead letters, newest first within each shard; at most ``limit``."""
+    def dead(
+        self, limit: int | None = None, *, reason: str | None = None, slot: str | None = None
+    ) -> Iterator[DeadLetter]:
+        """Dead letters, newest first within each shard; at most ``limit``.
+
+        Only those with ``reason`` and of ``slot``, if given.
+        """
         config = self.config()
         letters = itertools.chain.from_iterable(
             self._dead_of(shard) for shard in range(config.shards if config else 0)
         )
-        return itertools.islice(letters, limit)
+        found = (
+            letter
+            for letter in letters
+            if reason in (None, letter.reason) and slot in (None, letter.slot)
+        )
+        return itertools.islice(found, limit)
+
+    def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """The dead letter of this id; None if there is none. Raises ValueError for no id."""
+        for shard, numbers in _by_shard([letter_id]).items():
+            for letter in self._named(shard, numbers):
+                return letter
+        return None
+
+    def _named(self, shard: int, numbers: list[str]) -> list[DeadLetter]:
+        reply = self._run(calls.named_letters(self.name, shard, numbers))
+        return [
+            dead_letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
+            for i in range(0, len(reply), 2)
+        ]
 
     def _dead_of(self, shard: int) -> Iterator[DeadLetter]:
-        for first in itertools.count(0, 100):
-            reply = self._run(calls.letters(self.name, shard, first, first + 99))
+        for first in itertools.count(0, LETTERS_BATCH):
+            last = first + LETTERS_BATCH - 1
+            reply = self._run(calls.letters(self.name, shard, first, last))
             for i in range(0, len(reply), 2):
                 yield dead_letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
-            if len(reply) < 200:
+            if len(reply) < 2 * LETTERS_BATCH:
                 return
 
-    def requeue(self, ids: Iterable[str] | None = None, *, reason: str | None = None) -> int:
+    def requeue(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        slot: str | None = None,
+    ) -> int:
         """Put dead letters back to the front of their queues, past the dupefilter.
 
-        All of them without ``ids``; only those with ``reason`` if given. -> how many.
+        Deliveries and retries are counted from zero. Without ``ids`` all of them, or those with
+        ``reason`` and of ``slot``. -> how many.
         """
         if ids is None:
-            ids = [letter.id for letter in self.dead() if reason in (None, letter.reason)]
-        by_shard: dict[int, list[str]] = {}
-        for letter_id in ids:
-            shard, _, number = letter_id.partition("-")
-            if not (shard.isdigit() and number.isdigit()):
-                raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
-            by_shard.setdefault(int(shard), []).append(number)
+            ids = [letter.id for letter in self.dead(reason=reason, slot=slot)]
+        by_shard = _by_shard(ids)
         requeued = 0
         if by_shard.keys() - {0}:
             self._run(calls.requeue(self.name, 0, [], reopen=True))
         for shard_number, numbers in by_shard.items():
             # Oldest last: each goes to the front, so the oldest is claimed first.
             numbers.sort(key=int, reverse=True)
-            for start in range(0, len(numbers), 100):
-                part = numbers[start : start + 100]
-                requeued += self._run(calls.requeue(self.name, shard_number, part))
+            for start in range(0, len(numbers), LETTERS_BATCH):
+                part = numbers[start : start + LETTERS_BATCH]
+                requeued += self._requeue(shard_number, part)
         return requeued
+
+    def _requeue(self, shard: int, numbers: list[str]) -> int:
+        letters = {letter.id: letter for letter in self._named(shard, numbers)}
+        entries: list[bytes | None] = []
+        for number in numbers:
+            letter = letters.get(f"{shard}-{number}")
+            entries.append(forget_retries(letter.entry) if letter else None)
+        return int(self._run(calls.requeue(self.name, shard, numbers, entries)))
+
+    def purge(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        slot: str | None = None,
+    ) -> int:
+        """Delete dead letters, chosen as by `requeue`; -> how many. They remain counted."""
+        if ids is None:
+            ids = [letter.id for letter in self.dead(reason=reason, slot=slot)]
+        purged = 0
+        for shard, numbers in _by_shard(ids).items():
+            for start in range(0, len(numbers), LETTERS_BATCH):
+                part = numbers[start : start + LETTERS_BATCH]
+                purged += self._run(calls.purge(self.name, shard, part))
+        return purged
 
     # Resetting
 
