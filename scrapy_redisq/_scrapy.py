@@ -7,7 +7,7 @@ page a new request comes from. All of it can be read from the engine and the scr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -102,6 +102,18 @@ class Engine:
     def closing(self) -> bool:
         """The spider is being closed: requests in progress end, no others are started."""
         return self._slot.closing is not None
+
+    def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
+        """Read no more of the spider's ``start()`` than there is room for: await ``room`` after
+        each of its requests."""
+
+        async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            async for request in start:
+                yield request
+                await room()
+
+        if self._engine._start is not None:
+            self._engine._start = paced(self._engine._start)
 
     def wake(self) -> None:
         """Make the engine ask for requests soon. Only from the loop's thread."""

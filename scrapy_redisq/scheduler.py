@@ -52,6 +52,7 @@ from scrapy_redisq.frontier.membership import (
     Membership,
     Reply,
 )
+from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.pages import Page, Pages, Problem
@@ -80,6 +81,7 @@ class Scheduler(BaseScheduler):
         self._seen_cache = SeenCache()
         self._warned_local = False
         self._warned_delay = False
+        self._held_up = False
         self._open = False
         self._lost = False
         self.retries_wait = False
@@ -148,6 +150,7 @@ class Scheduler(BaseScheduler):
         connect(self._item_scraped, signals.item_scraped)
         self._open = True
         self.courier.start()
+        self.engine.pace_start(self._room_in_outbox)
 
     def _limit_leases(self) -> None:
         settings = self.crawler.settings
@@ -374,7 +377,8 @@ class Scheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
-        if self._lost or self.courier.waiting() > self.settings.max_outbox:
+        if self._lost or self._outbox_is_full():
+            self._held_up = True
             return None
         request = self._local.pop()
         source = "memory"
@@ -384,6 +388,13 @@ class Scheduler(BaseScheduler):
             self.stats.inc_value(f"scheduler/dequeued/{source}")
             self.stats.inc_value("scheduler/dequeued")
         return request
+
+    def _outbox_is_full(self) -> bool:
+        return self.courier.waiting() > self.settings.max_outbox
+
+    async def _room_in_outbox(self) -> None:
+        while self._outbox_is_full() and not self.engine.closing:
+            await asyncio.sleep(FLUSH)
 
     def _next_from_inbox(self) -> Request | None:
         while (popped := self.inbox.pop(self.engine.downloads())) is not None:
@@ -418,7 +429,7 @@ class Scheduler(BaseScheduler):
             self._lost
             or self.engine.closing
             or capacity <= len(self.inbox)
-            or waiting > self.settings.max_outbox
+            or self._outbox_is_full()
         ):
             return NOTHING
         return Demand(
@@ -478,7 +489,8 @@ class Scheduler(BaseScheduler):
             )
         for lease in reply.leases:
             self.inbox.add(lease, membership)
-        if reply.leases:
+        if reply.leases or (self._held_up and not self._outbox_is_full()):
+            self._held_up = False
             self.engine.wake()
 
     def completed(self) -> None:

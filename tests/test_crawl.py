@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -561,6 +562,66 @@ class TestTrouble:
                 assert len(site.counts()) == 300
                 assert len(site.hits) - 300 <= 2 * 32
             nothing_left(server)
+        finally:
+            server.close()
+
+    def test_outbox_reaches_its_bound(self, tmp_path: Path, crawl: Run) -> None:
+        """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
+        leased, and no more start requests are read; when it is back, the crawl goes on at once."""
+        server = RedisServer(next(iter(binaries().values())), aof=True)
+
+        def page(path: str) -> Answer:
+            return Answer("".join(f'<a href="{path}{n}">x</a>' for n in range(100)), delay=0.1)
+
+        def idle() -> bool:
+            return bool(site.hits) and time.monotonic() - site.hits[-1].at > 2
+
+        try:
+            with Site(page) as site:
+                settings = {
+                    "REDISQ_URL": server.url,
+                    "REDISQ_MAX_OUTBOX": 100,
+                    "REDISQ_MAX_LEASES": 200,
+                    "REDISQ_CLOSE_TIMEOUT": 1,
+                    "CONCURRENT_REQUESTS": 4,
+                    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+                }
+                worker = crawl("flood", site, settings=settings)
+                wait_until(lambda: len(site.hits) >= 20, 30, "some pages")
+                server.kill()
+                before = len(site.hits)
+                wait_until(idle, 20, "no page is started")
+                assert len(site.hits) - before <= 2 * 4
+                server.start()
+                back = time.monotonic()
+                wait_until(lambda: site.hits[-1].at > back, 10, "pages are started again")
+                assert site.hits[-1].at - back < 4.5, "it waited for Scrapy's heartbeat"
+                server.kill()
+                wait_until(idle, 20, "no page is started")
+                worker.terminate()
+                assert worker.wait().reason == "shutdown"
+            # The bound, and what the pages in progress found.
+            assert worker.stats["redisq/unsent"] <= 100 + 1 + 2 * 4 * 101
+        finally:
+            server.close()
+
+    def test_close_is_bounded(self, tmp_path: Path, crawl: Run) -> None:
+        """With Redis gone for good a worker that is stopped gives up after REDISQ_CLOSE_TIMEOUT."""
+        server = RedisServer(next(iter(binaries().values())))
+        try:
+            with Site(linked_pages(500, delay=0.1)) as site:
+                settings = {"REDISQ_URL": server.url, "REDISQ_CLOSE_TIMEOUT": 1}
+                worker = crawl("follow", site, settings=settings)
+                wait_until(lambda: len(site.hits) >= 30, 30, "some pages")
+                server.signal(signal.SIGSTOP)  # it hangs, which takes longer than to be refused
+                worker.terminate()
+                worker.wait_for("Closing spider", 10)
+                closing = time.monotonic()
+                worker.wait_for("Spider closed", 10)
+                assert time.monotonic() - closing < 1 + 4
+            assert worker.wait().reason == "shutdown"
+            assert "REDISQ_CLOSE_TIMEOUT (1 s)" in worker.log
+            assert worker.stats["redisq/unsent"] > 0
         finally:
             server.close()
 

@@ -24,6 +24,9 @@ from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
 
 Run = Callable[..., Crawl]
+LATE = 1.0
+"""Seconds that a busy machine may take to start what is due."""
+
 LINKS = '<html><a href="/1">1</a></html>'
 
 
@@ -181,13 +184,13 @@ class TestAddon:
 
 class TestRetries:
     def test_list_of_delays(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Each retry comes after its pause, within 0.3 s; the crawl does not end before."""
+        """Each retry comes after its pause, and soon; the crawl does not end before."""
         page, _ = failing(2)
         with Site(page) as site:
             worker = crawl("follow", site, settings={"REDISQ_RETRY_DELAYS": "1,2"}).wait()
             first, second = gaps(site, "/0")
-        assert 1 <= first < 1.5
-        assert 2 <= second < 2.5
+        assert 1 <= first < 1 + LATE
+        assert 2 <= second < 2 + LATE
         assert worker.reason == "finished"
         stats = worker.stats
         assert stats["retry/count"] == 2
@@ -209,8 +212,8 @@ class TestRetries:
             settings = {"REDISQ_RETRY_DELAYS": "30", "REDISQ_RETRY_AFTER_MAX": 2}
             worker = crawl("follow", site, settings=settings).wait()
             first, second = gaps(site, "/0")
-        assert 1 <= first < 1.5
-        assert 2 <= second < 2.5
+        assert 1 <= first < 1 + LATE
+        assert 2 <= second < 2 + LATE
         assert worker.reason == "finished"
 
     def test_the_pause_outlives_the_worker(self, redis_server: RedisServer, crawl: Run) -> None:
@@ -232,7 +235,7 @@ class TestRetries:
         page, _ = failing(2, status=200)
         with Site(page) as site:
             worker = crawl("again", site, settings={"REDISQ_RETRY_DELAYS": "1"}).wait()
-            assert all(1 <= gap < 1.5 for gap in gaps(site, "/0"))
+            assert all(1 <= gap < 1 + LATE for gap in gaps(site, "/0"))
         assert [item["retries"] for item in worker.items()] == [2]
         assert worker.stats["retry/reason_count/empty"] == 2
 
@@ -247,16 +250,28 @@ class TestRetries:
 
 class TestDelays:
     def test_a_delayed_request(self, redis_server: RedisServer, crawl: Run) -> None:
-        """It starts within 0.3 s of being due, its children at once: the delay is used up."""
+        """It starts when it is due, its children at once: the delay is used up."""
         links = {"/0": "/1", "/1": "/2", "/2": "/3"}
         with Site(lambda path: f'<html><a href="{links.get(path, path)}">x</a></html>') as site:
             worker = crawl("delayed", site, seconds="1.5").wait()
             at = [hit.at - site.hits[0].at for hit in site.hits]
         assert worker.reason == "finished"
         assert len(at) == 4
-        assert 1.5 <= at[1] < 2
+        assert 1.5 <= at[1] < 1.5 + LATE
         assert at[3] < at[1] + 1.4
         assert not any(item["delay_left"] for item in worker.items())
+
+    def test_latency(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Idle workers start what is due soon after it is, whoever it is that enqueued it."""
+        with Site(lambda path: "<html></html>") as site:
+            workers = [crawl("delays", site) for _ in range(2)]
+            for worker in workers:
+                assert worker.wait().reason == "finished"
+            assert set(site.counts().values()) == {1}
+            due = {hit.path: hit.at - int(hit.path[1:]) / 100 for hit in site.hits}
+        assert len(due) == 9
+        late = sorted(at - min(due.values()) for at in due.values())
+        assert late[4] < 0.3, late
 
     @pytest.mark.parametrize("seconds", ["-1", "'5'", "1e300", "[]"])
     def test_a_bad_delay(self, redis_server: RedisServer, crawl: Run, seconds: str) -> None:
@@ -273,7 +288,7 @@ class TestDelays:
         with Site(lambda path: "<html></html>") as site:
             worker = crawl("delayed_lambda", site).wait()
             (first, second) = site.hits
-        assert 1 <= second.at - first.at < 1.5
+        assert 1 <= second.at - first.at < 1 + LATE
         assert len(worker.items()) == 2
 
     def test_pushed(self, redis_server: RedisServer) -> None:

@@ -1,5 +1,7 @@
 """Spiders of the tests of retries, delays and dead letters."""
 
+import itertools
+
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -92,3 +94,23 @@ class Inline(Follow):
         else:
             side = await maybe_deferred_to_future(self.crawler.engine.download(request))
         yield {"url": side.url, "meta": "redisq_delay" in side.request.meta}
+
+
+class Flood(Follow):
+    """Has more start requests than anybody could keep in memory."""
+
+    name = "flood"
+
+    async def start(self):
+        for n in itertools.count():
+            yield scrapy.Request(f"{self.site}/{n}")
+
+
+class Delays(Follow):
+    """Start requests that wait, each for as long as its path says (in hundredths of seconds)."""
+
+    name = "delays"
+
+    async def start(self):
+        for delay in range(200, 560, 40):
+            yield scrapy.Request(f"{self.site}/{delay}", meta={"redisq_delay": delay / 100})
