@@ -20,6 +20,9 @@ from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import RedisqError
 
+CLOSING_POLL = 0.05
+"""Seconds between looks at whether a spider that is being closed is closed."""
+
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
 """The request whose output (of its callback, its errback, or a downloader middleware) is being
 processed in this context."""
@@ -105,12 +108,18 @@ class Engine:
 
     def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
         """Read no more of the spider's ``start()`` than there is room for: await ``room`` after
-        each of its requests."""
+        each of its requests, and read nothing while the spider is being closed."""
 
         async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
             async for request in start:
                 yield request
                 await room()
+                # Not ended before it is closed: it would look as if all had been read. Scrapy
+                # cancels this since 2.14.
+                while self.closing:
+                    await asyncio.sleep(CLOSING_POLL)
+                    if self._engine._slot is not self._slot:
+                        return
 
         if self._engine._start is not None:
             self._engine._start = paced(self._engine._start)

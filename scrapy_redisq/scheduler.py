@@ -199,7 +199,8 @@ class Scheduler(BaseScheduler):
                 )
             self._count_filtered()
             self.stats.set_value("redisq/exchanges", self.courier.exchanges)
-            self._report_dead()
+            if not self._lost:
+                self._report_dead()
             await self._session.close()
             if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
                 await maybe_deferred_to_future(closing)

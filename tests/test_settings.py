@@ -32,6 +32,15 @@ WRONG: list[tuple[str, Any]] = [
     ("REDISQ_MAX_DELIVERIES", 0),
     ("REDISQ_MAX_DELIVERIES", 251),
     ("REDISQ_MAX_ENTRY_BYTES", "1M"),
+    ("REDISQ_RETRY_DELAYS", "linear"),
+    ("REDISQ_RETRY_DELAYS", []),
+    ("REDISQ_RETRY_DELAYS", ""),
+    ("REDISQ_RETRY_DELAYS", [1, -1]),
+    ("REDISQ_RETRY_DELAYS", [1, "nan"]),
+    ("REDISQ_RETRY_DELAYS", True),
+    ("REDISQ_RETRY_BASE", -1),
+    ("REDISQ_RETRY_CAP", "long"),
+    ("REDISQ_RETRY_AFTER_MAX", float("inf")),
     ("REDISQ_REQUEST_CLASSES", [42]),
     ("REDISQ_REQUEST_CLASSES", 42),
     ("REDISQ_SHARDS", 0),
@@ -67,11 +76,14 @@ def test_text_from_the_command_line() -> None:
             "REDISQ_MAX_LEASES": "7",
             "REDISQ_RESUME": "False",
             "REDISQ_KEEP_SEEN": "1",
+            "REDISQ_RETRY_DELAYS": "[1, 10, 60]",
             "REDISQ_REQUEST_CLASSES": "shop.requests.Rendered, shop.requests.Api",
         }
     )
     assert (settings.lease_ttl, settings.max_leases) == (5.0, 7)
     assert (settings.resume, settings.keep_seen) == (False, True)
+    assert settings.retry_delays == (1, 10, 60)
+    assert RedisqSettings.read({"REDISQ_RETRY_DELAYS": 5}).retry_delays == (5,)
     assert settings.request_classes == ("shop.requests.Rendered", "shop.requests.Api")
 
 
