@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,14 @@ class Crawl:
         settings: Mapping[str, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
+        feed: bool = True,
     ) -> None:
         number = len(list(folder.glob("crawl-*.log")))
         self.log_file = folder / f"crawl-{number}.log"
         self.items_file = folder / f"crawl-{number}.jsonl"
-        command = [sys.executable, "-m", "scrapy", "crawl", spider, "-o", str(self.items_file)]
+        command = [sys.executable, "-m", "scrapy", "crawl", spider]
+        if feed:
+            command += ["-o", str(self.items_file)]
         for name, value in (settings or {}).items():
             command += ["-s", f"{name}={value}"]
         for name, value in (arguments or {}).items():
@@ -77,6 +80,17 @@ class Crawl:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
+    def stop(self) -> None:
+        """SIGSTOP: the process stands still until `go_on`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
     @property
     def reason(self) -> str | None:
         """Why the spider was closed."""
@@ -111,6 +125,27 @@ class Crawl:
             return []
         lines = self.items_file.read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def several(spider: str, site: str, settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Crawl with each of ``settings`` at once, in one process; -> why the spiders were closed."""
+    command = [sys.executable, "-m", "crawls.several", spider, site]
+    environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
+    ended = subprocess.run(
+        command,
+        cwd=PROJECT,
+        input=json.dumps(settings),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+    reasons = json.loads(ended.stdout)
+    assert isinstance(reasons, list)
+    return reasons
 
 
 def _seconds(numbers: str) -> float:

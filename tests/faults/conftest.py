@@ -1,0 +1,75 @@
+"""The rig for each test, its seed, and the record of what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.rig import Rig
+from tests.faults.size import SIZE
+from tests.harness.servers import binaries
+
+HERE = Path(__file__).parent
+OUTCOME = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: a fault that only `make faults` produces")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the faults that are too long for `make test`."""
+    if SIZE.every:
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[None]:
+    report = yield
+    if call.when == "call":
+        item.stash[OUTCOME] = report.passed
+    return report
+
+
+@pytest.fixture
+def seed() -> int:
+    """``REDISQ_FAULT_SEED``, or a new one."""
+    given = os.environ.get("REDISQ_FAULT_SEED")
+    return int(given) if given else random.SystemRandom().randrange(1_000_000)
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Rig]:
+    """A rig with nothing in it yet. How to repeat the run is printed, and shown if it fails."""
+    missing = {"6.2", "7.0"} - set(binaries())
+    if missing:
+        pytest.skip(f"NO redis-server {missing} ON THIS MACHINE: see .ci/run for what to install")
+    print(f"REDISQ_FAULTS={SIZE.name} REDISQ_FAULT_SEED={seed} pytest {request.node.nodeid}")
+    rig = Rig(tmp_path, seed)
+    yield rig
+    rig.close()
+    if results := os.environ.get("REDISQ_FAULT_RESULTS"):
+        fault = re.match(r"test_(f\d+b?|[a-z_]+)", request.node.name)
+        assert fault is not None
+        record = {
+            "fault": fault[1],
+            "test": request.node.name,
+            "about": (request.node.obj.__doc__ or "").split(":")[0].strip(),
+            "seed": seed,
+            "passed": request.node.stash.get(OUTCOME, False),
+            **rig.measured,
+        }
+        with Path(results).open("a") as file:
+            file.write(json.dumps(record) + "\n")

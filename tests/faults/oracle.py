@@ -1,0 +1,77 @@
+"""S, what must be left when a fault is over, whatever the fault was."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from tests.faults.rig import PASSWORD, Rig
+from tests.harness.servers import RedisServer
+
+LEFT = {"meta", "counts", "seen", "dead", "letters", "reaped", "trash"}
+"""The kinds of keys that a complete run may leave; all others hold work or workers."""
+
+
+def kinds_of_keys(server: RedisServer, name: str) -> set[str]:
+    """What stands after ``redisq:{NAME:k}:`` in the keys; a key that does not is its own kind."""
+    pattern = re.compile(rf"redisq:\{{{re.escape(name)}:\d+\}}:([a-z]+)")
+    with server.client() as client:
+        keys = [key.decode(errors="replace") for key in client.scan_iter("*")]
+    return {match[1] if (match := pattern.match(key)) else key for key in keys}
+
+
+def assert_survived(
+    rig: Rig,
+    *,
+    refetch: int | None,
+    dead: int = 0,
+    missing: frozenset[str] = frozenset(),
+    more_created: int = 0,
+    name: str = "fault",
+    server: RedisServer | None = None,
+) -> dict[str, Any]:
+    """Assert S; -> the frontier's status.
+
+    ``refetch``: pages that may be asked for twice, None where that is not measured. ``dead``
+    requests are dead letters, among them the pages ``missing``. ``more_created``: requests
+    beside one for each page.
+    """
+    server = server or rig.server
+    numbers = {str(number) for number in range(rig.pages)}
+    rows = rig.rows()
+    stored = Counter(page for _, page, _ in rows)
+    absent = numbers - set(stored)
+    duplicates = len(rows) - len(stored)
+    hits = sum(number for path, number in rig.site.counts().items() if path[1:] in numbers)
+    rig.measured.update(missing=len(absent - missing), duplicates=duplicates)
+    if refetch is not None:
+        rig.measured.update(refetch=(hits - rig.pages) / rig.pages, allowed=refetch / rig.pages)
+
+    assert absent == missing, sorted(absent)[:20]
+    assert duplicates == 0
+    if refetch is not None:
+        assert 0 <= hits - rig.pages <= refetch
+    status = rig.status(name, server)
+    assert status["state"] == "complete", status
+    assert (status["queued"], status["leased"], status["delayed"]) == (0, 0, 0), status
+    assert status["workers"] == []
+    assert status["created"] == status["finished"] == rig.pages + more_created, status
+    assert status["dead"] == dead, status
+    assert kinds_of_keys(server, name) <= LEFT
+    assert_quiet(rig)
+    for worker in rig.survivors():
+        assert (worker.process.returncode, worker.reason) == (0, "finished"), worker.log
+    return status
+
+
+def assert_quiet(rig: Rig) -> None:
+    """No worker showed the password, a traceback or an error.
+
+    Scrapy shows an exception of its scheduler's in the midst of tracebacks: once.
+    """
+    for worker in rig.workers:
+        assert PASSWORD not in worker.log
+        if worker not in rig.refused:
+            assert "Traceback" not in worker.log, worker.log
+            assert "] ERROR" not in worker.log or worker in rig.gone, worker.log

@@ -1,0 +1,222 @@
+"""One crawl under fault: a server, a site, a sink, workers, and a log of what was done to them."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from scrapy_redisq.frontier import Frontier
+from tests.faults.size import SIZE, Size
+from tests.harness.crawl import Crawl
+from tests.harness.proxy import Proxy
+from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.site import Answer, Site, linked_pages
+
+PASSWORD = "hunter2-of-the-rig"
+CONCURRENCY = 16
+MOST_LEASES = 2 * CONCURRENCY
+"""L: the most leases that one worker holds, by default twice CONCURRENT_REQUESTS."""
+
+# With the time in seconds since 1970, to the millisecond.
+LOG_FORMAT = "%(created).3f [%(name)s] %(levelname)s: %(message)s"
+
+Page = Callable[[str], "Answer | str | None"]
+
+
+class Rig:
+    """A crawl of ``pages`` pages, each linked from three others, by ``scrapy crawl`` processes.
+
+    ``random`` is seeded: what is chosen at random is chosen again with the same seed. ``gone``
+    are the workers that need not finish: they were killed or told to close; ``refused`` those that
+    could not start.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.size: Size = SIZE
+        self.pages = SIZE.pages
+        self.ttl = SIZE.ttl
+        self.random = random.Random(seed)
+        self.folder = folder
+        self.sink = folder / "sink.sqlite"
+        self.settings: dict[str, Any] = {}
+        self.workers: list[Crawl] = []
+        self.gone: list[Crawl] = []
+        self.refused: list[Crawl] = []
+        self.measured: dict[str, float | str] = {}
+        self._stack = ExitStack()
+        self._seed = seed
+
+    def close(self) -> None:
+        for worker in self.workers:
+            if worker.running:
+                worker.kill()
+        self._stack.close()
+
+    # What there is
+
+    def set_up(
+        self,
+        *,
+        version: str = "7.0",
+        pages: int | None = None,
+        delay: float = 0.0,
+        page: Page | None = None,
+        aof: bool = False,
+        options: tuple[str, ...] = (),
+        ttl: float | None = None,
+        **settings: Any,
+    ) -> Rig:
+        """Start the server and the site. ``settings`` hold for all workers."""
+        self.pages = pages or self.pages
+        self.ttl = ttl or self.ttl
+        self.server = self.start_server(version, *options, aof=aof)
+        self.site = Site(page or linked_pages(self.pages, delay=delay))
+        self._stack.enter_context(self.site)
+        self.make_sink(self.sink)
+        self.settings = {
+            "LOG_FORMAT": LOG_FORMAT,
+            "SINK": self.sink,
+            "CONCURRENT_REQUESTS": CONCURRENCY,
+            "REDISQ_LEASE_TTL": self.ttl,
+            "REDISQ_MAX_DELIVERIES": 50,
+            "REDISQ_SOCKET_TIMEOUT": 2,
+            **settings,
+        }
+        return self
+
+    @staticmethod
+    def make_sink(path: Path) -> Path:
+        """An empty sink."""
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("CREATE TABLE pages (url TEXT PRIMARY KEY, page TEXT, stored INTEGER)")
+        return path
+
+    def start_server(self, version: str, *options: str, **more: Any) -> RedisServer:
+        server = RedisServer(binaries()[version], *options, password=PASSWORD, **more)
+        self._stack.callback(server.close)
+        return server
+
+    def proxy(self, server: RedisServer | None = None) -> Proxy:
+        """A proxy in front of the server; workers use it when they are given its URL."""
+        proxy = Proxy((server or self.server).port, seed=self._seed)
+        return self._stack.enter_context(proxy)
+
+    # Workers
+
+    def worker(
+        self,
+        spider: str = "fault",
+        *,
+        url: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> Crawl:
+        """Start one worker; ``url`` where it does not go to the server directly."""
+        given = {"REDISQ_URL": url or self.server.url, **self.settings, **(settings or {})}
+        worker = Crawl(
+            spider,
+            self.folder,
+            settings=given,
+            arguments={"site": self.site.url, **arguments},
+            environment=environment,
+            feed=False,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def fleet(self, number: int | None = None, **options: Any) -> list[Crawl]:
+        """Start several workers alike, and wait until all have joined."""
+        workers = [self.worker(**options) for _ in range(number or self.size.workers)]
+        for worker in workers:
+            worker.wait_for(" run ")
+        return workers
+
+    def kill(self, worker: Crawl) -> None:
+        """SIGKILL."""
+        worker.kill()
+        self.gone.append(worker)
+
+    def survivors(self) -> list[Crawl]:
+        return [worker for worker in self.workers if worker not in self.gone + self.refused]
+
+    def finish(self, seconds: float | None = None) -> None:
+        """Wait until all survivors have ended."""
+        for worker in self.survivors():
+            worker.wait(seconds or self.size.pick(60, 400))
+
+    # Looking on
+
+    def fetched(self) -> int:
+        """How many different pages have been asked for."""
+        return len({hit.path for hit in self.site.hits})
+
+    def wait_for_pages(self, share: float, seconds: float | None = None) -> None:
+        """Wait until this share of all pages has been asked for."""
+        number = int(share * self.pages)
+        wait_until(
+            lambda: self.fetched() >= number,
+            seconds or self.size.pick(40, 300),
+            f"{number} pages, not {self.fetched()}",
+        )
+
+    def wait_for_flow(self, seconds: float) -> float:
+        """Wait until pages are asked for that were not when this was called; -> how long."""
+        hits, began = len(self.site.hits), time.monotonic()
+        wait_until(lambda: len(self.site.hits) > hits, seconds, "a page is asked for")
+        return time.monotonic() - began
+
+    def wait_for_flow_again(self, seconds: float, quiet: float) -> float:
+        """Wait until pages are asked for ``quiet`` seconds from now or later; -> how long."""
+        began = time.monotonic()
+        self.stay(quiet)
+        self.wait_for_flow(seconds - quiet)
+        return time.monotonic() - began
+
+    def clock(self, offset: str) -> dict[str, str]:
+        """The environment of a worker whose clock is ``offset`` seconds off."""
+        path = [str(Path(__file__).parent / "clock"), os.environ.get("PYTHONPATH", "")]
+        return {"FAULT_CLOCK": offset, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+    def stay(self, seconds: float, condition: Callable[[], bool] = lambda: True) -> None:
+        """Let the fault last: wait ``seconds``, during which ``condition`` must hold."""
+        until = time.monotonic() + seconds
+        wait_until(lambda: not condition() or time.monotonic() > until, seconds + 60, "the time")
+        assert condition()
+
+    def repeat(self, action: Callable[[], Any], every: float, seconds: float) -> int:
+        """Do something at intervals for a while, or until no worker runs; -> how often."""
+        times, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until and any(worker.running for worker in self.workers):
+            action()
+            times += 1
+            due = time.monotonic() + every
+            wait_until(lambda due=due: time.monotonic() >= due, every + 60, "the next time")
+        return times
+
+    def frontier(self, name: str = "fault", server: RedisServer | None = None) -> Frontier:
+        return Frontier.from_url((server or self.server).url, name)
+
+    def status(self, name: str = "fault", server: RedisServer | None = None) -> dict[str, Any]:
+        with self.frontier(name, server) as frontier:
+            return frontier.status()
+
+    def rows(self, sink: Path | None = None) -> list[tuple[str, str, int]]:
+        """(URL, page, how often it was stored) of each row in the sink."""
+        with closing(sqlite3.connect(sink or self.sink, timeout=60)) as db:
+            return db.execute("SELECT url, page, stored FROM pages").fetchall()
+
+    def warnings(self, worker: Crawl, text: str) -> list[float]:
+        """When the worker warned of ``text``, in seconds since 1970."""
+        return [
+            float(line.split(maxsplit=1)[0])
+            for line in worker.log.splitlines()
+            if "] WARNING: " in line and text in line
+        ]

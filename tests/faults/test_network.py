@@ -1,0 +1,128 @@
+"""What lies between a worker and Redis: it is slow, it is cut, it loses replies, it fails over."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import MOST_LEASES, Rig
+from tests.harness.proxy import Proxy
+from tests.harness.servers import RedisServer, wait_until
+
+
+@pytest.mark.full
+def test_f15_cut_off(rig: Rig) -> None:
+    """One worker is cut off for three TTLs, without a reset; its event loop runs on."""
+    rig.set_up(delay=0.05)
+    proxy = rig.proxy()
+    lonely = rig.worker(url=rig.server.url_through(proxy.port))
+    rig.fleet(rig.size.workers - 1)
+    lonely.wait_for(" run ")
+    rig.wait_for_pages(0.1)
+    proxy.cut()
+    rig.stay(3 * rig.ttl)
+    proxy.mend()
+    rig.finish()
+    assert_survived(rig, refetch=MOST_LEASES)
+    assert len(rig.warnings(lonely, "Redis is away")) == 1
+    blocked = lonely.stats["fault/longest_block"]
+    rig.measured["seconds"] = blocked
+    assert blocked < 1
+
+
+@pytest.mark.full
+def test_f16_slow_and_broken(rig: Rig) -> None:
+    """200 ms to Redis, and 2 % of what is sent ends in a reset of the connection."""
+    rig.set_up(delay=0.02)
+    proxy = rig.proxy()
+    proxy.round_trip, proxy.reset_share = 0.2, 0.02
+    fleet = rig.fleet(url=rig.server.url_through(proxy.port))
+    until = time.monotonic() + rig.size.pick(10, 60)
+    rig.stay(
+        1, lambda: all(worker.running or worker.reason == "finished" for worker in fleet)
+    )
+    wait_until(
+        lambda: time.monotonic() > until or not any(worker.running for worker in fleet), 90, "60 s"
+    )
+    proxy.round_trip, proxy.reset_share = 0.0, 0.0
+    rig.finish()
+    assert proxy.resets >= 3
+    assert_survived(rig, refetch=proxy.resets * MOST_LEASES)
+
+
+@pytest.mark.parametrize("silent", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_f17_reply_dropped(rig: Rig, silent: bool) -> None:
+    """An exchange is executed and its reply dropped: same leases again, nothing enqueued twice."""
+    # Well over the pauses of a worker that tries again.
+    rig.set_up(delay=0.01, ttl=30, REDISQ_SOCKET_TIMEOUT=0.5)
+    proxy = rig.proxy()
+    fleet = rig.fleet(url=rig.server.url_through(proxy.port))
+    proxy.silent, proxy.drop_share = silent, 0.2
+    wait_until(lambda: proxy.dropped >= 20, rig.size.pick(40, 60), "replies are dropped")
+    proxy.drop_share = 0.0
+    rig.finish()
+    status = assert_survived(rig, refetch=0)
+    assert status["claimed"] == status["finished"] + status["released"]
+    assert status["reclaimed"] == status["stale"] == 0
+    assert not any("leases are void" in worker.log for worker in fleet)
+
+
+def replica_of(rig: Rig, proxy: Proxy | None = None) -> RedisServer:
+    """A replica of the rig's server that has everything, through ``proxy`` if there is one."""
+    replica = rig.start_server("7.0")
+    port = proxy.port if proxy else rig.server.port
+    with replica.client() as client:
+        client.replicaof("127.0.0.1", port)
+        wait_until(
+            lambda: client.info("replication").get("master_link_status") == "up", 20, "in step"
+        )
+    return replica
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("primary", ["demoted", "killed"])
+def test_f22_failover(rig: Rig, primary: str) -> None:
+    """A replica is promoted under load, and the address of the primary becomes its address."""
+    rig.set_up(delay=0.05, options=("--repl-diskless-sync-delay", "0"))
+    address = rig.proxy()
+    rig.fleet(url=rig.server.url_through(address.port))
+    rig.wait_for_pages(0.1)
+    replica = replica_of(rig)
+    address.to_port = replica.port
+    if primary == "killed":
+        rig.server.kill()
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+    if primary == "demoted":
+        # Its connections stay open, and it refuses to write.
+        with rig.server.client() as client:
+            client.replicaof("127.0.0.1", replica.port)
+    rig.measured["seconds"] = rig.wait_for_flow_again(10, quiet=1)
+    rig.finish()
+    assert_survived(rig, refetch=rig.size.workers * MOST_LEASES, server=replica)
+
+
+@pytest.mark.full
+def test_f23_lagging_replica(rig: Rig) -> None:
+    """Replication stands still for 2 s, then the primary dies and the replica is promoted."""
+    rig.set_up(delay=0.05, options=("--repl-diskless-sync-delay", "0"))
+    address, line = rig.proxy(), rig.proxy()
+    fleet = rig.fleet(url=rig.server.url_through(address.port))
+    rig.wait_for_pages(0.1)
+    replica = replica_of(rig, line)
+    line.cut()
+    hits = len(rig.site.hits)
+    rig.stay(2)
+    rig.server.kill()
+    pages_lost = len(rig.site.hits) - hits
+    assert pages_lost > 100
+    address.to_port = replica.port
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+    rig.finish()
+    assert all("Redis lost recent writes" in worker.log for worker in fleet)
+    assert_survived(
+        rig, refetch=pages_lost + rig.size.workers * MOST_LEASES, server=replica
+    )

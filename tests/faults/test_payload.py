@@ -1,0 +1,186 @@
+"""Entries that are no requests, and requests that are no ordinary ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import scrapy
+
+from scrapy_redisq.entries import FORMAT
+from scrapy_redisq.serializer import Serializer
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import Rig
+from tests.harness.site import Answer, linked_pages
+
+URL, CLASS, CALLBACK, META = map(ord, "ukcm")
+MAX_ENTRY = 1 << 20
+
+
+class Touch:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def packed(fields: Any) -> bytes:
+    """An entry of the current format that no worker died with."""
+    return bytes([0, FORMAT]) + msgspec.msgpack.encode(fields)
+
+
+def corrupt(kind: int, good: bytes, url: str, touch: Path, chance: random.Random) -> bytes:
+    """One of six kinds of entries that are no requests."""
+    match kind % 6:
+        case 0:
+            return good[: chance.randrange(len(good))]
+        case 1:
+            return b"\0" + chance.randbytes(chance.randrange(1, 300))
+        case 2:
+            depth = chance.randrange(1_000, 100_000)
+            return bytes([0, FORMAT, 0x82, URL, 0xA0 + len("x")]) + b"x" + bytes([META]) + (
+                b"\x91" * depth
+            )
+        case 3:
+            return bytes([0, FORMAT, 0x81, URL, 0xDB]) + b"\xff\xff\xff\xff" + b"x" * 2 * MAX_ENTRY
+        case 4:
+            return b"\0" + pickle.dumps(Touch(touch))
+        case _:
+            wrong = [{URL: 1}, {URL: url, META: []}, {URL: [url]}, [url], url, {"u": url}, {}]
+            return packed(chance.choice(wrong))
+
+
+def mix_in(rig: Rig, spider: str, entries: list[bytes]) -> None:
+    """Push all pages, and put ``entries`` at random places among them, past all checks."""
+    with rig.frontier(spider) as frontier, rig.server.client() as client:
+        frontier.push(f"{rig.site.url}/{number}" for number in range(rig.pages))
+        (queue,) = client.scan_iter(f"redisq:{{{spider}:0}}:queue:*")
+        mixed = client.lrange(queue, 0, -1)
+        for entry in entries:
+            mixed.insert(rig.random.randrange(len(mixed)), entry)
+        client.delete(queue)
+        for start in range(0, len(mixed), 100):
+            client.rpush(queue, *mixed[start : start + 100])
+        client.hincrby(f"redisq:{{{spider}:0}}:counts", "created", len(entries))
+
+
+def test_f34_corrupt_entries(rig: Rig) -> None:
+    """100 corrupt entries among the pages: each a dead letter with a reason, and no code runs."""
+    rig.set_up()
+    touched = rig.folder / "touched"
+    url = f"{rig.site.url}/1"
+    good = packed({URL: url, META: {"depth": 1}})
+    entries = [corrupt(kind, good, url, touched, rig.random) for kind in range(100)]
+    mix_in(rig, "fed", entries)
+    rig.fleet(spider="fed")
+    rig.finish()
+    assert_survived(rig, refetch=0, dead=100, more_created=100, name="fed")
+    with rig.frontier("fed") as frontier:
+        letters = list(frontier.dead())
+    assert len(letters) == 100
+    assert all(letter.reason == "undecodable" and letter.detail for letter in letters)
+    assert not touched.exists()
+    pickle.loads(entries[4][1:])  # had anybody unpickled it, this would have been the trace
+    assert touched.exists()
+
+
+@pytest.mark.full
+def test_f35_names_that_point_elsewhere(rig: Rig) -> None:
+    """Request classes and callbacks that are not the spider's: dead letters, nothing imported."""
+    rig.set_up(pages=200)
+    touched = rig.folder / "imported"
+    modules = rig.folder / "modules"
+    modules.mkdir()
+    for name in ("trap", "follow"):
+        (modules / f"{name}.py").write_text(f"open({str(touched)!r}, 'w').close()\n")
+    url = f"{rig.site.url}/1"
+    classes = ["trap.Request", "trap:Request", "follow.Follow", "os.system", "builtins.eval"]
+    callbacks = ["trap.parse", "__init__", "__class__", "crawler", "_set_crawler", "settings"]
+    callbacks += ["os.system", "log", "parse.__globals__", "custom_settings", "logger", "close"]
+    entries = [packed({URL: url, CLASS: name}) for name in classes]
+    entries += [packed({URL: url, CALLBACK: name}) for name in callbacks]
+    mix_in(rig, "fed", entries)
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(modules)]))
+    rig.fleet(spider="fed", environment={"PYTHONPATH": path})
+    rig.finish()
+    assert_survived(rig, refetch=0, dead=len(entries), more_created=len(entries), name="fed")
+    with rig.frontier("fed") as frontier:
+        letters = list(frontier.dead())
+    assert {letter.reason for letter in letters} == {"undecodable"}
+    for name in classes + callbacks:
+        assert any(name in letter.detail for letter in letters), name
+    assert not touched.exists()
+
+
+@pytest.mark.full
+def test_f36_large_requests(rig: Rig) -> None:
+    """A request at the limit is stored, one a byte larger and one of 100 MB are refused."""
+
+    class Flood(scrapy.Spider):
+        name = "flood"
+
+        def parse_size(self, response: Any) -> None: ...
+
+    spider = Flood()
+    rig.set_up(pages=50)
+    request = scrapy.Request(
+        f"{rig.site.url}/1?size={MAX_ENTRY}",
+        method="POST",
+        body=b"x" * MAX_ENTRY,
+        callback=spider.parse_size,
+        headers={"Referer": f"{rig.site.url}/0"},
+        meta={"depth": 1},
+    )
+    # All sizes have as many digits as this one, and as many bytes to tell their length.
+    around = len(Serializer(spider, max_bytes=2 * MAX_ENTRY).dumps(request)) - MAX_ENTRY
+    most = MAX_ENTRY - around
+    assert len(str(most)) == len(str(MAX_ENTRY))
+    worker = rig.worker("flood", sizes=f"{most} {most + 1} {100_000_000}")
+    rig.finish()
+    assert worker.stats["redisq/refused/too_large"] == 2
+    assert worker.stats["fault/most_memory"] < 500_000_000
+    sizes = {page for _, page, _ in rig.rows() if page.startswith("size")}
+    assert sizes == {f"size={most}"}
+    # Its page is dead, because not all that it asked for could be kept; its item is stored.
+    assert_survived(rig, refetch=0, dead=1, more_created=1, name="flood")
+    with rig.frontier("flood") as frontier:
+        (letter,) = frontier.dead()
+    assert letter.reason == "too_large"
+    assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail
+
+
+@pytest.mark.full
+def test_f36_links_of_one_page(rig: Rig) -> None:
+    """20,000 links on one page."""
+    number = int(rig.size.pick(2_000, 20_000))
+    pages = linked_pages(number)
+    links = "".join(f'<a href="/{n}"></a>' for n in range(number))
+
+    def page(path: str) -> Answer | None:
+        return Answer(f"<html>{links}</html>") if path == "/0" else pages(path)
+
+    rig.set_up(pages=number, page=page)
+    rig.fleet()
+    rig.finish()
+    assert_survived(rig, refetch=0)
+
+
+def test_f37_what_cannot_be_stored(rig: Rig) -> None:
+    """100 requests with lambdas and locks: run in their process, counted, none lost silently."""
+    rig.set_up(pages=max(1_000, rig.pages))
+    fleet = rig.fleet(spider="local")
+    rig.finish()
+    assert_survived(rig, refetch=0, name="local")
+    local = {page for _, page, _ in rig.rows() if "=" in page}
+    assert local == {f"{kind}={n}" for kind in ("lambda", "lock") for n in range(0, 1000, 20)}
+    assert sum(worker.stats.get("scheduler/unserializable", 0) for worker in fleet) == 100
+    told = [len(rig.warnings(worker, "cannot be shared and stays")) for worker in fleet]
+    assert max(told) == 1

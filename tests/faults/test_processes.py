@@ -1,0 +1,190 @@
+"""Workers that are killed, stopped, or stand still."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+
+import pytest
+
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import MOST_LEASES, Rig
+from tests.harness.servers import wait_until
+from tests.harness.site import Answer, linked_pages
+
+
+def test_f01_kill_at_random(rig: Rig) -> None:
+    """A random worker is killed again and again, and another one takes its place."""
+    rig.set_up(delay=0.05)
+    fleet = rig.fleet()
+    half_way = time.monotonic()
+
+    def kill_one() -> None:
+        place = rig.random.randrange(len(fleet))
+        if fleet[place].running:
+            rig.kill(fleet[place])
+            fleet[place] = rig.worker()
+
+    kills = rig.repeat(kill_one, every=2, seconds=rig.size.pick(7, 60))
+    assert kills >= rig.size.pick(3, 25), f"finished after {time.monotonic() - half_way:.0f} s"
+    rig.finish()
+    assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
+
+
+@pytest.mark.parametrize("ttls", [0, 2])
+def test_f02_kill_all(rig: Rig, ttls: int) -> None:
+    """All workers are killed at half, and started again: at once, or when their TTL is over."""
+    rig.set_up(ttl=rig.size.pick(2, 6))
+    for worker in rig.fleet():
+        worker.wait_for(" run ")
+    rig.wait_for_pages(0.5)
+    for worker in rig.workers:
+        rig.kill(worker)
+    rig.stay(ttls * rig.ttl)
+    rig.fleet()
+    rig.finish()
+    status = assert_survived(rig, refetch=rig.size.workers * MOST_LEASES)
+    assert 0 < status["reclaimed"] <= rig.size.workers * MOST_LEASES
+
+
+def test_f03_terminate_one_of_four(rig: Rig) -> None:
+    """SIGTERM to one of four: what it had not started goes to the others within a second."""
+    rig.set_up(delay=0.15, ttl=60)
+    fleet = rig.fleet(4)
+    rig.wait_for_pages(rig.size.pick(0.3, 0.1))
+    victim = next(w for w in rig.status()["workers"] if w["pid"] == fleet[0].process.pid)["id"]
+
+    def leased_by(worker: str) -> set[str]:
+        with rig.server.client() as client:
+            entries = client.hvals(f"redisq:{{fault:0}}:leases:{worker}")
+        return {re.search(rb":\d+/(\d+)", entry)[1].decode() for entry in entries}
+
+    def not_with_others() -> set[str]:
+        others = [w["id"] for w in rig.status()["workers"] if w["id"] != victim]
+        hits = {hit.path[1:] for hit in rig.site.hits}
+        return waiting - hits - set().union(*map(leased_by, others))
+
+    def not_started() -> set[str]:
+        return leased_by(victim) - {hit.path[1:] for hit in rig.site.hits}
+
+    waiting = wait_until(not_started, 10, "it holds what it has not started")
+    began = time.monotonic()
+    fleet[0].terminate()
+    wait_until(lambda: not not_with_others(), 1, f"{waiting} are with others")
+    rig.measured["seconds"] = time.monotonic() - began
+    rig.gone.append(fleet[0])
+    fleet[0].wait()
+    assert (fleet[0].process.returncode, fleet[0].reason) == (0, "shutdown")
+    rig.finish()
+    assert_survived(rig, refetch=0)
+
+
+def test_f05_poison(rig: Rig) -> None:
+    """A page that ends its process each time: it alone becomes a dead letter."""
+    deliveries = int(rig.size.pick(3, 5))
+    rig.set_up(pages=int(rig.size.pick(300, 1000)), ttl=1, REDISQ_MAX_DELIVERIES=deliveries)
+    fleet = [rig.worker(poison="13") for _ in range(rig.size.workers)]
+
+    def replaced() -> bool:
+        for place, worker in enumerate(fleet):
+            if worker.process.poll() == 137:
+                rig.gone.append(worker)
+                fleet[place] = rig.worker(poison="13")
+        return all(worker.process.poll() == 0 for worker in fleet)
+
+    wait_until(replaced, rig.size.pick(60, 240), "all have ended")
+    # Whoever ends last meets nothing of it any more.
+    assert len(rig.gone) == deliveries
+    assert_survived(
+        rig,
+        refetch=deliveries * (MOST_LEASES + 1),
+        dead=1,
+        missing=frozenset({"13"}),
+    )
+    with rig.frontier() as frontier:
+        (letter,) = frontier.dead()
+    assert (letter.reason, letter.deliveries) == ("deliveries", deliveries)
+    assert b"/13" in letter.entry
+
+
+def test_f33_last_page(rig: Rig) -> None:
+    """The queue is empty and the last page is held by a worker that is then killed."""
+    rig.pages = int(rig.size.pick(300, 10_000))
+    last = f"/{rig.pages - 1}"
+    slow = True
+
+    def page(path: str) -> Answer | None:
+        answer = pages(path)
+        if answer is not None and path == last and slow:
+            answer.delay = 600.0
+        return answer
+
+    pages = linked_pages(rig.pages)
+    rig.set_up(page=page, DOWNLOAD_TIMEOUT=600)
+    rig.fleet()
+    wait_until(lambda: rig.status()["finished"] == rig.pages - 1, rig.size.pick(40, 200), "one")
+    slow = False
+    (holder,) = [worker for worker in rig.status()["workers"] if worker["leased"]]
+    (killed,) = [worker for worker in rig.workers if worker.process.pid == holder["pid"]]
+    others = [worker for worker in rig.workers if worker is not killed]
+    rig.stay(1, lambda: all(worker.running for worker in others))
+    rig.kill(killed)
+    # Nobody has left before the page has been fetched again.
+    wait_until(lambda: rig.site.counts()[last] == 2, 3 * rig.ttl + 10, "the last page again")
+    rig.finish()
+    assert_survived(rig, refetch=1)
+
+
+@pytest.mark.full
+def test_f04_stand_still(rig: Rig) -> None:
+    """SIGSTOP for three TTLs, then SIGCONT: its late finishes are stale."""
+    rig.set_up(delay=0.05)
+    fleet = rig.fleet()
+    rig.wait_for_pages(0.1)
+    fleet[0].stop()
+    rig.stay(3 * rig.ttl)
+    fleet[0].go_on()
+    fleet[0].wait_for("leases are void")
+    rig.finish()
+    status = assert_survived(rig, refetch=MOST_LEASES)
+    assert 0 < status["stale"] <= MOST_LEASES
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["claim", "response", "yield", "item", "commit", "sent", "read"])
+def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
+    """Workers crash at a step of a page's life, many times over."""
+    runs = int(rig.size.pick(3, 25))
+    rig.set_up(pages=600, ttl=2)
+    step = {"yield": 600, "sent": 40, "read": 40, "claim": 30}.get(point, 150)
+
+    def crashing() -> dict[str, str]:
+        return {"FAULT_CRASH": f"{point}:{rig.random.randint(1, step)}"}
+
+    fleet = [rig.worker(environment=crashing()) for _ in range(3)]
+
+    def crashed_often() -> bool:
+        for place, worker in enumerate(fleet):
+            if not worker.running and worker.process.returncode != 0:
+                assert worker.process.returncode == -signal.SIGKILL, worker.log
+                rig.gone.append(worker)
+                environment = crashing() if len(rig.gone) < runs else {}
+                fleet[place] = rig.worker(environment=environment)
+        return not any(worker.running for worker in fleet)
+
+    wait_until(crashed_often, 240, "all have ended")
+    assert len(rig.gone) >= 3
+    assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
+
+
+@pytest.mark.full
+def test_f07_blocked_loop(rig: Rig) -> None:
+    """A callback that blocks the event loop for three TTLs."""
+    rig.set_up(delay=0.02, ttl=rig.size.pick(1, 3))
+    blocked = rig.worker(block=3 * rig.ttl)
+    wait_until(lambda: "/7" in rig.site.counts(), 30, "the page that blocks")
+    rig.fleet(rig.size.workers - 1)
+    rig.finish()
+    assert "leases are void" in blocked.log
+    assert assert_survived(rig, refetch=MOST_LEASES)["stale"] > 0

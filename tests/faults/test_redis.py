@@ -1,0 +1,251 @@
+"""A Redis server that goes away, loses what it knew, is full, or is not what it should be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
+from tests.harness.crawl import several
+from tests.harness.servers import RedisServer, wait_until
+
+
+def seldom(rig: Rig, text: str, seconds: float) -> bool:
+    """Every worker warned of ``text``, and never twice within ``seconds``."""
+    times = [rig.warnings(worker, text) for worker in rig.workers]
+    return all(times) and all(
+        later - earlier >= seconds
+        for of_one in times
+        for earlier, later in zip(of_one, of_one[1:], strict=False)
+    )
+
+
+def test_f10_restart(rig: Rig) -> None:
+    """Redis restarts and is away for 5 s: no worker exits, pages flow again, few warnings."""
+    rig.set_up(delay=0.02, aof=True)
+    rig.fleet()
+    rig.wait_for_pages(0.4)
+    rig.server.stop()
+    rig.stay(5, lambda: all(worker.running for worker in rig.workers))
+    rig.server.start()
+    rig.measured["seconds"] = rig.wait_for_flow(5)
+    rig.finish()
+    assert_survived(rig, refetch=0)
+    assert seldom(rig, "Redis is away", 5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lost", [0, 1])
+def test_f11_server_killed(rig: Rig, lost: int) -> None:
+    """SIGKILL of the server: with its log as it is, and without the last second of it."""
+    rig.set_up(delay=0.02, aof=True)
+    rig.fleet()
+    rig.wait_for_pages(0.4)
+    size, began = rig.server.log_file.stat().st_size, time.monotonic()
+    hits = len(rig.site.hits)
+    rig.stay(lost)
+    rig.server.kill()
+    pages_lost = sum(hit.at >= began for hit in rig.site.hits[hits:]) if lost else 0
+    if lost:
+        with rig.server.log_file.open("r+b") as log:
+            log.truncate(size)
+    rig.server.start()
+    rig.measured["seconds"] = rig.wait_for_flow(10)
+    rig.finish()
+    assert_survived(rig, refetch=rig.size.workers * MOST_LEASES + pages_lost)
+    for worker in rig.workers:
+        assert ("Redis lost recent writes" in worker.log) is bool(lost)
+
+
+def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
+    """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds."""
+    cuts = int(rig.size.pick(20, 100))
+    rig.set_up(version=rig.random.choice(["6.2", "7.0"]), pages=200, aof=True, ttl=1)
+    rig.fleet(2)
+    rig.finish()
+    assert_survived(rig, refetch=0)
+    rig.server.stop()
+    size = rig.server.log_file.stat().st_size
+    rig.stay(rig.ttl)  # those who wrote it are dead for all who read it now
+    places = sorted(rig.random.sample(range(size), cuts))
+    wrong = []
+    with ThreadPoolExecutor(2) as pool:
+        # Ten crawls in a process, each of its own: starting processes takes longer than crawling.
+        for found in pool.map(lambda first: drain(rig, places[first::cuts // 10]), range(cuts // 10)):
+            wrong += found
+    rig.measured.update(runs=cuts, missing=len(wrong))
+    assert not wrong, "\n".join(wrong)
+
+
+def drain(rig: Rig, places: list[int]) -> list[str]:
+    """Load each prefix of the log into a fresh server and crawl on; -> what is wrong."""
+    log = rig.server.log_file.relative_to(rig.server.folder)
+    with ExitStack() as stack:
+        servers, settings, before = [], [], []
+        for place in places:
+            servers.append(
+                RedisServer(
+                    rig.server.binary,
+                    password=PASSWORD,
+                    aof=True,
+                    data=rig.server.folder,
+                    cut=(log, place),
+                )
+            )
+            stack.callback(servers[-1].close)
+            sink = rig.make_sink(rig.folder / f"sink-{place}.sqlite")
+            given = {**rig.settings, "REDISQ_URL": servers[-1].url, "SINK": sink}
+            settings.append({name: str(value) for name, value in given.items()})
+            before.append(rig.status(server=servers[-1]))
+        reasons = several("fault", rig.site.url, settings)
+        after = [rig.status(server=server) for server in servers]
+    return [
+        f"cut at {place}: {reason}, {then}, {now}"
+        for place, reason, then, now in zip(places, reasons, before, after, strict=True)
+        if not drained(rig, reason, then, now, rig.rows(rig.folder / f"sink-{place}.sqlite"))
+    ]
+
+
+def drained(
+    rig: Rig,
+    reason: str,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    rows: list[tuple[str, str, int]],
+) -> bool:
+    """What the prefix had not finished was stored, once each, and nothing else."""
+    # A complete run is followed by a new one, which fetches all pages.
+    left = rig.pages - (0 if before["state"] == "complete" else before["finished"])
+    return (
+        reason == "finished"
+        and after["state"] == "complete"
+        and after["created"] == after["finished"] == rig.pages
+        and after["dead"] == 0
+        and len(rows) == left
+        and all(stored == 1 for _, _, stored in rows)
+    )
+
+
+@pytest.mark.parametrize("how", ["flushall", "empty"])
+def test_f12_frontier_lost(rig: Rig, how: str) -> None:
+    """FLUSHALL, or a restart without data: all close as frontier_lost, none as finished."""
+    rig.set_up(delay=0.05)
+    rig.fleet()
+    rig.wait_for_pages(0.1)
+    if how == "flushall":
+        with rig.server.client() as client:
+            client.flushall()
+    else:
+        rig.server.kill()
+        rig.server.start()
+    rig.finish(30)
+    for worker in rig.workers:
+        assert worker.reason == "frontier_lost"
+        assert "ERROR: Closing (frontier_lost): frontier 'fault' is gone" in worker.log
+        assert "Traceback" not in worker.log
+        assert PASSWORD not in worker.log
+
+
+@pytest.mark.full
+def test_f19_script_flush(rig: Rig) -> None:
+    """SCRIPT FLUSH ten times a second: not visible."""
+    rig.set_up(delay=0.02)
+    rig.fleet()
+    with rig.server.client() as client:
+        assert rig.repeat(client.script_flush, every=0.1, seconds=10) > 30
+    rig.finish()
+    assert_survived(rig, refetch=0)
+    assert not any(rig.warnings(worker, "") for worker in rig.workers)
+
+
+@pytest.mark.parametrize(
+    "version", ["6.2", pytest.param("7.0", marks=pytest.mark.full)]
+)
+def test_f20_full_memory(rig: Rig, version: str) -> None:
+    """maxmemory is reached at half and raised later: the workers drain, then wait."""
+    rig.set_up(version=version, delay=0.02, REDISQ_MAX_OUTBOX=300)
+    rig.fleet()
+    rig.wait_for_pages(0.4)
+    with rig.server.client() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] - 100_000)
+        before = rig.status()
+
+        def drains() -> bool:
+            now = rig.status()
+            return all(now[name] > before[name] + 10 for name in ("finished", "claimed"))
+
+        wait_until(drains, 10, "finishing and claiming go on")
+        quiet_since = [time.monotonic(), len(rig.site.hits)]
+
+        def starts_no_pages() -> bool:
+            if quiet_since[1] != len(rig.site.hits):
+                quiet_since[:] = time.monotonic(), len(rig.site.hits)
+            return time.monotonic() - quiet_since[0] > 2
+
+        wait_until(starts_no_pages, 30, "the outboxes are full and no page is started")
+        assert all(worker.running for worker in rig.workers)
+        assert rig.status()["finished"] < rig.pages
+        # A page whose links wait keeps its lease.
+        assert rig.status()["leased"] <= rig.size.workers * (MOST_LEASES + 300)
+        client.config_set("maxmemory", 0)
+    rig.finish()
+    assert_survived(rig, refetch=0)
+    assert seldom(rig, "maxmemory", 30)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-ttl"])
+def test_f21_policy(rig: Rig, policy: str) -> None:
+    """A policy that throws requests away is refused, one that could throw others' is warned of."""
+    rig.set_up(pages=50, options=("--maxmemory-policy", policy))
+    worker = rig.worker().wait()
+    (line,) = [line for line in worker.log.splitlines() if policy in line]
+    assert "maxmemory-policy" in line
+    assert "noeviction" in line
+    if policy.startswith("volatile"):
+        assert "] WARNING: " in line
+        assert_survived(rig, refetch=0)
+    else:
+        assert "ERROR: The crawl cannot start: " in line
+        assert "REDISQ_URL" in line
+        assert worker.reason != "finished"
+        assert rig.site.hits == []
+
+
+@pytest.mark.full
+def test_f21_info_denied(rig: Rig) -> None:
+    """A user who may not ask INFO and CONFIG is warned, and crawls."""
+    rig.set_up(pages=50)
+    with rig.server.client() as client:
+        client.execute_command(
+            "ACL", "SETUSER", "limited", "on", f">{PASSWORD}", "~*", "&*", "+@all", "-info", "-config"
+        )
+    url = rig.server.url.replace("//:", "//limited:")
+    worker = rig.worker(url=url).wait()
+    assert len(rig.warnings(worker, "INFO or CONFIG is denied")) == 1
+    assert_survived(rig, refetch=0)
+
+
+def kill_clients(rig: Rig) -> Callable[[], object]:
+    def kill() -> None:
+        with rig.server.client() as client:
+            for kind in ("normal", "pubsub"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+    return kill
+
+
+def test_f26_clients_killed(rig: Rig) -> None:
+    """CLIENT KILL every second."""
+    rig.set_up(version="6.2", delay=0.06)
+    rig.fleet()
+    times = rig.repeat(kill_clients(rig), every=1, seconds=rig.size.pick(5, 30))
+    assert times >= rig.size.pick(4, 25)
+    rig.finish()
+    assert_survived(rig, refetch=0)

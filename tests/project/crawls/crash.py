@@ -1,0 +1,66 @@
+"""What the environment does to a worker; without it nothing of scrapy_redisq is touched.
+
+FAULT_CRASH="POINT:N" kills the process when it gets to a point for the Nth time. FAULT_FORMAT=N
+makes it a release with another format of the frontier.
+"""
+
+import os
+import signal
+
+from scrapy import signals
+
+point, _, number = os.environ.get("FAULT_CRASH", "").partition(":")
+left = int(number or 0)
+
+
+def reached(name):
+    """Die here, if it is the time."""
+    global left
+    if name == point:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CrashPoints:
+    """The points that the spider and the sink do not see: ``claim`` (leases have arrived),
+    ``response``, ``sent`` (an exchange is on its way), ``read`` (its reply is here)."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        if release := os.environ.get("FAULT_FORMAT"):
+            from scrapy_redisq.frontier import calls
+
+            calls.FORMAT = int(release)
+        if point:
+            crawler.signals.connect(lambda: reached("response"), signals.response_received)
+            wrap()
+        return cls()
+
+
+def wrap():
+    from redis.asyncio.connection import AbstractConnection
+
+    from scrapy_redisq import Scheduler
+    from scrapy_redisq.frontier.membership import Membership
+
+    received, answered = Scheduler.received, Membership.received
+    send = AbstractConnection.send_packed_command
+
+    def scheduler_received(self, membership, reply):
+        received(self, membership, reply)
+        if reply.leases:
+            reached("claim")
+
+    def membership_received(self, reply):
+        reached("read")
+        return answered(self, reply)
+
+    async def send_packed_command(self, command, *args, **kwargs):
+        await send(self, command, *args, **kwargs)
+        if any(b"EVALSHA" in part for part in command):
+            reached("sent")
+
+    Scheduler.received = scheduler_received
+    Membership.received = membership_received
+    AbstractConnection.send_packed_command = send_packed_command

@@ -1,0 +1,120 @@
+"""The spider of the fault suite: every link of the site, an item a page into the sink."""
+
+import asyncio
+import os
+import threading
+import time
+from resource import RUSAGE_SELF, getrusage
+
+import scrapy
+from scrapy import signals
+
+from crawls.crash import reached
+from crawls.spiders.follow import Follow
+
+
+class LoopWatch:
+    """The longest time that the event loop stood still, in seconds, and the most memory that the
+    process had, in bytes, as stats ``fault/…``."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        watch = cls()
+        crawler.signals.connect(watch.start, signals.engine_started)
+        crawler.signals.connect(watch.stop, signals.spider_closed)
+        watch.stats, watch.longest = crawler.stats, 0.0
+        return watch
+
+    def start(self):
+        self.task = asyncio.ensure_future(self.watch())
+
+    async def watch(self):
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.05)
+            self.longest = max(self.longest, time.monotonic() - began - 0.05)
+
+    def stop(self):
+        self.task.cancel()
+        self.stats.set_value("fault/longest_block", self.longest)
+        self.stats.set_value("fault/most_memory", getrusage(RUSAGE_SELF).ru_maxrss * 1024)
+
+
+class Fault(Follow):
+    """``poison``: the page whose callback ends the process. ``block``: seconds for which page 7
+    blocks the event loop."""
+
+    name = "fault"
+    custom_settings = {
+        "ITEM_PIPELINES": {"crawls.sink.SQLiteSink": 1},
+        "EXTENSIONS": {"crawls.crash.CrashPoints": 1, "crawls.spiders.fault.LoopWatch": 2},
+    }
+
+    def __init__(self, site="", poison="", block=0, **kwargs):
+        super().__init__(site, **kwargs)
+        self.poison, self.block = poison, float(block)
+
+    def parse(self, response):
+        page = response.url.rpartition("/")[2]
+        if page == self.poison:
+            os._exit(137)
+        if page == "7" and self.block:
+            time.sleep(self.block)
+        yield {"url": response.url, "page": page}
+        reached("yield")
+        for href in response.css("a::attr(href)").getall():
+            yield response.follow(href)
+            reached("yield")
+
+
+class Local(Fault):
+    """Pages that ask for what cannot be stored: lambdas and locks, 100 in all."""
+
+    name = "local"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        page = response.url.rpartition("/")[2]
+        if page.isdigit() and int(page) % 20 == 0 and int(page) < 1000:
+            yield scrapy.Request(
+                f"{self.site}/1?lambda={page}", callback=lambda response: self.parse_local(response)
+            )
+            yield scrapy.Request(
+                f"{self.site}/1?lock={page}",
+                callback=self.parse_local,
+                meta={"lock": threading.Lock()},
+            )
+
+    def parse_local(self, response):
+        yield {"url": response.url, "page": response.url.partition("?")[2]}
+
+
+class Fed(Fault):
+    """Has no start requests of its own, and a callback that only its own entries may name."""
+
+    name = "fed"
+    first = ""
+
+
+class Flood(Fault):
+    """Page 0 has links to 20,000 others, or asks for requests of ``sizes`` bytes."""
+
+    name = "flood"
+
+    def __init__(self, site="", sizes="", **kwargs):
+        super().__init__(site, **kwargs)
+        self.sizes = [int(size) for size in sizes.split()]
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/0"):
+            for size in self.sizes:
+                yield scrapy.Request(
+                    f"{self.site}/1?size={size}",
+                    method="POST",
+                    body=b"x" * size,
+                    callback=self.parse_size,
+                )
+
+    def parse_size(self, response):
+        yield {"url": response.url, "page": response.url.partition("?")[2]}
