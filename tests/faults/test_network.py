@@ -122,7 +122,9 @@ def test_f23_lagging_replica(rig: Rig) -> None:
     with replica.client() as client:
         client.replicaof("NO", "ONE")
     rig.finish()
-    assert all("Redis lost recent writes" in worker.log for worker in fleet)
+    # Whoever came back first said so, and may have taken the others for dead.
+    assert all("leases are void" in worker.log for worker in fleet)
+    assert any("Redis lost recent writes" in worker.log for worker in fleet)
     assert_survived(
         rig, refetch=pages_lost + rig.size.workers * MOST_LEASES, server=replica
     )
