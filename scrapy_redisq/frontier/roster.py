@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import redis.asyncio
 
-from scrapy_redisq.errors import FrontierInUse
+from scrapy_redisq.errors import FrontierInUse, ServerBusy
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
 from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership
@@ -55,7 +55,13 @@ class Roster:
 
     async def run(self, call: Call[T]) -> T:
         """Run one script; raises as `execute_async` does."""
-        return await execute_async(self.client, call)
+        try:
+            return await execute_async(self.client, call)
+        except ServerBusy:
+            # After a failover the address leads to another server, but a connection that is open
+            # stays with the demoted one, which refuses writes for ever.
+            await self.client.connection_pool.disconnect()
+            raise
 
     # Joining and leaving
 
