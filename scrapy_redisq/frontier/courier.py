@@ -33,6 +33,9 @@ SETTLE = 0.05
 RETRY_FIRST, RETRY_LAST = 0.1, 2.0
 """Seconds between attempts while Redis is away."""
 
+GRACE = 2 * RETRY_LAST
+"""Seconds after an outage in which the others may come back before their leases are taken."""
+
 WARN_EVERY = 30.0
 """Seconds between warnings about the same trouble."""
 
@@ -114,6 +117,8 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
         self._planned_at = 0.0
         self._away = False
+        self._cut_off_since: float | None = None
+        self._reap_from = 0.0
         self._warned: dict[str, float] = {}
 
     # What the worker hands in
@@ -201,6 +206,8 @@ class Courier:
             except FrontierCorrupt as error:
                 self._warn("corrupt", "%s", error)
             except TROUBLE as error:
+                if self._cut_off_since is None:
+                    self._cut_off_since = time.monotonic()
                 if self._warn("away", "Redis is away, keeping what is buffered: %s", error):
                     self._away = True
                 await self._revive()
@@ -254,12 +261,25 @@ class Courier:
             ),
             others_wait=any(reply.waiting for reply in replies),
         )
-        for membership, reply in zip(order, replies, strict=True):
-            if reply.overdue and await self.roster.reap(membership):
-                self._pace.found_more()
+        if self._may_reap():
+            for membership, reply in zip(order, replies, strict=True):
+                if reply.overdue and await self.roster.reap(membership):
+                    self._pace.found_more()
         was_complete, self.complete = self.complete, await self._is_complete(replies)
         if self.complete and not was_complete:
             self.worker.completed()
+
+    def _may_reap(self) -> bool:
+        """Whether workers without a sign of life are dead, and not cut off as this one was.
+
+        While Redis is away nobody can give one, and somebody is the first to come back.
+        """
+        now = time.monotonic()
+        if self._cut_off_since is not None:
+            if now - self._cut_off_since > self.roster.terms.lease_ttl / 4:
+                self._reap_from = now + GRACE
+            self._cut_off_since = None
+        return now >= self._reap_from
 
     async def _exchange(self, membership: Membership, want: int, demand: Demand) -> Reply:
         starting, seeded = self.worker.starting()

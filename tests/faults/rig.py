@@ -29,6 +29,12 @@ LOG_FORMAT = "%(created).3f [%(name)s] %(levelname)s: %(message)s"
 Page = Callable[[str], "Answer | str | None"]
 
 
+def line_with(log: str, text: str) -> tuple[float, str]:
+    """(seconds since 1970, the line) of the first line of a log that has ``text`` in it."""
+    (line, *_) = [line for line in log.splitlines() if text in line]
+    return float(line.split(maxsplit=1)[0]), line
+
+
 class Rig:
     """A crawl of ``pages`` pages, each linked from three others, by ``scrapy crawl`` processes.
 

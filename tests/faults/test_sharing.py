@@ -7,14 +7,8 @@ from collections import Counter
 import pytest
 
 from tests.faults.oracle import assert_survived
-from tests.faults.rig import Rig
+from tests.faults.rig import Rig, line_with
 from tests.harness.site import Answer, linked_pages
-
-
-def line_with(log: str, text: str) -> tuple[float, str]:
-    """(seconds since 1970, the line) of the first line of a log that has ``text`` in it."""
-    (line, *_) = [line for line in log.splitlines() if text in line]
-    return float(line.split(maxsplit=1)[0]), line
 
 
 def test_f30_another_configuration(rig: Rig) -> None:
