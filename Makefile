@@ -1,18 +1,22 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python
 # make test   the tests, on real servers
+# make faults every fault of tests/faults at full size, and the table in docs/faults.md
 # make lint   style and types
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test faults lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python example_project/demo.py $(DEMO)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(TESTS)
+
+faults: $(VENV)/.dev
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

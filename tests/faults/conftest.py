@@ -34,9 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     if call.when == "call":
         item.stash[OUTCOME] = report.passed
@@ -61,12 +59,12 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[R
     yield rig
     rig.close()
     if results := os.environ.get("REDISQ_FAULT_RESULTS"):
-        fault = re.match(r"test_(f\d+b?|[a-z_]+)", request.node.name)
+        fault = re.match(r"test_(f\d+b?(?=_)|[a-z_]+)", request.node.name)
         assert fault is not None
         record = {
             "fault": fault[1],
             "test": request.node.name,
-            "about": (request.node.obj.__doc__ or "").split(":")[0].strip(),
+            "about": " ".join((request.node.obj.__doc__ or "").split()),
             "seed": seed,
             "passed": request.node.stash.get(OUTCOME, False),
             **rig.measured,

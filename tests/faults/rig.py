@@ -56,6 +56,8 @@ class Rig:
         self.refused: list[Crawl] = []
         self.measured: dict[str, float | str] = {}
         self._stack = ExitStack()
+        self._paths: set[str] = set()
+        self._looked_at = 0
         self._seed = seed
 
     def close(self) -> None:
@@ -162,7 +164,11 @@ class Rig:
 
     def fetched(self) -> int:
         """How many different pages have been asked for."""
-        return len({hit.path for hit in self.site.hits})
+        hits = self.site.hits
+        while self._looked_at < len(hits):
+            self._paths.add(hits[self._looked_at].path)
+            self._looked_at += 1
+        return len(self._paths)
 
     def wait_for_pages(self, share: float, seconds: float | None = None) -> None:
         """Wait until this share of all pages has been asked for."""

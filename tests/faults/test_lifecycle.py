@@ -145,7 +145,9 @@ def test_outbox_is_bounded(rig: Rig) -> None:
     worker.wait()
     assert worker.process.returncode == 0
     fetched = {hit.path for hit in rig.site.hits}
-    found = {"/0"} | {href for path in fetched for href in re.findall(r'"(/\d+)"', pages(path).body)}
+    found = {"/0"} | {
+        href for path in fetched for href in re.findall(r'"(/\d+)"', pages(path).body)
+    }
     status = rig.status()
     assert (status["created"], status["finished"]) == (len(found), len(fetched))
     assert len(rig.site.hits) == len(fetched)

@@ -40,9 +40,7 @@ def test_f16_slow_and_broken(rig: Rig) -> None:
     proxy.round_trip, proxy.reset_share = 0.2, 0.02
     fleet = rig.fleet(url=rig.server.url_through(proxy.port))
     until = time.monotonic() + rig.size.pick(10, 60)
-    rig.stay(
-        1, lambda: all(worker.running or worker.reason == "finished" for worker in fleet)
-    )
+    rig.stay(1, lambda: all(worker.running or worker.reason == "finished" for worker in fleet))
     wait_until(
         lambda: time.monotonic() > until or not any(worker.running for worker in fleet), 90, "60 s"
     )
@@ -125,6 +123,4 @@ def test_f23_lagging_replica(rig: Rig) -> None:
     # Whoever came back first said so, and may have taken the others for dead.
     assert all("leases are void" in worker.log for worker in fleet)
     assert any("Redis lost recent writes" in worker.log for worker in fleet)
-    assert_survived(
-        rig, refetch=pages_lost + rig.size.workers * MOST_LEASES, server=replica
-    )
+    assert_survived(rig, refetch=pages_lost + rig.size.workers * MOST_LEASES, server=replica)

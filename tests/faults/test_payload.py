@@ -46,8 +46,11 @@ def corrupt(kind: int, good: bytes, url: str, touch: Path, chance: random.Random
             return b"\0" + chance.randbytes(chance.randrange(1, 300))
         case 2:
             depth = chance.randrange(1_000, 100_000)
-            return bytes([0, FORMAT, 0x82, URL, 0xA0 + len("x")]) + b"x" + bytes([META]) + (
-                b"\x91" * depth
+            return (
+                bytes([0, FORMAT, 0x82, URL, 0xA0 + len("x")])
+                + b"x"
+                + bytes([META])
+                + (b"\x91" * depth)
             )
         case 3:
             return bytes([0, FORMAT, 0x81, URL, 0xDB]) + b"\xff\xff\xff\xff" + b"x" * 2 * MAX_ENTRY

@@ -77,7 +77,9 @@ def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     wrong = []
     with ThreadPoolExecutor(2) as pool:
         # Ten crawls in a process, each of its own: starting processes takes longer than crawling.
-        for found in pool.map(lambda first: drain(rig, places[first::cuts // 10]), range(cuts // 10)):
+        for found in pool.map(
+            lambda first: drain(rig, places[first :: cuts // 10]), range(cuts // 10)
+        ):
             wrong += found
     rig.measured.update(runs=cuts, missing=len(wrong))
     assert not wrong, "\n".join(wrong)
@@ -164,9 +166,7 @@ def test_f19_script_flush(rig: Rig) -> None:
     assert not any(rig.warnings(worker, "") for worker in rig.workers)
 
 
-@pytest.mark.parametrize(
-    "version", ["6.2", pytest.param("7.0", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("version", ["6.2", pytest.param("7.0", marks=pytest.mark.full)])
 def test_f20_full_memory(rig: Rig, version: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
     rig.set_up(version=version, delay=0.02, REDISQ_MAX_OUTBOX=300)
@@ -224,7 +224,16 @@ def test_f21_info_denied(rig: Rig) -> None:
     rig.set_up(pages=50)
     with rig.server.client() as client:
         client.execute_command(
-            "ACL", "SETUSER", "limited", "on", f">{PASSWORD}", "~*", "&*", "+@all", "-info", "-config"
+            "ACL",
+            "SETUSER",
+            "limited",
+            "on",
+            f">{PASSWORD}",
+            "~*",
+            "&*",
+            "+@all",
+            "-info",
+            "-config",
         )
     url = rig.server.url.replace("//:", "//limited:")
     worker = rig.worker(url=url).wait()

@@ -1,0 +1,98 @@
+"""The table of ``make faults``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.faults.rig import MOST_LEASES
+from tests.faults.size import SIZES
+from tests.harness.servers import binaries
+
+Record = dict[str, Any]
+
+
+def _machine() -> str:
+    cpu = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    name = cpu[1] if cpu else platform.machine()
+    return f"{os.cpu_count()} cores ({name}), {memory:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+def _versions() -> str:
+    servers = []
+    for binary in binaries().values():
+        told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+        found = re.search(r"v=(\S+)", told.stdout)
+        servers.append(found[1] if found else "?")
+    packages = [
+        f"{name} {version(name)}" for name in ("scrapy-redisq", "Scrapy", "redis", "Twisted")
+    ]
+    python = f"Python {platform.python_version()}"
+    return ", ".join([python, *packages, f"Redis server {' and '.join(servers)}"])
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _row(fault: str, records: list[Record]) -> str:
+    about = list(dict.fromkeys(record["about"] for record in records))
+    passed = sum(record["passed"] for record in records)
+    runs = sum(record.get("runs", 1) for record in records)
+    cells = [fault.upper() if re.fullmatch(r"f\d+b?", fault) else "–", " ".join(about)]
+    cells.append(
+        str(runs) if passed == len(records) else f"{runs}, **{len(records) - passed} failed**"
+    )
+    for name in ("missing", "duplicates"):
+        known = [record[name] for record in records if name in record]
+        cells.append(str(sum(known)) if known else "–")
+    known = [record for record in records if "refetch" in record]
+    for name in ("refetch", "allowed"):
+        cells.append(_share(max(record[name] for record in known)) if known else "–")
+    return "| " + " | ".join(cell.replace("\n", " ").replace("|", "\\|") for cell in cells) + " |"
+
+
+def _order(fault: str) -> tuple[int, str]:
+    number = re.match(r"f(\d+)", fault)
+    return (int(number[1]) if number else 1_000, fault)
+
+
+def report(records: list[Record], size_name: str) -> str:
+    """The page: what was measured, by fault."""
+    size = SIZES[size_name]
+    by_fault: dict[str, list[Record]] = {}
+    for record in records:
+        by_fault.setdefault(record["fault"], []).append(record)
+    failed = [record for record in records if not record["passed"]]
+    lines = [
+        "# Faults, and what was left when they were over",
+        "",
+        f"Written by `make faults` on {datetime.now(timezone.utc):%Y-%m-%d} on {_machine()}; "
+        f"{_versions()}.",
+        "",
+        f"Unless the fault asks for other sizes: a site of {size.pages:,} pages, each linked from "
+        f"at least three others, one item a page into a sink with one row per URL, "
+        f"{size.workers} `scrapy crawl` processes, a lease TTL of {size.ttl:g} s. The site's own "
+        f"log is the count of fetches; refetch is (fetches − pages) / pages, and what is allowed is "
+        f"what the dead workers held, at most {MOST_LEASES} requests each. Measured and allowed "
+        f"are the largest of all runs, missing pages and duplicate rows their sums. In each run "
+        f"also: no lease, no entry and no undocumented key is left, survivors end with `finished` "
+        f"and exit code 0, no password and no traceback is in a log.",
+        "",
+        "| | fault | runs | pages missing | duplicate rows | refetched | allowed |",
+        "|---|---|--:|--:|--:|--:|--:|",
+        *(_row(fault, by_fault[fault]) for fault in sorted(by_fault, key=_order)),
+        "",
+    ]
+    if failed:
+        lines += ["Failed; the seed repeats the run:", ""]
+        lines += [f"- `REDISQ_FAULT_SEED={record['seed']}` {record['test']}" for record in failed]
+        lines.append("")
+    return "\n".join(lines)
