@@ -30,6 +30,9 @@ _SCRAPY_CLASSES = (
     RequestClass.of(JsonRequest, "J"),
     RequestClass.of(XmlRpcRequest, "X"),
 )
+_CALLBACKS_OF_ALL = {"parse", "_parse"}
+"""Methods of Scrapy's `Spider` that are callbacks."""
+
 _CODES = {kind.code: kind.cls.__name__ for kind in _SCRAPY_CLASSES}
 
 
@@ -206,7 +209,8 @@ def _request_class(given: type | str) -> type[Request]:
 def _methods(cls: type) -> dict[str, FunctionType]:
     """The plain functions (async and generators too) that are methods of ``cls``, by name.
 
-    Read from the classes' dictionaries, so that no property or other descriptor runs.
+    Read from the classes' dictionaries, so that no property or other descriptor runs. Scrapy's own
+    methods of every spider are not among them: ``_set_crawler`` with a response would break it.
     """
     attributes: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -214,7 +218,9 @@ def _methods(cls: type) -> dict[str, FunctionType]:
     return {
         name: value
         for name, value in attributes.items()
-        if type(value) is FunctionType and not name.startswith("__")
+        if type(value) is FunctionType
+        and not name.startswith("__")
+        and (value is not vars(Spider).get(name) or name in _CALLBACKS_OF_ALL)
     }
 
 

@@ -395,6 +395,8 @@ def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: Book
         "__init__",
         "__class__",
         "from_crawler",
+        "_set_crawler",
+        "log",
         "os.system",
         "",
         "parse_item\ud800",
