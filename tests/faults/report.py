@@ -22,7 +22,8 @@ def _machine() -> str:
     cpu = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     name = cpu[1] if cpu else platform.machine()
-    return f"{os.cpu_count()} cores ({name}), {memory:.0f} GiB, {platform.system()} {platform.release()}"
+    system = f"{platform.system()} {platform.release()}"
+    return f"{os.cpu_count()} cores ({name}), {memory:.0f} GiB, {system}"
 
 
 def _versions() -> str:
@@ -80,8 +81,8 @@ def report(records: list[Record], size_name: str) -> str:
         f"Unless the fault asks for other sizes: a site of {size.pages:,} pages, each linked from "
         f"at least three others, one item a page into a sink with one row per URL, "
         f"{size.workers} `scrapy crawl` processes, a lease TTL of {size.ttl:g} s. The site's own "
-        f"log is the count of fetches; refetch is (fetches − pages) / pages, and what is allowed is "
-        f"what the dead workers held, at most {MOST_LEASES} requests each. Measured and allowed "
+        f"log is the count of fetches; refetch is (fetches − pages) / pages, and what is allowed "
+        f"is what the dead workers held, at most {MOST_LEASES} requests each. Measured and allowed "
         f"are the largest of all runs, missing pages and duplicate rows their sums. In each run "
         f"also: no lease, no entry and no undocumented key is left, survivors end with `finished` "
         f"and exit code 0, no password and no traceback is in a log.",
