@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,7 +53,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redisq-faults-") as folder:
         results = Path(folder) / "results.jsonl"
+        results.touch()
         environment = {"REDISQ_FAULTS": "full", **os.environ, "REDISQ_FAULT_RESULTS": str(results)}
+
+        writing = threading.Lock()
 
         def run(test: str) -> bool:
             began = time.monotonic()
@@ -71,13 +75,14 @@ def main() -> int:
             print(f"{'passed' if good else 'FAILED'} {seconds:4.0f} s {test}", flush=True)
             if not good:
                 print(ended.stdout, flush=True)
+            with writing:
+                records = [json.loads(line) for line in results.read_text().splitlines()]
+                options.report.write_text(report(records, environment["REDISQ_FAULTS"]))
             return good
 
         everything = tests(options.k, environment) * options.runs
         with ThreadPoolExecutor(options.j) as pool:
             outcomes = list(pool.map(run, everything))
-        records = [json.loads(line) for line in results.read_text().splitlines()]
-    options.report.write_text(report(records, environment["REDISQ_FAULTS"]))
     print(f"{sum(outcomes)} of {len(outcomes)} passed; {options.report}")
     return 0 if all(outcomes) else 1
 

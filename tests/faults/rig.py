@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -55,6 +56,7 @@ class Rig:
         self.gone: list[Crawl] = []
         self.refused: list[Crawl] = []
         self.measured: dict[str, float | str] = {}
+        self.released = threading.Event()
         self._stack = ExitStack()
         self._paths: set[str] = set()
         self._looked_at = 0
@@ -78,13 +80,19 @@ class Rig:
         aof: bool = False,
         options: tuple[str, ...] = (),
         ttl: float | None = None,
+        hold: bool = False,
         **settings: Any,
     ) -> Rig:
-        """Start the server and the site. ``settings`` hold for all workers."""
+        """Start the server and the site. ``settings`` hold for all workers.
+
+        ``hold``: the last page does not arrive before `release`, so that nobody who is late finds
+        the run complete, and begins another one.
+        """
         self.pages = pages or self.pages
         self.ttl = ttl or self.ttl
         self.server = self.start_server(version, *options, aof=aof)
-        self.site = Site(page or linked_pages(self.pages, delay=delay))
+        page = page or linked_pages(self.pages, delay=delay)
+        self.site = Site(self._holding_back(page) if hold else page)
         self._stack.enter_context(self.site)
         self.make_sink(self.sink)
         self.settings = {
@@ -97,6 +105,17 @@ class Rig:
             **settings,
         }
         return self
+
+    def _holding_back(self, page: Page) -> Page:
+        last = f"/{self.pages - 1}"
+
+        def held(path: str) -> Answer | str | None:
+            answer = page(path)
+            if path == last and isinstance(answer, Answer):
+                answer.until = self.released
+            return answer
+
+        return held
 
     @staticmethod
     def make_sink(path: Path) -> Path:
@@ -156,7 +175,10 @@ class Rig:
         return [worker for worker in self.workers if worker not in self.gone + self.refused]
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until all survivors have ended."""
+        """Let the last page go when all survivors have joined, and wait until they have ended."""
+        for worker in self.survivors():
+            worker.wait_for(" run ", 60)
+        self.released.set()
         for worker in self.survivors():
             worker.wait(seconds or self.size.pick(60, 400))
 

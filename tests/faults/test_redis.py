@@ -158,7 +158,7 @@ def test_f12_frontier_lost(rig: Rig, how: str) -> None:
 @pytest.mark.full
 def test_f19_script_flush(rig: Rig) -> None:
     """SCRIPT FLUSH ten times a second: not visible."""
-    rig.set_up(delay=0.02)
+    rig.set_up(delay=0.02, aof=True)
     rig.fleet()
     with rig.server.client() as client:
         assert rig.repeat(client.script_flush, every=0.1, seconds=10) > 30

@@ -18,12 +18,13 @@ Headers = dict[str, str]
 
 @dataclass
 class Answer:
-    """One response: body, status, headers, and seconds that it takes."""
+    """One response: body, status, headers, seconds that it takes, and what it waits for."""
 
     body: str | bytes = ""
     status: int = 200
     headers: Headers = field(default_factory=dict)
     delay: float = 0.0
+    until: threading.Event | None = None
     content_type: str = "text/html; charset=utf-8"
 
 
@@ -120,6 +121,8 @@ class Site:
             answer = Answer(answer)
         if answer.delay:
             await asyncio.sleep(answer.delay)
+        while answer.until is not None and not answer.until.is_set():
+            await asyncio.sleep(0.02)
         body = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
         head = [f"HTTP/1.1 {answer.status} X", f"Content-Type: {answer.content_type}"]
         head += [f"{name}: {value}" for name, value in answer.headers.items()]
