@@ -85,7 +85,7 @@ class Rig:
     ) -> Rig:
         """Start the server and the site. ``settings`` hold for all workers.
 
-        ``hold``: the last page does not arrive before `release`, so that nobody who is late finds
+        ``hold``: the last page does not arrive before `finish`, so that nobody who is late finds
         the run complete, and begins another one.
         """
         self.pages = pages or self.pages

@@ -155,7 +155,7 @@ def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
     """Workers crash at a step of a page's life, many times over."""
     runs = int(rig.size.pick(3, 25))
     rig.set_up(pages=600, ttl=2, hold=True)
-    step = {"yield": 600, "sent": 40, "read": 40, "claim": 30}.get(point, 150)
+    step = {"yield": 600, "sent": 40, "read": 40, "claim": 30}.get(point, 100)
 
     def crashing() -> dict[str, str]:
         return {"FAULT_CRASH": f"{point}:{rig.random.randint(1, step)}"}
@@ -171,12 +171,12 @@ def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
         return len(rig.gone) >= runs or rig.fetched() == rig.pages
 
     wait_until(crashed_often, 240, "crashes, or that nothing is left to crash at")
+    assert len(rig.gone) >= 3
     for place, worker in enumerate(fleet):
         if worker.running:
             rig.kill(worker)
             fleet[place] = rig.worker()
     rig.finish()
-    assert len(rig.gone) >= 3
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
 
 

@@ -1,0 +1,66 @@
+"""The rig itself: it must be able to see what it is there to see."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from contextlib import closing
+
+import pytest
+
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import Rig
+from tests.faults.size import SIZES
+from tests.harness.site import linked_pages
+
+
+@pytest.mark.parametrize("number", [200, 300, 600, *(size.pages for size in SIZES.values())])
+def test_site(number: int) -> None:
+    """Every page is linked from at least three others."""
+    page = linked_pages(number)
+    linked: Counter[str] = Counter()
+    for n in range(number):
+        answer = page(f"/{n}")
+        assert answer is not None
+        linked.update(set(re.findall(r'"/(\d+)"', str(answer.body))) - {str(n)})
+    assert min(linked[str(n)] for n in range(number)) >= 3
+
+
+def test_oracle(rig: Rig) -> None:
+    """A crawl without a fault satisfies the oracle; each thing that is wrong is noticed."""
+    rig.set_up(pages=30)
+    worker = rig.worker()
+    rig.finish()
+    assert_survived(rig, refetch=0)
+
+    def wrong(statement: str, undo: str) -> None:
+        with closing(sqlite3.connect(rig.sink, isolation_level=None)) as db:
+            db.execute(statement)
+            with pytest.raises(AssertionError):
+                assert_survived(rig, refetch=0)
+            db.execute(undo)
+
+    row = f"VALUES ('{rig.site.url}/3', '3', 1)"
+    wrong("DELETE FROM pages WHERE page = '3'", f"INSERT INTO pages {row}")
+    wrong("INSERT INTO pages VALUES ('again', '3', 1)", "DELETE FROM pages WHERE url = 'again'")
+    with rig.server.client() as client:
+        for key in ("redisq:{fault:0}:levels:slot", "redisq:{fault:0}:unknown", "foreign"):
+            client.set(key, 1)
+            with pytest.raises(AssertionError):
+                assert_survived(rig, refetch=0)
+            client.delete(key)
+        for count in ("created", "dead", "leased"):
+            client.hincrby("redisq:{fault:0}:counts", count, 1)
+            with pytest.raises(AssertionError):
+                assert_survived(rig, refetch=0)
+            client.hincrby("redisq:{fault:0}:counts", count, -1)
+    rig.site.hits.append(rig.site.hits[0])
+    with pytest.raises(AssertionError):
+        assert_survived(rig, refetch=0)
+    assert_survived(rig, refetch=1)
+    log = worker.log
+    for text in ("hunter2-of-the-rig", "Traceback (most recent call last)"):
+        worker.log_file.write_text(log + text)
+        with pytest.raises(AssertionError):
+            assert_survived(rig, refetch=1)
