@@ -1,7 +1,6 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python
 # make test   the tests, on real servers, two at a time; they wait more than they work
 # make faults every fault at full size (about half an hour), and docs/faults.md of it
-# make faults every fault of tests/faults at full size, and the table in docs/faults.md
 # make lint   style and types
 
 PYTHON ?= python3
@@ -15,9 +14,6 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
-
-faults: $(VENV)/.dev
-	$(BIN)/python -m tests.faults $(FAULTS)
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m tests.faults $(FAULTS)
