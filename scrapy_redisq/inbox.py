@@ -105,8 +105,15 @@ class Inbox(Generic[S]):
             room[slot] = max(0, room[slot] - len(waiting))
         return room
 
-    def is_low(self, capacity: int) -> bool:
-        """Half or less of what is worth holding is left; ``capacity`` bounds the whole."""
-        if len(self._slots) == 1:
-            capacity = min(capacity, self.limit(next(iter(self._slots))))
-        return 2 * self._size <= capacity
+    def is_low(self, capacity: int, downloading: Callable[[str], int | None]) -> bool:
+        """Half or less of what is worth holding is left; ``capacity`` bounds the whole.
+
+        ``downloading`` as for `pop`. What cannot be started now is of no use to other slots.
+        """
+        if max(len(self._slots), len(self._taken), len(self._pace)) <= 1:
+            limits = [self.limit(slot) for slot in self._slots]
+            return 2 * self._size <= min([capacity, *limits])
+        held_up = sum(
+            len(waiting) for slot, waiting in self._slots.items() if downloading(slot) is None
+        )
+        return 2 * (self._size - held_up) <= capacity - held_up

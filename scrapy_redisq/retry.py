@@ -36,7 +36,7 @@ class RedisqRetryMiddleware(RetryMiddleware):
             # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
             if Scheduler in type(scheduler).__mro__:
                 middleware._scheduler = scheduler
-                scheduler.retries_wait = True
+                scheduler.let_retries_wait()
 
         crawler.signals.connect(spider_opened, signals.spider_opened, weak=False)
         return middleware

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Callable
-from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider, signals
@@ -22,42 +20,19 @@ from scrapy.http import Request
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
-from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred
 
-from scrapy_redisq._scrapy import Engine, current_page, require_asyncio
-from scrapy_redisq.delays import (
-    DELAY_KEY,
-    RetryPauses,
-    delay_of,
-    milliseconds,
-    retry_times,
-    without_delay,
-)
+from scrapy_redisq._scrapy import Engine, require_asyncio
+from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
-from scrapy_redisq.errors import (
-    EntryTooLarge,
-    FrontierLost,
-    RedisqError,
-    Undecodable,
-    Unserializable,
-)
-from scrapy_redisq.frontier.config import PRIORITY_SLOT
+from scrapy_redisq.errors import FrontierLost, RedisqError, Undecodable
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
-from scrapy_redisq.frontier.membership import (
-    MAX_OPERATIONS,
-    Enqueue,
-    Finish,
-    Lease,
-    Membership,
-    Reply,
-)
+from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Finish, Lease, Membership, Reply
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.inbox import Inbox
+from scrapy_redisq.intake import Intake
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.pages import Page, Pages, Problem
-from scrapy_redisq.seeds import slot_name
-from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
@@ -78,14 +53,9 @@ class Scheduler(BaseScheduler):
         self.pages = 0
         self.items = 0
         self._in_progress = Pages()
-        self._seen_cache = SeenCache()
-        self._warned_local = False
-        self._warned_delay = False
         self._held_up = False
         self._open = False
         self._lost = False
-        self.retries_wait = False
-        """Retries that a callback asks for wait too (set by `RedisqRetryMiddleware`)."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -124,12 +94,10 @@ class Scheduler(BaseScheduler):
             request_classes=self.settings.request_classes,
         )
         fingerprinter: Any = self.crawler.request_fingerprinter
-        self._fingerprint: Callable[[Request], bytes] = fingerprinter.fingerprint
-        self._cacheable = type(fingerprinter) is RequestFingerprinter
-        self._local = LocalQueue(self._fingerprint)
+        self._local = LocalQueue(fingerprinter.fingerprint)
         self.dupefilter = self._make_dupefilter()
         # A dupefilter of this package works inside the exchange and is never asked itself.
-        kind: str | None = getattr(self.dupefilter, "kind", None)
+        kind = self.dupefilter.kind if isinstance(self.dupefilter, RedisqDupeFilter) else None
         self._foreign_filter = None if kind else self.dupefilter
         if self._foreign_filter and (opening := self._foreign_filter.open()):
             await maybe_deferred_to_future(opening)
@@ -143,6 +111,16 @@ class Scheduler(BaseScheduler):
         )
         self.courier: Courier = self._session.courier
         pages = self._in_progress
+        self._intake = Intake(
+            self.crawler,
+            self.settings,
+            engine=self.engine,
+            serializer=self.serializer,
+            dupefilter=self.dupefilter,
+            pages=pages,
+            local=self._local,
+            courier=self.courier,
+        )
         self.engine.watch_pages(failed=pages.download_failed, arrived=pages.arrived)
         connect = self.crawler.signals.connect
         connect(self._in_progress.spider_error, signals.spider_error)
@@ -197,7 +175,7 @@ class Scheduler(BaseScheduler):
                     "lost (see stat scheduler/unserializable)",
                     self._local.waiting,
                 )
-            self._count_filtered()
+            self._intake.count_filtered()
             self.stats.set_value("redisq/exchanges", self.courier.exchanges)
             if not self._lost:
                 self._report_dead()
@@ -245,126 +223,13 @@ class Scheduler(BaseScheduler):
         A duplicate that only Redis knows of is reported later, by ``request_dropped``. Never
         raises: on Scrapy 2.14 and newer an exception here would stall the page for ever.
         """
-        try:
-            return self._enqueue(request)
-        except EntryTooLarge as error:
-            self._refuse(request, "too_large", error)
-        except Exception as error:
-            logger.exception("Could not enqueue %s", request)
-            self._refuse(request, "refused", error)
-        return False
-
-    def _delay(self, request: Request) -> tuple[Request, float]:
-        """The request as it is kept, and the seconds that it waits."""
-        if DELAY_KEY in request.meta:
-            delay = 0.0
-            try:
-                delay = delay_of(request.meta)
-            except ValueError as error:
-                self.stats.inc_value("redisq/bad_delay")
-                if not self._warned_delay:
-                    self._warned_delay = True
-                    logger.error(
-                        "%s is not delayed: %s (more are only counted, in the stat "
-                        "redisq/bad_delay)",
-                        request,
-                        error,
-                    )
-            return without_delay(request), delay
-        page = current_page.get()
-        if self.retries_wait and page is not None and "retry_times" in request.meta:
-            # get_retry_request() in a callback: other requests count no more than their page.
-            times, before = (retry_times(some.meta) for some in (request, page))
-            if times > before:
-                return request, self.retry_pauses.before(times)
-        return request, 0.0
-
-    def _enqueue(self, request: Request) -> bool:
-        given = request
-        request, delay = self._delay(given)
-        # A start request is known by `True`; what comes back from Redis has 1 there instead, so
-        # that redirects and retries, which copy meta, are not taken for start requests again.
-        is_start = request.meta.get("is_start_request") is True
-        filtered = not request.dont_filter
-        if self._foreign_filter is not None and (filtered or is_start):
-            # It is told of start requests, but cannot refuse them: the frontier does that.
-            if self._foreign_filter.request_seen(request) and not is_start:
-                return self._duplicate(request)
-            filtered = False
-        cacheable = (
-            filtered
-            and self._cacheable
-            and request.method == "GET"
-            and not request.body
-            and "verbatim_url" not in request.meta
-        )
-        # Fingerprints leave the fragment out, and real pages link to many.
-        url = request.url.partition("#")[0] if cacheable else ""
-        if cacheable and url in self._seen_cache:
-            self.courier.roster.memberships[0].local_duplicates += 1
-            return self._duplicate(request)
-        try:
-            entry = self.serializer.dumps(request)
-        except Unserializable as error:
-            return self._enqueue_local(request, delay, error)
-        fingerprint = also = None
-        if filtered or is_start:
-            roster = self.courier.roster
-            own = self._fingerprint(request)
-            fingerprint = roster.seen.encode(own)
-            if is_start and self.settings.keep_seen:
-                # Start requests are fetched once in each run, whatever earlier runs have seen.
-                also = fingerprint
-                fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
-        self.courier.enqueue(
-            Enqueue(
-                PRIORITY_SLOT if self._one_slot else slot_name(self.engine.slot_of(request)),
-                request.priority,
-                entry,
-                fingerprint,
-                delay=milliseconds(delay),
-                also=also,
-                page=self._in_progress.lease_of(current_page.get()),
-                tag=given,
-            )
-        )
-        if delay > 0:
-            self.stats.inc_value("redisq/delayed")
-        if cacheable:
-            self._seen_cache.add(url)
-        return True
-
-    def _duplicate(self, request: Request) -> bool:
-        self.dupefilter.log(request, self.spider)
-        return False
-
-    def _enqueue_local(self, request: Request, delay: float, error: Unserializable) -> bool:
-        """Keep in this process what no other could run, as Scrapy's own scheduler does."""
-        if not self._local.push(request, delay):
-            return self._duplicate(request)
-        if delay > 0:
-            asyncio.get_running_loop().call_later(delay, self.engine.wake)
-        if not self._warned_local:
-            self._warned_local = True
-            logger.warning(
-                "%s cannot be shared and stays in this process: %s (more are only counted, in "
-                "the stat scheduler/unserializable)",
-                request,
-                error,
-            )
-        self.stats.inc_value("scheduler/unserializable")
-        return True
-
-    def _refuse(self, request: Request, reason: str, error: Exception) -> None:
-        """A request that cannot be kept at all: its page is not done, it is dead."""
-        self.stats.inc_value(f"redisq/refused/{reason}")
-        logger.warning("Refused %.200s: %s", request, error)
-        self._in_progress.spoil(
-            current_page.get(),
-            Problem(reason, f"{request!s:.500}: {error}", type_name(type(error))),
-        )
+        return self._intake.take(request)
 
     # The retry middleware asks
+
+    def let_retries_wait(self) -> None:
+        """Retries that a callback asks for wait too."""
+        self._intake.retry_pauses = self.retry_pauses
 
     def gave_out(self, request: Request) -> bool:
         """Whether the engine works on ``request`` because this scheduler gave it out."""
@@ -398,7 +263,8 @@ class Scheduler(BaseScheduler):
             await asyncio.sleep(FLUSH)
 
     def _next_from_inbox(self) -> Request | None:
-        while (popped := self.inbox.pop(self.engine.downloads())) is not None:
+        downloading = self.engine.downloads()
+        while (popped := self.inbox.pop(downloading)) is not None:
             lease, membership = popped
             try:
                 request = self.serializer.loads(lease.entry)
@@ -411,7 +277,7 @@ class Scheduler(BaseScheduler):
                 request.meta["is_start_request"] = 1  # see _enqueue
             self._in_progress.begin(request, Page(lease, membership))
             self.engine.handed_out(request, lease.slot)
-            if self.inbox.is_low(self._capacity()):
+            if self.inbox.is_low(self._capacity(), downloading):
                 self.courier.poke()
             return request
         self.settle()
@@ -434,7 +300,7 @@ class Scheduler(BaseScheduler):
         ):
             return NOTHING
         return Demand(
-            self.inbox.is_low(capacity),
+            self.inbox.is_low(capacity, self.engine.downloads()),
             # With more finishes than one exchange carries, leases would exceed the limit.
             capacity - len(self.inbox) if waiting < MAX_OPERATIONS else 0,
             self.inbox.slot_limit,
@@ -458,14 +324,10 @@ class Scheduler(BaseScheduler):
             else:
                 self._bury(page.lease, page.membership, page.problem)
         self._local.settle(working_on)
-        self._count_filtered()
+        self._intake.count_filtered()
         if self.engine.closing:
             for lease, membership in self.inbox.clear():
                 self.courier.finish(membership, Finish(lease.id, "released"))
-
-    def _count_filtered(self) -> None:
-        if isinstance(self.dupefilter, RedisqDupeFilter):
-            self.dupefilter.count_filtered()
 
     def _bury(self, lease: Lease, membership: Membership, problem: Problem) -> None:
         self.stats.inc_value(f"redisq/dead/{problem.reason}")
@@ -484,7 +346,7 @@ class Scheduler(BaseScheduler):
         for enqueue in reply.duplicates:
             request = enqueue.tag
             assert isinstance(request, Request)
-            self.dupefilter.log(request, self.spider)
+            self._intake.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider
             )
@@ -502,7 +364,7 @@ class Scheduler(BaseScheduler):
         held = sum(len(membership.held) for membership in self.courier.roster.memberships)
         self.stats.inc_value("redisq/leases_lost", held)
         self.inbox.clear()
-        self._seen_cache.clear()
+        self._intake.forget()
 
     def lost(self, error: Exception) -> None:
         self._lost = True

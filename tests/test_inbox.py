@@ -26,6 +26,10 @@ def filled(*leases: Lease, by_slot: bool = True) -> Inbox[None]:
     return inbox
 
 
+def free(slot: str) -> int:
+    return 0
+
+
 def drain(inbox: Inbox[None], downloads: dict[str, int | None] | None = None) -> list[str]:
     taken = []
     while (popped := inbox.pop(lambda slot: (downloads or {}).get(slot, 0))) is not None:
@@ -65,10 +69,16 @@ class TestInbox:
 
     def test_low(self) -> None:
         """It is low when half of what is worth holding is gone."""
-        assert filled().is_low(1)
-        assert filled(lease(1)).is_low(10)
-        assert not filled(lease(1), lease(2)).is_low(10), "all that one slot is worth"
-        assert not filled(lease(1)).is_low(1)
+        assert filled().is_low(1, free)
+        assert filled(lease(1)).is_low(10, free)
+        assert not filled(lease(1), lease(2)).is_low(10, free), "all that one slot is worth"
+        assert not filled(lease(1)).is_low(1, free)
+
+    def test_low_for_others(self) -> None:
+        """What waits for its host is not counted when other hosts may need more."""
+        inbox = filled(lease(1), lease(2), lease(3, "b"), lease(4, "b"))
+        assert not inbox.is_low(6, free)
+        assert inbox.is_low(6, {"a": None, "b": 1}.__getitem__)
 
     def test_clear(self) -> None:
         """Clearing returns what was held, to be given back."""

@@ -170,6 +170,7 @@ class Courier:
         return self._pace.pause(
             hungry=self.worker.demand().hungry,
             waiting=waiting > 0,
+            enqueues=self.roster.enqueues_waiting(),
             many=waiting >= MAX_OPERATIONS,
             busy=self.worker.in_progress(),
         )

@@ -78,11 +78,14 @@ class Pace:
         """Enqueuing need not be tried again yet."""
         return time.monotonic() < self._full_until
 
-    def pause(self, *, hungry: bool, waiting: bool, many: bool, busy: bool) -> float:
+    def pause(
+        self, *, hungry: bool, waiting: bool, many: bool, busy: bool, enqueues: bool = True
+    ) -> float:
         """Seconds until the next exchange.
 
         ``hungry``: the worker has little left to start. ``waiting``: there is something to send,
-        ``many``: enough for a whole exchange. ``busy``: it works on something.
+        ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
+        something.
         """
         since = time.monotonic() - self._sent_at
         if self.still_full():
@@ -97,7 +100,8 @@ class Pace:
         if hungry and self.woken:
             pauses.append(IDLE_FIRST)
         if waiting:
-            pauses.append(self._flush if busy and not hungry else HUNGRY)
+            # A hungry worker may claim at once what it enqueues.
+            pauses.append(HUNGRY if not busy or (hungry and enqueues) else self._flush)
         if hungry and self._next_due is not None:
             pauses.append(max(HUNGRY, self._next_due))
         return max(0.0, min(pauses) - since)

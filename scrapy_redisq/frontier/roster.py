@@ -178,6 +178,12 @@ class Roster:
         """Enqueues and finishes that Redis has not acknowledged."""
         return sum(len(membership) for membership in self.memberships) + len(self._held_back)
 
+    def enqueues_waiting(self) -> bool:
+        """Whether there are requests that Redis has not acknowledged."""
+        return bool(self._held_back) or any(
+            membership.enqueued > membership.acknowledged for membership in self.memberships
+        )
+
     def enqueue(self, enqueue: Enqueue) -> Membership:
         """Take a request for the shard of its slot."""
         membership = self.memberships[shard_of(enqueue.slot, len(self.memberships))]
