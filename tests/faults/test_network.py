@@ -113,6 +113,7 @@ def test_f23_lagging_replica(rig: Rig) -> None:
     hits = len(rig.site.hits)
     rig.stay(2)
     rig.server.kill()
+    # With those that the workers held, and went on with while there was no primary.
     pages_lost = len(rig.site.hits) - hits
     assert pages_lost > 100
     address.to_port = replica.port

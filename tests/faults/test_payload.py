@@ -127,12 +127,12 @@ def test_f35_names_that_point_elsewhere(rig: Rig) -> None:
 def test_f36_large_requests(rig: Rig) -> None:
     """A request at the limit is stored, one a byte larger and one of 100 MB are refused."""
 
-    class Flood(scrapy.Spider):
-        name = "flood"
+    class Large(scrapy.Spider):
+        name = "large"
 
         def parse_size(self, response: Any) -> None: ...
 
-    spider = Flood()
+    spider = Large()
     rig.set_up(pages=50)
     request = scrapy.Request(
         f"{rig.site.url}/1?size={MAX_ENTRY}",
@@ -146,15 +146,15 @@ def test_f36_large_requests(rig: Rig) -> None:
     around = len(Serializer(spider, max_bytes=2 * MAX_ENTRY).dumps(request)) - MAX_ENTRY
     most = MAX_ENTRY - around
     assert len(str(most)) == len(str(MAX_ENTRY))
-    worker = rig.worker("flood", sizes=f"{most} {most + 1} {100_000_000}")
+    worker = rig.worker("large", sizes=f"{most} {most + 1} {100_000_000}")
     rig.finish()
     assert worker.stats["redisq/refused/too_large"] == 2
     assert worker.stats["fault/most_memory"] < 500_000_000
     sizes = {page for _, page, _ in rig.rows() if page.startswith("size")}
     assert sizes == {f"size={most}"}
     # Its page is dead, because not all that it asked for could be kept; its item is stored.
-    assert_survived(rig, refetch=0, dead=1, more_created=1, name="flood")
-    with rig.frontier("flood") as frontier:
+    assert_survived(rig, refetch=0, dead=1, more_created=1, name="large")
+    with rig.frontier("large") as frontier:
         (letter,) = frontier.dead()
     assert letter.reason == "too_large"
     assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail

@@ -96,10 +96,10 @@ class Fed(Fault):
     first = ""
 
 
-class Flood(Fault):
-    """Page 0 has links to 20,000 others, or asks for requests of ``sizes`` bytes."""
+class Large(Fault):
+    """Page 0 asks for requests with bodies of ``sizes`` bytes."""
 
-    name = "flood"
+    name = "large"
 
     def __init__(self, site="", sizes="", **kwargs):
         super().__init__(site, **kwargs)
