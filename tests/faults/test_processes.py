@@ -189,4 +189,6 @@ def test_f07_blocked_loop(rig: Rig) -> None:
     rig.fleet(rig.size.workers - 1)
     rig.finish()
     assert "leases are void" in blocked.log
-    assert assert_survived(rig, refetch=MOST_LEASES)["stale"] > 0
+    # Beside it, a busy machine may let others stand still for this short TTL.
+    fenced = sum(worker.log.count("leases are void") for worker in rig.workers)
+    assert assert_survived(rig, refetch=fenced * MOST_LEASES)["stale"] > 0
