@@ -24,18 +24,25 @@ PLOTS = RESULTS.parent / "plots"
 Json = dict[str, Any]
 
 WHY = {
-    "beside Scrapy in memory": "What differs between the two is a tenth of a page's CPU at most, and "
-    "less where pages have few links; the rest is Scrapy's on both sides, and a line is good to about "
-    "5 in 100.",
-    "beside scrapy-redis": "scrapy-redis' time is round trips, this one's is Scrapy's own CPU: the "
-    "ratio is the speed of the machine.",
-    "time in scripts a page": "A crawl makes an exchange every 50 to 250 ms, by when other processes "
-    "have had the processor's caches: it then takes Redis 500 µs for nine pages, and longer where all "
-    "cores are busy, because this is wall time.",
-    "bare pipeline by Redis CPU": "Redis 6.2 must take entries from a list one by one (README.md).",
+    "beside Scrapy in memory": (
+        "What differs between the two is a tenth of a page's CPU at most, and less where pages have "
+        "few links; the rest is Scrapy's on both sides, and a line is good to about 5 in 100."
+    ),
+    "beside scrapy-redis": (
+        "scrapy-redis' time is round trips, this one's is Scrapy's own CPU: the ratio is the speed "
+        "of the machine."
+    ),
+    "time in scripts a page": (
+        "A crawl makes an exchange every 50 to 250 ms, by when other processes have had the "
+        "processor's caches: it then takes Redis 500 µs for nine pages, and longer where all cores "
+        "are busy, because this is wall time."
+    ),
+    "bare pipeline by Redis CPU": "Redis 6.2 must take entries from a list one by one.",
     "over cheapest, slots": "Memory outside the processor's cache, and a larger sorted set.",
-    "new URL, exact": "One SADD into a set that is not in the cache, which costs as much by itself; at "
-    "100,000 URLs it takes 1.0 µs.",
+    "new URL, exact": (
+        "One SADD into a set that is not in the processor's cache costs as much by itself; at "
+        "100,000 URLs it takes 1.0 µs."
+    ),
     "new URL, bitmap": "Past the designed size a second layer is asked as well.",
 }
 """Why goals were not reached, by a part of what they are about."""
