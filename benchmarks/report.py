@@ -25,8 +25,8 @@ Json = dict[str, Any]
 
 WHY = {
     "beside Scrapy in memory": (
-        "What differs between the two is a tenth of a page's CPU at most, and less where pages have "
-        "few links; the rest is Scrapy's on both sides, and a line is good to about 5 in 100."
+        "What differs between the two is a tenth of a page's CPU, less where pages have few links; "
+        "the rest is Scrapy's on both sides, and a line is good to about 5 in 100."
     ),
     "beside scrapy-redis": (
         "scrapy-redis' time is round trips, this one's is Scrapy's own CPU: the ratio is the speed "
