@@ -1,7 +1,8 @@
 """``make faults``: every fault at full size, several at a time, and a table of what was measured.
 
-``python -m tests.faults [-j 3] [-k EXPRESSION] [--runs 1] [REPORT]`` writes the table to REPORT
-(default: docs/faults.md). Exit code 1 if a test failed; its output is shown.
+``python -m tests.faults [-j 3] [-k EXPRESSION] [--runs 1] [--results FILE] [REPORT]`` writes the
+table to REPORT (default: docs/faults.md). What is measured is added to FILE, where it replaces what
+an earlier call measured of the same tests. Exit code 1 if a test failed; its output is shown.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ def main() -> int:
     parser.add_argument("-j", type=int, default=max(2, os.cpu_count() or 2), help="at a time")
     parser.add_argument("-k", default="", help="only tests that match, as pytest's -k")
     parser.add_argument("--runs", type=int, default=1, help="of each test, with other seeds")
+    parser.add_argument("--results", type=Path, help="kept and added to, as lines of JSON")
     parser.add_argument("report", nargs="?", type=Path, default=ROOT / "docs" / "faults.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redisq-faults-") as folder:
-        results = Path(folder) / "results.jsonl"
+        results = options.results or Path(folder) / "results.jsonl"
         results.touch()
         environment = {"REDISQ_FAULTS": "full", **os.environ, "REDISQ_FAULT_RESULTS": str(results)}
 
@@ -80,7 +82,11 @@ def main() -> int:
                 options.report.write_text(report(records, environment["REDISQ_FAULTS"]))
             return good
 
-        everything = tests(options.k, environment) * options.runs
+        everything = tests(options.k, environment)
+        names = {test.rpartition("::")[2] for test in everything}
+        kept = [line for line in results.open() if json.loads(line)["test"] not in names]
+        results.write_text("".join(kept))
+        everything *= options.runs
         with ThreadPoolExecutor(options.j) as pool:
             outcomes = list(pool.map(run, everything))
     print(f"{sum(outcomes)} of {len(outcomes)} passed; {options.report}")

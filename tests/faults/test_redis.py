@@ -105,6 +105,8 @@ def drain(rig: Rig, places: list[int]) -> list[str]:
             stack.callback(servers[-1].close)
             sink = rig.make_sink(rig.folder / f"sink-{place}.sqlite")
             given = {**rig.settings, "REDISQ_URL": servers[-1].url, "SINK": sink}
+            # Several crawls begin in one process: the first ones stand still for a while.
+            given["REDISQ_LEASE_TTL"] = 60
             settings.append({name: str(value) for name, value in given.items()})
             before.append(rig.status(server=servers[-1]))
         reasons = several("fault", rig.site.url, settings)
