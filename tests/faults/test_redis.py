@@ -56,9 +56,9 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
     if lost:
         with rig.server.log_file.open("r+b") as log:
             log.truncate(size)
+    rig.server.start()
     # With those that the workers held, and went on with while the server was away.
     pages_lost = sum(hit.at >= began for hit in rig.site.hits[hits:]) if lost else 0
-    rig.server.start()
     rig.measured["seconds"] = rig.wait_for_flow(10)
     rig.finish()
     assert_survived(rig, refetch=rig.size.workers * MOST_LEASES + pages_lost)

@@ -13,7 +13,7 @@ from tests.harness.site import Answer, linked_pages
 
 def test_f30_another_configuration(rig: Rig) -> None:
     """A second crawl on the name with another dupefilter or order is refused within a second."""
-    rig.set_up(delay=0.1, pages=400)
+    rig.set_up(delay=0.1, pages=400, hold=True)
     first = rig.worker()
     first.wait_for(" run ")
     others = {
