@@ -47,7 +47,7 @@ def _row(fault: str, records: list[Record]) -> str:
     about = list(dict.fromkeys(record["about"] for record in records))
     passed = sum(record["passed"] for record in records)
     runs = sum(record.get("runs", 1) for record in records)
-    cells = [fault.upper() if re.fullmatch(r"f\d+b?", fault) else "–", " ".join(about)]
+    cells = [fault.capitalize() if re.fullmatch(r"f\d+b?", fault) else "–", " ".join(about)]
     cells.append(
         str(runs) if passed == len(records) else f"{runs}, **{len(records) - passed} failed**"
     )
