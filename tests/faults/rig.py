@@ -57,6 +57,7 @@ class Rig:
         self.refused: list[Crawl] = []
         self.measured: dict[str, float | str] = {}
         self.released = threading.Event()
+        self._hold = False
         self._stack = ExitStack()
         self._paths: set[str] = set()
         self._looked_at = 0
@@ -88,6 +89,7 @@ class Rig:
         ``hold``: the last page does not arrive before `finish`, so that nobody who is late finds
         the run complete, and begins another one.
         """
+        self._hold = hold
         self.pages = pages or self.pages
         self.ttl = ttl or self.ttl
         self.server = self.start_server(version, *options, aof=aof)
@@ -175,9 +177,19 @@ class Rig:
         return [worker for worker in self.workers if worker not in self.gone + self.refused]
 
     def finish(self, seconds: float | None = None) -> None:
-        """Let the last page go when all survivors have joined, and wait until they have ended."""
+        """Let the last page go when all survivors have joined, and wait until they have ended.
+
+        With ``hold`` it goes when the dead are known to be dead: the frontier is not complete for
+        others as long as one of them may be alive.
+        """
         for worker in self.survivors():
             worker.wait_for(" run ", 60)
+        if self.gone and self._hold:
+            wait_until(
+                lambda: len(self.status()["workers"]) == len(self.survivors()),
+                self.ttl + 20,
+                "the dead are no longer registered",
+            )
         self.released.set()
         for worker in self.survivors():
             worker.wait(seconds or self.size.pick(60, 400))
