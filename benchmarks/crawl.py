@@ -51,6 +51,7 @@ class Size:
     round_trips: tuple[int, ...]
     real_pages: int
     real_sites: tuple[str, ...]
+    peers: tuple[Variant, ...]
     peer_pages: dict[tuple[str, int], int]
 
 
@@ -60,6 +61,7 @@ FULL = Size(
     round_trips=ROUND_TRIPS,
     real_pages=1500,
     real_sites=tuple(REAL_SITES),
+    peers=PEERS,
     peer_pages={
         (SCRAPY_REDIS.name, 2): 200,
         (SCRAPY_REDIS.name, 20): 40,
@@ -68,12 +70,13 @@ FULL = Size(
     },
 )
 QUICK = Size(
-    pages=150,
+    pages=120,
     rounds=1,
     round_trips=(0, 20),
-    real_pages=100,
+    real_pages=40,
     real_sites=("python3.11-doc",),
-    peer_pages={(SCRAPY_REDIS.name, 20): 8},
+    peers=(SCRAPY_REDIS,),
+    peer_pages={(SCRAPY_REDIS.name, 20): 5},
 )
 
 COLUMNS = ["site", "round trip ms", "variant", "pages", "pages/s", "x memory"]
@@ -252,8 +255,9 @@ def run(*, quick: bool) -> Result:
 def _generated(bench: Bench) -> None:
     with Site(pages=bench.size.pages) as site:
         for round_trip in bench.size.round_trips:
-            bench.compare("generated", site, round_trip, OURS if round_trip else (*OURS, *PEERS))
-            for peer in PEERS:
+            beside = () if round_trip else bench.size.peers
+            bench.compare("generated", site, round_trip, (*OURS, *beside))
+            for peer in bench.size.peers:
                 # A small site of the same kind, because the whole one would take hours.
                 if pages := bench.size.peer_pages.get((peer.name, round_trip)):
                     with Site(pages=pages) as small:
