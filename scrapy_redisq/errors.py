@@ -15,13 +15,19 @@
     │   ├── FrontierInUse
     │   ├── FrontierCorrupt
     │   └── FrontierLost
-    └── SerializationError       one request, not the crawl
-        ├── Unserializable
-        ├── EntryTooLarge
-        └── Undecodable
+    ├── SerializationError       one request, not the crawl
+    │   ├── Unserializable
+    │   ├── EntryTooLarge
+    │   └── Undecodable
+    └── SinkError                where items are written to
+        ├── SinkUnavailable      tried again until it works
+        ├── SinkMismatch         ends the crawl: nothing of this kind can be written
+        └── RowRefused           some rows, not the crawl
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class RedisqError(Exception):
@@ -114,3 +120,30 @@ class EntryTooLarge(SerializationError):
 
 class Undecodable(SerializationError):
     """Raised when an entry from Redis is not a request that this spider can run."""
+
+
+class SinkError(RedisqError):
+    """Base of the errors that concern item pipelines. Messages never hold a password."""
+
+
+class SinkUnavailable(SinkError):
+    """Raised when rows cannot be written now, through no fault of theirs. They are kept."""
+
+
+class SinkMismatch(SinkError):
+    """Raised when the sink does not fit the items, so that no item of that kind can be written.
+
+    The message says what to do. The crawl ends; its pages stay in the frontier.
+    """
+
+
+class RowRefused(SinkError):
+    """Raised when rows cannot be written, and others can.
+
+    ``rows`` are those that were refused; without them any of the batch may be meant, and
+    `scrapy_redisq.pipelines.BatchPipeline` finds out by halving it.
+    """
+
+    def __init__(self, message: str, rows: Iterable[object] = ()) -> None:
+        self.rows = tuple(rows)
+        super().__init__(message)
