@@ -7,7 +7,8 @@ page a new request comes from. All of it can be read from the engine and the scr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,6 +16,7 @@ import scrapy
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
+from scrapy.pipelines import ItemPipelineManager
 from scrapy.utils.defer import deferred_from_coro
 from twisted.python.failure import Failure
 
@@ -26,6 +28,12 @@ CLOSING_POLL = 0.05
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
 """The request whose output (of its callback, its errback, or a downloader middleware) is being
 processed in this context."""
+
+current_item: ContextVar[tuple[Request, int] | None] = ContextVar("current_item", default=None)
+"""The page that the item which is being processed in this context comes from, and its position
+among the page's items; None if it comes from no page."""
+
+_numbers: ContextVar[Iterator[int] | None] = ContextVar("_numbers", default=None)
 
 
 def require_asyncio() -> None:
@@ -52,6 +60,65 @@ def scheduler_of(crawler: Crawler) -> Any:
     """The scheduler of a spider that is open."""
     engine: Any = crawler.engine
     return engine._slot.scheduler
+
+
+def awaited(coroutine: Coroutine[Any, Any, None]) -> Any:
+    """What ``open_spider`` and ``close_spider`` of a pipeline return to be awaited."""
+    if hasattr(ItemPipelineManager, "open_spider_async"):  # 2.14
+        return coroutine
+    return deferred_from_coro(coroutine)
+
+
+def is_closing(crawler: Crawler) -> bool:
+    """The spider is being closed."""
+    engine: Any = crawler.engine
+    return engine._slot is None or engine._slot.closing is not None
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider for ``reason``, without waiting for it."""
+    engine: Any = crawler.engine
+    if hasattr(engine, "close_spider_async"):  # 2.14
+        deferred_from_coro(engine.close_spider_async(reason=reason))
+    else:
+        engine.close_spider(crawler.spider, reason)
+
+
+def watch_output(crawler: Crawler) -> None:
+    """Have `current_page` and `current_item` tell where requests and items come from.
+
+    May be called by several.
+    """
+    engine: Any = crawler.engine
+    scraper = engine.scraper
+    if getattr(scraper, "_redisq_watched", False):
+        return
+    scraper._redisq_watched = True
+    handle_output = scraper.handle_spider_output_async
+    # Items are passed to it in the order in which the callback yields them.
+    start_name = (
+        "start_itemproc_async" if hasattr(scraper, "start_itemproc_async") else "start_itemproc"
+    )
+    start_itemproc = getattr(scraper, start_name)
+
+    async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
+        page = current_page.set(request)
+        numbers = _numbers.set(itertools.count())
+        try:
+            await handle_output(result, request, response)
+        finally:
+            _numbers.reset(numbers)
+            current_page.reset(page)
+
+    def watched_start_itemproc(item: Any, *, response: Any) -> Any:
+        # An item of start() has no response, but may run in the context of a page.
+        page, numbers = current_page.get(), _numbers.get()
+        comes_from_page = response is not None and page is not None and numbers is not None
+        current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
+        return start_itemproc(item, response=response)
+
+    scraper.handle_spider_output_async = watched_handle_output
+    setattr(scraper, start_name, watched_start_itemproc)
 
 
 class Engine:
@@ -167,10 +234,7 @@ class Engine:
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""
-        if hasattr(self._engine, "close_spider_async"):  # 2.14
-            deferred_from_coro(self._engine.close_spider_async(reason=reason))
-        else:
-            self._engine.close_spider(self._crawler.spider, reason)
+        close_spider(self._crawler, reason)
 
     def watch_pages(
         self,
@@ -190,7 +254,6 @@ class Engine:
         handle_downloader_output = self._engine._handle_downloader_output
         enqueue_scrape = scraper.enqueue_scrape
         call_spider = scraper.call_spider_async
-        handle_output = scraper.handle_spider_output_async
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
@@ -216,14 +279,7 @@ class Engine:
             finally:
                 current_page.reset(token)
 
-        async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
-            token = current_page.set(request)
-            try:
-                await handle_output(result, request, response)
-            finally:
-                current_page.reset(token)
-
         self._engine._handle_downloader_output = watched_downloader_output
         scraper.enqueue_scrape = watched_enqueue_scrape
         scraper.call_spider_async = watched_call_spider
-        scraper.handle_spider_output_async = watched_handle_output
+        watch_output(self._crawler)

@@ -51,12 +51,21 @@ class Problem:
 class Page:
     """A request in progress. ``problem`` is there once something went wrong. ``exhausted`` is the
     status (0: it was an exception) after which no further retry was made; that is a problem only
-    if the spider is not given the response."""
+    if the spider is not given the response. ``unwritten`` are items that Scrapy is done with and
+    whose sink is not. A page that is ``given_back`` goes to whoever claims it next."""
 
     lease: Lease
     membership: Membership
     problem: Problem | None = None
     exhausted: int | None = None
+    unwritten: int = 0
+    given_back: bool = False
+
+    def finish(self) -> Finish:
+        """How its lease ends."""
+        if self.given_back:
+            return Finish(self.lease.id, "released")
+        return self.problem.finish(self.lease.id) if self.problem else Finish(self.lease.id, "done")
 
 
 class Pages:
@@ -65,6 +74,8 @@ class Pages:
 
     def __init__(self) -> None:
         self._pages: dict[Request, Page] = {}
+        self._unwritten: dict[Request, Page] = {}
+        """Pages that Scrapy is done with and a sink is not."""
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -77,9 +88,16 @@ class Pages:
         self._pages[request] = page
 
     def end(self, working_on: set[Request]) -> list[Page]:
-        """Remove and return the pages that are no longer among ``working_on``."""
-        ended = [request for request in self._pages if request not in working_on]
-        return [self._pages.pop(request) for request in ended]
+        """Remove and return the pages that are no longer among ``working_on``, and all of whose
+        items are written."""
+        for request in [request for request in self._pages if request not in working_on]:
+            self._unwritten[request] = self._pages.pop(request)
+        ended = [request for request, page in self._unwritten.items() if not page.unwritten]
+        return [self._unwritten.pop(request) for request in ended]
+
+    def unwritten(self) -> bool:
+        """Whether pages wait for nothing but their sink."""
+        return bool(self._unwritten)
 
     def lease_of(self, request: Request | None) -> str | None:
         """The lease of a request in progress."""
@@ -118,6 +136,33 @@ class Pages:
             self.spoil(request, Problem.of(reason, failure))
         elif page.problem and page.problem.reason in _SETTLED_BY_SPIDER:
             page.problem = None
+
+    # What becomes of items
+
+    def _find(self, request: Request | None) -> Page | None:
+        if request is None:
+            return None
+        return self._pages.get(request) or self._unwritten.get(request)
+
+    def hold(self, request: Request | None) -> None:
+        """The page is not finished before `let_go` is called as often as this was."""
+        if page := self._find(request):
+            page.unwritten += 1
+
+    def let_go(self, request: Request | None) -> None:
+        """An item for which the page was held is written, or never will be."""
+        if page := self._find(request):
+            page.unwritten -= 1
+
+    def refuse(self, request: Request | None, problem: Problem) -> None:
+        """An item of the page cannot be written."""
+        if (page := self._find(request)) and page.problem is None:
+            page.problem = problem
+
+    def give_back(self, request: Request | None) -> None:
+        """Items of the page can be written later, or by others: it is to be fetched again."""
+        if page := self._find(request):
+            page.given_back = True
 
     # Handlers of Scrapy's signals of these names
 

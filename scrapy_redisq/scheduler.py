@@ -54,6 +54,7 @@ class Scheduler(BaseScheduler):
         self.items = 0
         self._in_progress = Pages()
         self._held_up = False
+        self._sinks_away = 0
         self._open = False
         self._lost = False
 
@@ -239,6 +240,22 @@ class Scheduler(BaseScheduler):
         """The request failed as often as it may, at last with this status (0: an exception)."""
         self._in_progress.retries_exhausted(request, status)
 
+    # Item pipelines tell (see scrapy_redisq.pipelines.batch)
+
+    @property
+    def sink_pages(self) -> Pages:
+        """The requests in progress, which items are of."""
+        return self._in_progress
+
+    def sink_is_away(self, away: bool) -> None:
+        """Nothing is claimed while a sink takes no items."""
+        self._sinks_away += 1 if away else -1
+        self.courier.poke()
+
+    def sink_counted(self, name: str, by: int) -> None:
+        """Add to a count that all workers share."""
+        self.courier.count(f"sink_{name}", by)
+
     # Scrapy asks for work
 
     def next_request(self) -> Request | None:
@@ -294,6 +311,7 @@ class Scheduler(BaseScheduler):
         waiting = self.courier.waiting()
         if (
             self._lost
+            or self._sinks_away
             or self.engine.closing
             or capacity <= len(self.inbox)
             or self._outbox_is_full()
@@ -308,7 +326,7 @@ class Scheduler(BaseScheduler):
         )
 
     def in_progress(self) -> bool:
-        return bool(self._in_progress or self._local or self.inbox)
+        return bool(self._in_progress or self._in_progress.unwritten() or self._local or self.inbox)
 
     def starting(self) -> tuple[bool, bool]:
         starting = self.engine.starting and not self.engine.closing
@@ -319,8 +337,8 @@ class Scheduler(BaseScheduler):
         working_on = self.engine.in_progress
         for page in self._in_progress.end(working_on):
             self.pages += 1
-            if page.problem is None:
-                self.courier.finish(page.membership, Finish(page.lease.id, "done"))
+            if page.problem is None or page.given_back:
+                self.courier.finish(page.membership, page.finish())
             else:
                 self._bury(page.lease, page.membership, page.problem)
         self._local.settle(working_on)

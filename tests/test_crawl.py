@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,36 +15,11 @@ import pytest
 import scrapy
 
 from scrapy_redisq.frontier import Frontier
-from tests.harness.crawl import Crawl
+from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, binaries, wait_until
 from tests.harness.site import Answer, Site, folder_pages, linked_pages
 
 DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
-
-Run = Callable[..., Crawl]
-
-
-@pytest.fixture
-def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
-    """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
-    started: list[Crawl] = []
-
-    def run(
-        spider: str,
-        site: Site | None = None,
-        settings: dict[str, Any] | None = None,
-        **arguments: Any,
-    ) -> Crawl:
-        if site is not None:
-            arguments.setdefault("site", site.url)
-        given = {"REDISQ_URL": redis_server.url, **(settings or {})}
-        started.append(Crawl(spider, tmp_path, settings=given, arguments=arguments))
-        return started[-1]
-
-    yield run
-    for process in started:
-        if process.process.poll() is None:
-            process.kill()
 
 
 def frontier_of(server: RedisServer, name: str = "follow") -> Frontier:

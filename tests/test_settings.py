@@ -47,6 +47,21 @@ WRONG: list[tuple[str, Any]] = [
     ("REDISQ_CONNECT_TIMEOUT", -1),
     ("REDISQ_SOCKET_TIMEOUT", float("inf")),
     ("REDISQ_SERVER", 7),
+    ("REDISQ_DATABASE_URL", 7),
+    ("REDISQ_TABLES", "books"),
+    ("REDISQ_TABLES", ["shop.items.Book"]),
+    ("REDISQ_TABLES", {"shop.items.Book": "books"}),
+    ("REDISQ_TABLES", {7: {}}),
+    ("REDISQ_METADATA", 7),
+    ("REDISQ_DATABASE_BATCH", 0),
+    ("REDISQ_PARQUET_URL", "items/%(crawl)s"),
+    ("REDISQ_PARQUET_ROWS", 0),
+    ("REDISQ_PARQUET_SECONDS", 0),
+    ("REDISQ_ITEMS_URL", "http://localhost"),
+    ("REDISQ_ITEMS_KEY", "100%"),
+    ("REDISQ_ITEMS_TYPE", "set"),
+    ("REDISQ_ITEMS_FORMAT", "pickle"),
+    ("REDISQ_ITEMS_MAX", -1),
 ]
 
 

@@ -92,6 +92,8 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
     if status["state"] == "absent":
         return Text(f"{clean(status['frontier'])}: there is no such frontier", style="yellow")
     parts: list[RenderableType] = [_title(status), _numbers(status, rates), _seen(status)]
+    if any(status["sink"].values()):
+        parts.append(_sink(status["sink"]))
     if status["workers"]:
         parts += [Text(""), _workers(status["workers"], rates)]
     elif status["state"] == "stopped":
@@ -147,6 +149,15 @@ def _seen(status: Mapping[str, Any]) -> Text:
         if (loss := dupefilter["expected_loss"]) > NO_LOSS:
             text += f", loses 1 new URL in {1 / loss:,.0f}"
     return Text.assemble(("seen ", "dim"), text)
+
+
+def _sink(sink: Mapping[str, Any]) -> Text:
+    """What item pipelines wrote: how much, how fast, and what went wrong."""
+    text = f"{sink['rows']:,} rows in {sink['batches']:,} batches, {duration(sink['seconds'])}"
+    if sink["retries"]:
+        text += f", {sink['retries']:,} retries"
+    refused = (f", {sink['refused']:,} refused", "bold red") if sink["refused"] else ""
+    return Text.assemble(("sink ", "dim"), text, refused)
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:

@@ -133,6 +133,10 @@ class Courier:
         """Take the end of a lease."""
         self.roster.finish(membership, finish)
 
+    def count(self, name: str, by: int) -> None:
+        """Add to a count of the frontier that its workers keep."""
+        self.roster.memberships[0].tally[name] += by
+
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
         return self.roster.waiting()
@@ -160,9 +164,11 @@ class Courier:
         """End the background tasks; an exchange under way is awaited, not cut off."""
         self._stop.set()
         self._poked.set()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # More than once: wait_for() can lose a cancellation before Python 3.12.
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=SETTLE)
         await self._exchanging
 
     def _pause(self) -> float:

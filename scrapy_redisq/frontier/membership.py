@@ -7,7 +7,7 @@ calls again and the same exchange is sent again, under the same number.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +99,7 @@ class _Batch:
 
     operations: list[Enqueue | Finish]
     local_duplicates: int
+    tally: Counter[str]
     data: dict[str, Any]
 
 
@@ -127,6 +128,8 @@ class Membership:
         self.worker = worker
         self.outbox: deque[Enqueue | Finish] = deque()
         self.local_duplicates = 0
+        self.tally: Counter[str] = Counter()
+        """What is to be added to counts of the frontier that the worker keeps itself."""
         self.enqueued = 0
         """Requests taken in so far, and of those the ones that Redis has acknowledged."""
         self.acknowledged = 0
@@ -175,6 +178,7 @@ class Membership:
         if self._in_flight is not None:
             self.outbox.extendleft(reversed(self._in_flight.operations))
             self.local_duplicates += self._in_flight.local_duplicates
+            self.tally += self._in_flight.tally
             self._in_flight = None
 
     def call(
@@ -200,9 +204,9 @@ class Membership:
         if self._in_flight is None:
             operations = self._take_operations()
             self._in_flight = _Batch(
-                operations, self.local_duplicates, self._operations_data(operations)
+                operations, self.local_duplicates, self.tally, self._operations_data(operations)
             )
-            self.local_duplicates = 0
+            self.local_duplicates, self.tally = 0, Counter()
         data = {
             "worker": self.worker,
             "run": self.run,
@@ -223,6 +227,8 @@ class Membership:
         }
         if room:
             data["room"] = room
+        if self._in_flight.tally:
+            data["tally"] = dict(self._in_flight.tally)
         return Call.of(self._script, self._key, data, self._decode)
 
     def _take_operations(self) -> list[Enqueue | Finish]:

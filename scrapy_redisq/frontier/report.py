@@ -16,6 +16,9 @@ COUNTS = (
     "created", "finished", "dead", "duplicates", "claimed", "released", "reclaimed", "stale",
 )  # fmt: skip
 
+SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
+"""What the item pipelines of all workers did in this run."""
+
 
 @dataclass(frozen=True)
 class DeadLetter:
@@ -71,6 +74,7 @@ def absent(name: str) -> dict[str, Any]:
         "order": None,
         "shards": 0,
         "spider": "",
+        "sink": dict.fromkeys(SINK_COUNTS, 0),
         "workers": [],
     }
 
@@ -123,6 +127,10 @@ def summary(
         "order": config.order,
         "shards": config.shards,
         "spider": config.spider,
+        "sink": {
+            **{name: totals.get(f"sink_{name}", 0) for name in SINK_COUNTS},
+            "seconds": totals.get("sink_us", 0) / 1e6,
+        },
         "workers": workers,
     }
 

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,10 @@ class Crawl:
             return []
         lines = self.items_file.read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+Run = Callable[..., Crawl]
+"""Starts a crawl: run(spider, site, settings, **arguments)."""
 
 
 def several(spider: str, site: str, settings: Sequence[Mapping[str, str]]) -> list[str]:

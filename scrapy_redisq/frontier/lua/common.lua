@@ -19,8 +19,10 @@
 --                           fenced, pages, items
 --   busy            hash    slot -> leases out
 --   counts          hash    created, finished, dead, duplicates, claimed, leased, released,
---                           reclaimed, stale, starting, waiting, and the last number given to
---                           a dead letter (letters) and to a delayed entry (delays)
+--                           reclaimed, stale, starting, waiting, what item pipelines did
+--                           (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
+--                           the last number given to a dead letter (letters) and to a delayed
+--                           entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   reaped          string  exists for a second after a reap; the only key that expires

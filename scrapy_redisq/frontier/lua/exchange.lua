@@ -9,7 +9,7 @@
 --          starting, seeded, pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), done {{slot, {lease...}}...},
 --          released {lease...}, dead {{lease, reason, detail, error, status}...},
---          delayed {{lease, ms}...}, room {slot = limit}
+--          delayed {{lease, ms}...}, room {slot = limit}, tally {count = what is added to it}
 -- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
 --          finished, starting, waiting, dead, 1 if a worker is overdue, ms until it is worth
 --          asking again (-1: nothing waits), lease, record, lease, record...}; the status is
@@ -55,6 +55,7 @@ if not replayed then
   -- 4. enqueue
   outcome = input.enqueue and enqueue(seen_add, generation, order) or ''
   count('duplicates', input.duplicates)
+  for name, by in pairs(input.tally or NONE) do count(name, by) end
 
   -- 5. finish
   local leases, taken = leases_of(worker), {}

@@ -158,3 +158,20 @@ class Documentation(Follow):
             url = response.urljoin(href)
             if url.startswith(self.site):
                 yield scrapy.Request(url)
+
+
+class Triple(Follow):
+    """Three items a page, which differ in their position only, and items of `start()`."""
+
+    name = "triple"
+
+    async def start(self):
+        yield {"url": "start/0", "number": -1}
+        async for request in super().start():
+            yield request
+
+    def parse(self, response):
+        for number in range(3):
+            yield {"url": response.url, "number": number}
+        for href in response.css("a::attr(href)").getall():
+            yield response.follow(href)

@@ -1,0 +1,400 @@
+"""Item pipelines that write many items at once, and a page's last word only after its items.
+
+::
+
+    process_item ──► waiting ──► write(rows) ──► committed: the page may be finished
+                                   │
+                                   ├─ passing trouble: tried again, and nothing is claimed
+                                   ├─ some rows are refused: found by halving, dead letters
+                                   └─ nothing of the kind can be written: the crawl ends
+
+While one batch is being written the next one gathers, so a batch is as large as the sink is slow.
+There is no timer, unless the sink asks for one (`BatchPipeline.batch_seconds`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import random
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from itemadapter import ItemAdapter
+from scrapy.crawler import Crawler
+from scrapy.exceptions import DropItem
+from scrapy.http import Request
+from scrapy.utils.python import global_object_name
+
+from scrapy_redisq._scrapy import (
+    awaited,
+    close_spider,
+    current_item,
+    is_closing,
+    scheduler_of,
+    watch_output,
+)
+from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
+from scrapy_redisq.pages import Problem
+from scrapy_redisq.scheduler import Scheduler
+from scrapy_redisq.settings import RedisqSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST, RETRY_LAST = 0.05, 2.0
+"""Seconds between attempts while a sink is away; each pause is twice the one before."""
+
+AWAY_AFTER = 3
+"""Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
+
+
+class ItemRefused(DropItem):
+    """Raised by `BatchPipeline.process_item` when the sink cannot take the item: a dead letter."""
+
+
+class ItemReturned(DropItem):
+    """Raised by `BatchPipeline.process_item` when the crawl ends before the sink took the item.
+
+    Its page goes back to the frontier.
+    """
+
+
+class Row(dict[str, Any]):
+    """An item's fields as plain values, as ``ItemAdapter.asdict()`` gives them.
+
+    ``item`` is the item itself. ``key`` are 32 hexadecimal digits made of the request's
+    fingerprint and callback and the item's position among those that the page yields: the same
+    when the page is fetched again. An item of ``start()``, which comes from no page, has a key made
+    of its content.
+    """
+
+    __slots__ = ("item", "key")
+
+    def __init__(self, item: Any, key: str, values: dict[str, Any] | None = None) -> None:
+        super().__init__(ItemAdapter(item).asdict() if values is None else values)
+        self.item = item
+        self.key = key
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A row that is not written yet; ``written`` is there if Scrapy waits for it."""
+
+    row: Row
+    page: Request | None
+    since: float
+    written: asyncio.Future[None] | None
+
+
+class BatchPipeline:
+    """Base of the item pipelines of this package, and of your own.
+
+    A pipeline of your own is one method, `write`. Scrapy awaits `process_item`, so a page is
+    finished in the frontier only after its items are written; if the process dies before that, the
+    page is fetched again, and the same rows come with the same keys.
+    """
+
+    batch_rows: int = 500
+    """Most rows of one `write`."""
+
+    batch_seconds: float = 0.0
+    """How long a row may wait for others. 0: a batch goes as soon as the one before is written.
+
+    Otherwise Scrapy does not wait for the item, so that it does not hold the response; the page's
+    lease is kept until the item is written.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.worker = f"{socket.gethostname()}:{os.getpid()}"
+        self.batches = 0
+        """Batches begun so far."""
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._scheduler: Scheduler | None = None
+        self._closing = False
+        self._patient_until = 0.0
+        self._away = False
+        self._failed: SinkMismatch | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    # What a sink of your own may define
+
+    async def open(self) -> None:
+        """Connect. If this raises, the crawl does not start."""
+
+    async def write(self, rows: list[Row]) -> None:
+        """Write all rows, or none and raise.
+
+        `SinkUnavailable`, `OSError` and `TimeoutError`: tried again until it works. `RowRefused`
+        and any other exception: one of the rows is at fault; those that it names, or the one that
+        is found by halving, become dead letters. `SinkMismatch`: the crawl ends.
+        Rows may come twice, and must then be there once: use `Row.key` or a key of the item.
+        """
+        raise NotImplementedError
+
+    def row(self, item: Any, key: str) -> Row:
+        """What `write` is given for an item; made at once, because items may be changed later.
+
+        May raise `RowRefused` or `SinkMismatch`.
+        """
+        return Row(item, key)
+
+    async def close(self) -> None:
+        """Disconnect; everything has been written."""
+
+    # Scrapy asks. Before 2.14 it passes the spider to each of these.
+
+    def open_spider(self, spider: Any = None) -> Any:
+        return awaited(self._open())
+
+    async def _open(self) -> None:
+        watch_output(self.crawler)
+        scheduler = scheduler_of(self.crawler)
+        # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
+        if Scheduler in type(scheduler).__mro__:
+            self._scheduler = scheduler
+        spider: Any = self.crawler.spider
+        try:
+            self.settings = RedisqSettings.read(self.crawler.settings)
+            self.spider_name: str = spider.name
+            self.frontier_name = self.settings.frontier_name(spider.name)
+            await self.open()
+        except RedisqError as error:
+            # Scrapy shows what is raised here in the midst of tracebacks.
+            logger.error("The crawl cannot start: %s", error)
+            raise
+        self._writing = asyncio.ensure_future(self._write_until_closed())
+
+    def close_spider(self, spider: Any = None) -> Any:
+        return awaited(self._close())
+
+    async def _close(self) -> None:
+        if hasattr(self, "_writing"):
+            self._closing = True
+            self._changed.set()
+            await self._writing
+        await self.close()
+
+    async def process_item(self, item: Any, spider: Any = None) -> Any:
+        """Returns when the item is written, see `batch_seconds`. Raises `DropItem` if it is not."""
+        found = current_item.get()
+        page = found[0] if found else None
+        if self._failed is not None:
+            raise self._returned(page)
+        try:
+            row = self.row(item, self._key(item, found))
+        except RowRefused as error:
+            self._count("refused", 1)
+            raise self._refused(page, error) from error
+        except SinkMismatch as error:
+            self._fail(error)
+            raise self._returned(page) from error
+        if not self.batch_seconds:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._add(row, page, written)
+            await written
+        else:
+            while len(self._waiting) >= 2 * self.batch_rows:
+                self._room.clear()
+                await self._room.wait()
+            if self._scheduler:
+                self._scheduler.sink_pages.hold(page)
+            self._add(row, page, None)
+        return item
+
+    def _add(self, row: Row, page: Request | None, written: asyncio.Future[None] | None) -> None:
+        self._waiting.append(_Waiting(row, page, time.monotonic(), written))
+        self._changed.set()
+
+    def _key(self, item: Any, found: tuple[Request, int] | None) -> str:
+        if found is None:
+            fields = ItemAdapter(item).asdict()
+            content = json.dumps(fields, sort_keys=True, default=str)
+            return _digest(global_object_name(type(item)), content)
+        request, number = found
+        fingerprinter: Any = self.crawler.request_fingerprinter
+        # Two callbacks may read the same page.
+        callback = getattr(request.callback, "__name__", "parse")
+        return _digest(fingerprinter.fingerprint(request).hex(), callback, str(number))
+
+    # Batches
+
+    async def _write_until_closed(self) -> None:
+        while self._waiting or not self._closing:
+            await self._until_due()
+            batch = [
+                self._waiting.popleft() for _ in range(min(self.batch_rows, len(self._waiting)))
+            ]
+            self._room.set()
+            if batch:
+                self.batches += 1
+                try:
+                    await self._commit(batch)
+                except Exception as error:  # a fault of this class must not stall the crawl
+                    logger.exception("The item pipeline failed in an unexpected way")
+                    self._fail(SinkMismatch(str(error)))
+                    self._give_back(batch)
+
+    async def _until_due(self) -> None:
+        while not self._closing:
+            self._changed.clear()
+            pause = None
+            if self._waiting:
+                if len(self._waiting) >= self.batch_rows:
+                    return
+                pause = self._waiting[0].since + self.batch_seconds - time.monotonic()
+                if pause <= 0:
+                    return
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause)
+            except asyncio.TimeoutError:
+                return
+
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        """Write the batch, whatever it takes."""
+        attempts = 0
+        while batch:
+            if self._failed is not None:
+                self._give_back(batch)
+                return
+            try:
+                await self._timed_write([waiting.row for waiting in batch])
+            except SinkMismatch as error:
+                self._fail(error)
+            except (SinkUnavailable, OSError, asyncio.TimeoutError, TimeoutError) as error:
+                attempts += 1
+                self._count("retries", 1)
+                if self._patience_ended():
+                    self._give_back(batch)
+                    return
+                await self._pause(attempts, error)
+            except Exception as error:
+                self._is_back()
+                attempts = 0
+                refused = self._named_by(error, batch)
+                if not refused and len(batch) > 1:
+                    half = len(batch) // 2
+                    await self._commit(batch[:half])
+                    batch = batch[half:]
+                    continue
+                for waiting in refused or batch:
+                    self._settle(waiting, self._refused(waiting.page, error))
+                self._count("refused", len(refused or batch))
+                batch = [waiting for waiting in batch if refused and waiting not in refused]
+            else:
+                self._is_back()
+                self._count("rows", len(batch))
+                self._count("batches", 1)
+                for waiting in batch:
+                    self._settle(waiting, None)
+                return
+
+    async def _timed_write(self, rows: list[Row]) -> None:
+        began = time.monotonic()
+        try:
+            await self.write(rows)
+        finally:
+            seconds = time.monotonic() - began
+            stats: Any = self.crawler.stats
+            stats.inc_value("redisq/sink/seconds", seconds)
+            if self._scheduler:
+                self._scheduler.sink_counted("us", int(seconds * 1e6))
+
+    @staticmethod
+    def _named_by(error: Exception, batch: list[_Waiting]) -> list[_Waiting]:
+        named = {id(row) for row in error.rows} if isinstance(error, RowRefused) else set()
+        return [waiting for waiting in batch if id(waiting.row) in named]
+
+    def _settle(self, waiting: _Waiting, error: DropItem | None) -> None:
+        """Scrapy, or the page's lease, need not wait for this row any more."""
+        if waiting.written is None:
+            if self._scheduler:
+                self._scheduler.sink_pages.let_go(waiting.page)
+        elif not waiting.written.done():
+            if error is None:
+                waiting.written.set_result(None)
+            else:
+                waiting.written.set_exception(error)
+
+    # Trouble
+
+    async def _pause(self, attempts: int, error: Exception) -> None:
+        if attempts >= AWAY_AFTER and not self._away:
+            self._away = True
+            logger.warning(
+                "%s cannot write, keeps %d items and claims nothing until it can: %s",
+                type(self).__name__,
+                len(self._waiting) + 1,
+                str(error) or type(error).__name__,
+            )
+            if self._scheduler:
+                self._scheduler.sink_is_away(True)
+        # Workers that met in a deadlock must not meet again.
+        longest = min(RETRY_FIRST * 2 ** min(attempts, 10), RETRY_LAST)
+        await asyncio.sleep(random.uniform(longest / 2, longest))
+
+    def _is_back(self) -> None:
+        if self._away:
+            self._away = False
+            logger.warning("%s writes again; the crawl goes on", type(self).__name__)
+            if self._scheduler:
+                self._scheduler.sink_is_away(False)
+
+    def _patience_ended(self) -> bool:
+        """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since."""
+        if not (self._closing or is_closing(self.crawler)):
+            return False
+        now = time.monotonic()
+        if not self._patient_until:
+            self._patient_until = now + self.settings.close_timeout
+        return now > self._patient_until
+
+    def _fail(self, error: SinkMismatch) -> None:
+        if self._failed is None:
+            self._failed = error
+            logger.error("Closing (sink_failed): %s", error)
+            close_spider(self.crawler, "sink_failed")
+
+    def _refused(self, page: Request | None, error: Exception) -> ItemRefused:
+        name = global_object_name(type(error))
+        words = str(error) if isinstance(error, RowRefused) else f"{name}: {error}"
+        if self._scheduler:
+            self._scheduler.sink_pages.refuse(page, Problem("sink", words, name))
+        # The dead letter is logged by the scheduler, if it is this package's.
+        return ItemRefused(words, log_level="DEBUG" if self._scheduler and page else "ERROR")
+
+    def _give_back(self, batch: list[_Waiting]) -> None:
+        for waiting in batch:
+            self._settle(waiting, self._returned(waiting.page))
+
+    def _returned(self, page: Request | None) -> ItemReturned:
+        if self._scheduler:
+            self._scheduler.sink_pages.give_back(page)
+        return ItemReturned(
+            "not written before the crawl ended; its page stays in the frontier",
+            log_level="DEBUG" if self._scheduler and page else "ERROR",
+        )
+
+    def _count(self, name: str, by: int) -> None:
+        stats: Any = self.crawler.stats
+        stats.inc_value(f"redisq/sink/{name}", by)
+        if self._scheduler:
+            self._scheduler.sink_counted(name, by)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,249 @@
+"""The base of the item pipelines: real crawls into sinks that are away, refuse, or do not fit."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scrapy
+
+from scrapy_redisq.frontier import Frontier
+from tests.harness.crawl import Run
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Site, linked_pages
+
+PAGES = 60
+SINK = {"crawls.sinks.LinesSink": 300}
+
+
+def settings(folder: Path, *faults: str, **more: Any) -> dict[str, Any]:
+    return {
+        "ITEM_PIPELINES": json.dumps(SINK),
+        "FILE": folder / "items",
+        "FAULTS": ",".join(faults),
+        "REDISQ_LEASE_TTL": 3,
+        **more,
+    }
+
+
+def turn(folder: Path, fault: str, on: bool) -> None:
+    if on:
+        (folder / fault).touch()
+    else:
+        (folder / fault).unlink()
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    if not (folder / "items").exists():
+        return []
+    return [json.loads(line) for line in (folder / "items").read_text().splitlines()]
+
+
+def numbers(folder: Path) -> Counter[int]:
+    return Counter(int(row["url"].rpartition("/")[2]) for row in written(folder))
+
+
+def status(server: RedisServer, name: str = "follow") -> dict[str, Any]:
+    with Frontier.from_url(server.url, name) as frontier:
+        return frontier.status()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_every_item_is_written(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+) -> None:
+    """Two workers write each page's item once, in batches, and `status` counts for both."""
+    with Site(linked_pages(PAGES)) as site:
+        given = settings(tmp_path, BATCH_SECONDS=seconds)
+        workers = [crawl("follow", site, given) for _ in range(2)]
+        for worker in workers:
+            assert worker.wait().reason == "finished", worker.log
+    assert numbers(tmp_path) == Counter(range(PAGES))
+    state = status(redis_server)
+    assert state["state"] == "complete"
+    sink = state["sink"]
+    assert (sink["rows"], sink["retries"], sink["refused"]) == (PAGES, 0, 0)
+    assert 0 < sink["batches"] <= PAGES
+    assert sink["seconds"] > 0
+    rows = sum(worker.stats.get("redisq/sink/rows", 0) for worker in workers)
+    assert rows == PAGES
+
+
+def test_batches_gather_while_one_is_written(crawl: Run, tmp_path: Path) -> None:
+    """What comes while a batch is being written is the next batch, however small the first was."""
+    turn(tmp_path, "slow", True)
+    with Site(linked_pages(PAGES)) as site:
+        worker = crawl("follow", site, settings(tmp_path, CONCURRENT_REQUESTS=8))
+        wait_until(lambda: site.hits, 20, "the first page")
+        turn(tmp_path, "slow", False)
+        wait_until(lambda: len(site.hits) > 5, 20, "more pages")
+        turn(tmp_path, "slow", True)
+        hits = len(site.hits)
+        wait_until(lambda: len(site.hits) >= min(PAGES, hits + 6), 20, "pages that gather")
+        turn(tmp_path, "slow", False)
+        worker.wait()
+    assert max(row["size"] for row in written(tmp_path)) > 1
+    assert numbers(tmp_path) == Counter(range(PAGES))
+
+
+def test_batch_rows_is_the_most(crawl: Run, tmp_path: Path) -> None:
+    """No batch has more than `batch_rows` rows."""
+    with Site(linked_pages(PAGES)) as site:
+        crawl("triple", site, settings(tmp_path, BATCH_ROWS=2)).wait()
+    assert max(row["size"] for row in written(tmp_path)) == 2
+    assert len(written(tmp_path)) == 3 * PAGES + 1
+
+
+def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+    """An item's key depends on its page and its place there, not on the time or the pipelines."""
+    keys = []
+    with Site(linked_pages(20)) as site:
+        for pipelines in (SINK, {"crawls.sinks.Shuffle": 100, **SINK}):
+            given = settings(tmp_path, ITEM_PIPELINES=json.dumps(pipelines))
+            crawl("triple", site, given).wait()
+            rows = written(tmp_path)
+            keys.append({(row["url"], row["number"]): row["key"] for row in rows})
+            (tmp_path / "items").unlink()
+            with redis_server.client() as client:
+                client.flushall()
+    assert keys[0] == keys[1]
+    assert len(set(keys[0].values())) == len(keys[0]) == 61
+    assert all(len(key) == 32 for key in keys[0].values())
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_away(crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float) -> None:
+    """While the sink is away leases are kept and none are added; later all goes on, once each."""
+    with Site(linked_pages(PAGES, delay=0.05)) as site:
+        given = settings(tmp_path, CONCURRENT_REQUESTS=4, BATCH_SECONDS=seconds)
+        worker = crawl("follow", site, given)
+        wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
+        turn(tmp_path, "away", True)
+        worker.wait_for("cannot write")
+        claimed = status(redis_server)["claimed"]
+        hits = len(site.hits)
+        wait_until(lambda: worker.log.count("the disk is on holiday"), 5, "it says so")
+        with pytest.raises(AssertionError):
+            wait_until(lambda: status(redis_server)["claimed"] > claimed, 3.5, "a claim")
+        assert len(site.hits) <= hits + 8
+        turn(tmp_path, "away", False)
+        assert worker.wait().reason == "finished", worker.log
+    assert numbers(tmp_path) == Counter(range(PAGES))
+    assert max(site.counts().values()) == 1
+    assert worker.log.count("cannot write") == 1
+    assert worker.log.count("writes again") == 1
+    assert "Traceback" not in worker.log
+    assert status(redis_server)["sink"]["retries"] >= 3
+
+
+@pytest.mark.parametrize("fault", ["named", "unnamed"])
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_refused_rows(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, fault: str, seconds: float
+) -> None:
+    """Only the pages of refused rows become dead letters, with the sink's words.
+
+    Requeued after the fault is mended they are written, too.
+    """
+    refused = {n for n in range(PAGES) if n % 10 == 3}
+    with Site(linked_pages(PAGES)) as site:
+        worker = crawl("follow", site, settings(tmp_path, fault, BATCH_SECONDS=seconds)).wait()
+        assert worker.reason == "finished"
+        assert "Traceback" not in worker.log
+        assert numbers(tmp_path) == Counter(set(range(PAGES)) - refused)
+        state = status(redis_server)
+        assert (state["dead"], state["sink"]["refused"]) == (len(refused), len(refused))
+        assert state["sink"]["rows"] == PAGES - len(refused)
+        with Frontier.from_url(redis_server.url, "follow") as frontier:
+            letters = list(frontier.dead(reason="sink"))
+            assert len(letters) == len(refused)
+            assert all("no threes, please" in letter.detail for letter in letters)
+            assert frontier.requeue(reason="sink") == len(refused)
+        crawl("follow", site, settings(tmp_path, BATCH_SECONDS=seconds)).wait()
+    assert numbers(tmp_path) == Counter(range(PAGES))
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_mismatch_ends_the_crawl(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+) -> None:
+    """When nothing can be written the crawl ends, and its pages stay in the frontier."""
+    with Site(linked_pages(PAGES, delay=0.02)) as site:
+        worker = crawl("follow", site, settings(tmp_path, BATCH_SECONDS=seconds))
+        wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
+        turn(tmp_path, "mismatch", True)
+        assert worker.wait().reason == "sink_failed", worker.log
+        assert worker.log.count("ERROR: Closing (sink_failed): make another file") == 1
+        state = status(redis_server)
+        assert (state["state"], state["leased"], state["dead"]) == ("stopped", 0, 0)
+        assert state["finished"] == len(written(tmp_path))
+        turn(tmp_path, "mismatch", False)
+        assert crawl("follow", site, settings(tmp_path)).wait().reason == "finished"
+    assert numbers(tmp_path) == Counter(range(PAGES))
+
+
+def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+    """A sink that cannot be opened: one clear line, nothing is crawled, nobody stays behind."""
+    with Site(linked_pages(PAGES)) as site:
+        worker = crawl("follow", site, settings(tmp_path, "open")).wait()
+        assert worker.log.count("ERROR: The crawl cannot start: FILE = '…': takes a file") == 1
+        assert worker.process.returncode != 0 or scrapy.version_info < (2, 19)
+        assert site.hits == []
+        state = status(redis_server)
+        assert (state["leased"], state["finished"], state["workers"]) == (0, 0, [])
+        assert crawl("follow", site, settings(tmp_path)).wait().reason == "finished"
+    assert numbers(tmp_path) == Counter(range(PAGES))
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_closing_while_away(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+) -> None:
+    """A worker that is told to end while its sink is away gives its pages back, in time."""
+    with Site(linked_pages(PAGES, delay=0.02)) as site:
+        given = settings(tmp_path, BATCH_SECONDS=seconds, REDISQ_CLOSE_TIMEOUT=1)
+        worker = crawl("follow", site, given)
+        wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
+        turn(tmp_path, "away", True)
+        worker.wait_for("cannot write")
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait(15)
+        assert "Traceback" not in worker.log
+        state = status(redis_server)
+        assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
+        assert state["finished"] == len(written(tmp_path))
+        turn(tmp_path, "away", False)
+        assert crawl("follow", site, given).wait().reason == "finished"
+    assert numbers(tmp_path) == Counter(range(PAGES))
+
+
+def test_finishes_only_after_the_write(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """With `batch_seconds` Scrapy goes on with other pages; the frontier waits for the batch."""
+    with Site(linked_pages(PAGES)) as site:
+        given = settings(tmp_path, BATCH_SECONDS=60, BATCH_ROWS=PAGES, CONCURRENT_REQUESTS=4)
+        turn(tmp_path, "slow", True)
+        worker = crawl("follow", site, given)
+        wait_until(lambda: len(site.counts()) == PAGES, 20, "all pages")
+        state = status(redis_server)
+        assert (state["finished"], written(tmp_path)) == (0, [])
+        wait_until(lambda: status(redis_server)["leased"] == PAGES, 5, "all are leased")
+        turn(tmp_path, "slow", False)
+        assert worker.wait().reason == "finished"
+    assert {row["size"] for row in written(tmp_path)} == {PAGES}
+
+
+def test_with_scrapys_own_scheduler(crawl: Run, tmp_path: Path) -> None:
+    """The pipelines work under any scheduler; what is refused is then an error in the log."""
+    with Site(linked_pages(PAGES)) as site:
+        own = "scrapy.core.scheduler.Scheduler"
+        worker = crawl("triple", site, settings(tmp_path, "named", SCHEDULER=own)).wait()
+    assert worker.reason == "finished"
+    assert "Traceback" not in worker.log
+    assert len({row["key"] for row in written(tmp_path)}) == 3 * (PAGES - PAGES // 10) + 1
+    assert worker.log.count("ERROR: Dropped: no threes, please") == 3 * PAGES // 10
