@@ -57,6 +57,10 @@ AWAY_AFTER = 3
 """Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
 
 
+SILENT_AFTER = 5.0
+"""Seconds that one write may take before the sink is said to be away."""
+
+
 class ItemRefused(DropItem):
     """Raised by `BatchPipeline.process_item` when the sink cannot take the item: a dead letter."""
 
@@ -305,9 +309,12 @@ class BatchPipeline:
 
     async def _timed_write(self, rows: list[Row]) -> None:
         began = time.monotonic()
+        silent = f"no answer for {SILENT_AFTER:g} s"
+        warning = asyncio.get_running_loop().call_later(SILENT_AFTER, self._is_away, silent)
         try:
             await self.write(rows)
         finally:
+            warning.cancel()
             seconds = time.monotonic() - began
             stats: Any = self.crawler.stats
             stats.inc_value("redisq/sink/seconds", seconds)
@@ -333,19 +340,22 @@ class BatchPipeline:
     # Trouble
 
     async def _pause(self, attempts: int, error: Exception) -> None:
-        if attempts >= AWAY_AFTER and not self._away:
-            self._away = True
-            logger.warning(
-                "%s cannot write, keeps %d items and claims nothing until it can: %s",
-                type(self).__name__,
-                len(self._waiting) + 1,
-                str(error) or type(error).__name__,
-            )
-            if self._scheduler:
-                self._scheduler.sink_is_away(True)
+        if attempts >= AWAY_AFTER:
+            self._is_away(str(error) or type(error).__name__)
         # Workers that met in a deadlock must not meet again.
         longest = min(RETRY_FIRST * 2 ** min(attempts, 10), RETRY_LAST)
         await asyncio.sleep(random.uniform(longest / 2, longest))
+
+    def _is_away(self, why: str) -> None:
+        if not self._away:
+            self._away = True
+            logger.warning(
+                "%s cannot write, keeps its items and claims nothing until it can: %s",
+                type(self).__name__,
+                why,
+            )
+            if self._scheduler:
+                self._scheduler.sink_is_away(True)
 
     def _is_back(self) -> None:
         if self._away:

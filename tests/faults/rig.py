@@ -15,6 +15,7 @@ from typing import Any
 from scrapy_redisq.frontier import Frontier
 from tests.faults.size import SIZE, Size
 from tests.harness.crawl import Crawl
+from tests.harness.databases import Database
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, binaries, wait_until
 from tests.harness.site import Answer, Site, linked_pages
@@ -57,6 +58,7 @@ class Rig:
         self.refused: list[Crawl] = []
         self.measured: dict[str, float | str] = {}
         self.released = threading.Event()
+        self.database: Database | None = None
         self._hold = False
         self._stack = ExitStack()
         self._paths: set[str] = set()
@@ -82,9 +84,11 @@ class Rig:
         options: tuple[str, ...] = (),
         ttl: float | None = None,
         hold: bool = False,
+        database: Database | None = None,
         **settings: Any,
     ) -> Rig:
-        """Start the server and the site. ``settings`` hold for all workers.
+        """Start the server and the site. ``settings`` hold for all workers, which write to
+        ``database`` if there is one.
 
         ``hold``: the last page does not arrive before `finish`, so that nobody who is late finds
         the run complete, and begins another one.
@@ -106,6 +110,9 @@ class Rig:
             "REDISQ_SOCKET_TIMEOUT": 2,
             **settings,
         }
+        if database is not None:
+            self.database = database
+            self.settings["REDISQ_DATABASE_URL"] = database.url
         return self
 
     def _holding_back(self, page: Page) -> Page:
@@ -141,7 +148,7 @@ class Rig:
 
     def worker(
         self,
-        spider: str = "fault",
+        spider: str = "",
         *,
         url: str | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -151,7 +158,7 @@ class Rig:
         """Start one worker; ``url`` where it does not go to the server directly."""
         given = {"REDISQ_URL": url or self.server.url, **self.settings, **(settings or {})}
         worker = Crawl(
-            spider,
+            spider or ("fault" if self.database is None else "stored"),
             self.folder,
             settings=given,
             arguments={"site": self.site.url, **arguments},
@@ -255,7 +262,12 @@ class Rig:
             return frontier.status()
 
     def rows(self, sink: Path | None = None) -> list[tuple[str, str, int]]:
-        """(URL, page, how often it was stored) of each row in the sink."""
+        """(URL, page, how often it was stored) of each row in the sink; 1 in a database."""
+        if self.database is not None:
+            return [
+                (url, str(page), 1)
+                for url, page in self.database.query("SELECT url, page FROM pages")
+            ]
         with closing(sqlite3.connect(sink or self.sink, timeout=60)) as db:
             return db.execute("SELECT url, page, stored FROM pages").fetchall()
 

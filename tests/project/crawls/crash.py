@@ -1,9 +1,11 @@
 """What the environment does to a worker; without it nothing of scrapy_redisq is touched.
 
 FAULT_CRASH="POINT:N" kills the process when it gets to a point for the Nth time. FAULT_FORMAT=N
-makes it a release with another format of the frontier.
+makes it a release with another format of the frontier. FAULT_SLOW=SECONDS makes each write into a
+database take that much longer.
 """
 
+import asyncio
 import os
 import signal
 
@@ -28,7 +30,8 @@ def response_received():  # not a lambda: signals hold their handlers weakly
 
 class CrashPoints:
     """The points that the spider and the sink do not see: ``claim`` (leases have arrived),
-    ``response``, ``sent`` (an exchange is on its way), ``read`` (its reply is here)."""
+    ``response``, ``sent`` (an exchange is on its way), ``read`` (its reply is here), ``item`` and
+    ``commit`` (a database has written it)."""
 
     @classmethod
     def from_crawler(cls, crawler):
@@ -39,6 +42,7 @@ class CrashPoints:
         if point:
             crawler.signals.connect(response_received, signals.response_received)
             wrap()
+        wrap_database(float(os.environ.get("FAULT_SLOW", "0")))
         return cls()
 
 
@@ -68,3 +72,22 @@ def wrap():
     Scheduler.received = scheduler_received
     Membership.received = membership_received
     AbstractConnection.send_packed_command = send_packed_command
+
+
+def wrap_database(slow):
+    from scrapy_redisq.pipelines import DatabasePipeline
+
+    process, write = DatabasePipeline.process_item, DatabasePipeline.write
+
+    async def process_item(self, item, spider=None):
+        reached("item")
+        return await process(self, item)
+
+    async def slow_write(self, rows):
+        if slow:
+            await asyncio.sleep(slow)
+        await write(self, rows)
+        reached("commit")
+
+    DatabasePipeline.process_item = process_item
+    DatabasePipeline.write = slow_write

@@ -4,12 +4,14 @@ import asyncio
 import os
 import threading
 import time
+from datetime import datetime, timezone
 from resource import RUSAGE_SELF, getrusage
 
 import scrapy
 from scrapy import signals
 
 from crawls.crash import reached
+from crawls.items import Fact, Page
 from crawls.spiders.follow import Follow
 
 
@@ -118,3 +120,30 @@ class Large(Fault):
 
     def parse_size(self, response):
         yield {"url": response.url, "page": response.url.partition("?")[2]}
+
+
+class Stored(Fault):
+    """A page and ``facts`` facts on it, into a database."""
+
+    name = "stored"
+    custom_settings = {
+        **Fault.custom_settings,
+        "ITEM_PIPELINES": {"scrapy_redisq.pipelines.DatabasePipeline": 300},
+        "REDISQ_FRONTIER": "fault",
+        "REDISQ_TABLES": {
+            "crawls.items.Page": {"table": "pages", "key": ["url"], "version": "fetched_at"},
+        },
+    }
+
+    def __init__(self, site="", facts=2, **kwargs):
+        super().__init__(site, **kwargs)
+        self.facts = int(facts)
+
+    def parse(self, response):
+        page = int(response.url.rpartition("/")[2])
+        yield Page(response.url, page, datetime.now(timezone.utc))
+        for number in range(self.facts):
+            yield Fact(page, number)
+            reached("yield")
+        for href in response.css("a::attr(href)").getall():
+            yield response.follow(href)

@@ -1,0 +1,205 @@
+"""Databases that are away, slow, or refuse, and workers that die beside them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import psutil
+import pytest
+
+from tests.conftest import DATABASE_FIXTURES
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import MOST_LEASES, Rig
+from tests.harness.databases import PASSWORD, Database
+from tests.harness.servers import wait_until
+from tests.harness.site import Answer
+
+FACTS = 2
+"""Rows a page, beside the page's own."""
+
+GROWTH = 8_000_000
+"""Bytes by which a worker may grow while it waits for the database: its leased pages."""
+
+
+@pytest.fixture(
+    params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.full)],
+)
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A new empty database."""
+    database: Database = request.getfixturevalue(DATABASE_FIXTURES[request.param])
+    database.fresh()
+    yield database
+    database.start()
+
+
+def facts(database: Database) -> Counter[tuple[int, int]]:
+    return Counter((row[0], row[1]) for row in database.query("SELECT page, number FROM fact"))
+
+
+def assert_all_facts(rig: Rig, database: Database) -> None:
+    """Each page's facts are there once, and no password is in a log."""
+    expected = {(page, number) for page in range(rig.pages) for number in range(FACTS)}
+    found = facts(database)
+    assert set(found) == expected, sorted(expected ^ set(found))[:20]
+    rig.measured["rows"] = found.total() + rig.pages
+    rig.measured["doubled"] = found.total() - len(found)
+    assert found.total() == len(found)
+    for worker in rig.workers:
+        assert PASSWORD not in worker.log
+
+
+def memory(rig: Rig) -> list[int]:
+    return [psutil.Process(worker.process.pid).memory_info().rss for worker in rig.survivors()]
+
+
+def assert_flat(rig: Rig, before: list[int]) -> None:
+    grown = max(now - then for now, then in zip(memory(rig), before, strict=True))
+    rig.measured["memory grown (bytes)"] = max(0, grown)
+    assert grown < GROWTH
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_f01_kill_at_random_with_a_database(rig: Rig, database: Database) -> None:
+    """F01 with PostgreSQL and three items a page: each of them is there once."""
+    rig.set_up(delay=rig.size.pick(0.05, 0.15), hold=True, database=database)
+    fleet = rig.fleet()
+
+    def kill_one() -> None:
+        place = rig.random.randrange(len(fleet))
+        rig.kill(fleet[place])
+        fleet[place] = rig.worker()
+
+    kills = rig.repeat(kill_one, every=2, seconds=rig.size.pick(7, 60))
+    assert kills >= rig.size.pick(3, 25)
+    rig.finish()
+    assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
+    assert_all_facts(rig, database)
+
+
+def test_f39_database_down(rig: Rig, database: Database) -> None:
+    """The database is away for a while: leases are held, nothing is claimed, nothing is lost."""
+    rig.set_up(delay=0.05, database=database)
+    rig.fleet()
+    rig.wait_for_pages(0.2)
+    database.kill()
+    for worker in rig.workers:
+        worker.wait_for("cannot write", 40)
+    claimed, before = rig.status()["claimed"], memory(rig)
+    rig.stay(rig.size.pick(3 + rig.ttl, 30))
+    status = rig.status()
+    assert status["claimed"] == claimed
+    assert 0 < status["leased"] <= rig.size.workers * MOST_LEASES
+    assert_flat(rig, before)
+    database.start()
+    rows, began = len(rig.rows()), time.monotonic()
+    wait_until(lambda: len(rig.rows()) > rows, 5, "rows are written again")
+    rig.measured["seconds"] = time.monotonic() - began
+    rig.finish()
+    assert assert_survived(rig, refetch=0)["reclaimed"] == 0
+    assert_all_facts(rig, database)
+    for worker in rig.workers:
+        assert worker.log.count("cannot write") == worker.log.count("writes again") == 1
+
+
+def test_f40_slow_database(rig: Rig, database: Database) -> None:
+    """A second per batch: nothing is reclaimed, and memory stays flat."""
+    rig.set_up(pages=int(rig.size.pick(150, 10_000)), ttl=1.5, database=database)
+    rig.fleet(environment={"FAULT_SLOW": "1"})
+    rig.wait_for_pages(0.3)
+    before = memory(rig)
+    rig.wait_for_pages(0.9, 600)
+    assert_flat(rig, before)
+    rig.finish()
+    assert assert_survived(rig, refetch=0)["reclaimed"] == 0
+    assert_all_facts(rig, database)
+    for worker in rig.workers:
+        stats = worker.stats
+        assert stats["redisq/sink/seconds"] >= stats["redisq/sink/batches"]
+
+
+def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
+    """Workers die between the commit and the finish: the same rows are written again."""
+    runs = int(rig.size.pick(4, 30))
+    rig.set_up(pages=int(rig.size.pick(400, 3_000)), ttl=2, hold=True, database=database)
+
+    def crashing() -> dict[str, str]:
+        return {"FAULT_CRASH": f"commit:{rig.random.randint(1, 6)}"}
+
+    fleet = [rig.worker(environment=crashing()) for _ in range(2)]
+
+    def crashed_often() -> bool:
+        for place, worker in enumerate(fleet):
+            if not worker.running:
+                assert worker.process.returncode == -signal.SIGKILL, worker.log
+                rig.gone.append(worker)
+                fleet[place] = rig.worker(environment=crashing() if len(rig.gone) < runs else {})
+        return len(rig.gone) >= runs
+
+    wait_until(crashed_often, 240, f"{runs} crashes")
+    for place, worker in enumerate(fleet):
+        if worker.running:
+            rig.kill(worker)
+            fleet[place] = rig.worker()
+    rig.finish()
+    assert assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)["reclaimed"] > 0
+    assert_all_facts(rig, database)
+
+
+def test_f42_refused_row(rig: Rig, database: Database) -> None:
+    """One row of 500 breaks a constraint: the others are stored, its page is a dead letter."""
+    rig.set_up(pages=1, page=lambda path: Answer() if path == "/0" else None, database=database)
+    database.execute(
+        "CREATE TABLE fact (redisq_key CHAR(32) PRIMARY KEY, page BIGINT, "
+        "number BIGINT CONSTRAINT not_250 CHECK (number <> 250))"
+    )
+    rig.worker(facts=500, settings={"CONCURRENT_ITEMS": 600})
+    rig.finish()
+    status = assert_survived(rig, refetch=0, dead=1)
+    assert set(facts(database)) == {(0, number) for number in range(500) if number != 250}
+    assert (status["sink"]["rows"], status["sink"]["refused"]) == (500, 1)
+    with rig.frontier() as frontier:
+        (letter,) = frontier.dead()
+    assert letter.reason == "sink"
+    assert re.search(r"(?i)check constraint|constraint .*not_250.* failed", letter.detail)
+    assert "not_250" in letter.detail
+    rig.measured["stored"] = len(facts(database))
+
+
+def test_f43_late_writer(rig: Rig, database: Database) -> None:
+    """A worker that stood still writes what others have fetched anew: the newer row stays."""
+    rig.set_up(pages=int(rig.size.pick(300, 3_000)), delay=0.05, ttl=1.5, database=database)
+    late, *_ = rig.fleet(2)
+    rig.wait_for_pages(0.3)
+    late.stop()
+    wait_until(lambda: rig.status()["reclaimed"] > 0, 30, "its pages go to others")
+    rig.wait_for_pages(0.6)
+    late.go_on()
+    rig.finish()
+    assert_survived(rig, refetch=MOST_LEASES)
+    assert_all_facts(rig, database)
+    # No row is older than the last fetch of its page, by more than the answer took.
+    offset = time.time() - time.monotonic()
+    last = {hit.path: hit.at + offset for hit in rig.site.hits}
+    again = {path for path, number in rig.site.counts().items() if number > 1}
+    assert again
+    rows = database.query("SELECT page, fetched_at FROM pages")
+    rig.measured["fetched twice"] = len(again)
+    for page, fetched_at in rows:
+        if f"/{page}" in again:
+            assert _seconds(fetched_at) >= last[f"/{page}"], page
+
+
+def _seconds(fetched_at: object) -> float:
+    """Seconds since 1970 of what a driver gives for a UTC time."""
+
+    if isinstance(fetched_at, str):
+        fetched_at = datetime.fromisoformat(fetched_at)
+    assert isinstance(fetched_at, datetime)
+    if fetched_at.tzinfo is None:
+        fetched_at = fetched_at.replace(tzinfo=timezone.utc)
+    return fetched_at.timestamp()
