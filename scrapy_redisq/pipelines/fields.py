@@ -1,0 +1,285 @@
+"""The fields of item classes and the kinds of values that they are declared to hold.
+
+A kind is what a column can be made for: one of `KINDS`, by the name that ``REDISQ_TABLES`` uses
+too, or `ANY` for a field without a type.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+from itemadapter import ItemAdapter
+from scrapy.item import Field as ScrapyField
+from scrapy.item import Item
+
+from scrapy_redisq.errors import SinkMismatch
+
+KINDS = (
+    "str",
+    "int",
+    "float",
+    "decimal",
+    "bool",
+    "date",
+    "datetime",
+    "time",
+    "bytes",
+    "json",
+)
+ANY = "any"
+
+# The first that fits: bool is an int, and datetime a date.
+_KIND_OF_TYPE: tuple[tuple[type, str], ...] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (Decimal, "decimal"),
+    (datetime, "datetime"),
+    (date, "date"),
+    (time, "time"),
+    (str, "str"),
+    (bytes, "bytes"),
+    (bytearray, "bytes"),
+    (UUID, "str"),
+    (PurePath, "str"),
+)
+_MIXTURES = {
+    frozenset({"int", "float"}): "float",
+    frozenset({"int", "decimal"}): "decimal",
+    frozenset({"bool", "int"}): "int",
+}
+# Classes that only stand for a constraint: no value is an instance of one.
+_PYDANTIC = {
+    "AwareDatetime": "datetime",
+    "NaiveDatetime": "datetime",
+    "PastDatetime": "datetime",
+    "FutureDatetime": "datetime",
+    "PastDate": "date",
+    "FutureDate": "date",
+    "EmailStr": "str",
+}
+_MODULES_WITH_URLS = ("pydantic.networks", "pydantic_core._pydantic_core")
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field: the kind of its values, whether it may be None, and the items nested in it."""
+
+    name: str
+    kind: str = ANY
+    optional: bool = True
+    items: tuple[type, ...] = ()
+    """Classes of the items that the field holds, one or a list of them."""
+
+
+class _NoColumn(Exception):
+    """A type that no column is made for."""
+
+
+def class_path(item_class: type) -> str:
+    """The import path by which ``REDISQ_TABLES`` knows the class; ``dict`` for plain dicts."""
+    if item_class is dict:
+        return "dict"
+    return f"{item_class.__module__}.{item_class.__qualname__}"
+
+
+def is_url_class(cls: type) -> bool:
+    """Whether it is one of pydantic's URL types, whose text is the URL."""
+    return cls.__module__ in _MODULES_WITH_URLS and cls.__name__.endswith(("Url", "Dsn"))
+
+
+@functools.cache
+def enum_values(cls: type[enum.Enum]) -> Mapping[str, str | int]:
+    """What is stored for each member's name: its value, if all are text or all are integers.
+
+    The name itself otherwise.
+    """
+    values = {member.name: member.value for member in cls}
+    for kind in (str, int):
+        if all(
+            isinstance(value, kind) and not isinstance(value, bool) for value in values.values()
+        ):
+            return {name: kind(value) for name, value in values.items()}
+    return {name: name for name in values}
+
+
+def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:
+    """The fields of a class, in their order; ``kinds`` names kinds or types that go before its own.
+
+    A plain dict has the fields that ``kinds`` names. Raises `SinkMismatch` for a type that cannot
+    be resolved or that no column is made for.
+    """
+    names = ItemAdapter.get_field_names_from_class(item_class)
+    if names is None:
+        return {name: _declared(name, kind) for name, kind in kinds.items()}
+    annotations = _annotations(item_class, [name for name in names if name not in kinds])
+    fields = {}
+    for name in names:
+        if name in kinds:
+            fields[name] = _declared(name, kinds[name])
+            continue
+        where = f"{class_path(item_class)}.{name}"
+        instead = f"REDISQ_TABLES[{class_path(item_class)!r}]['columns'][{name!r}]"
+        annotation = annotations[name]
+        if isinstance(annotation, Exception):
+            raise SinkMismatch(
+                f"{where}: its type cannot be resolved ({annotation}); import what it names where "
+                f"the class is defined, or give its type as {instead}"
+            )
+        try:
+            kind, optional, items = _read(annotation)
+        except _NoColumn as problem:
+            raise SinkMismatch(
+                f"{where}: no column is made for {problem}; give one of {', '.join(KINDS)} as "
+                f"{instead}"
+            ) from None
+        if _may_be_missing(item_class, name):
+            optional = True
+        fields[name] = Field(name, kind, optional, items)
+    return fields
+
+
+def kind_of(given: Any) -> str:
+    """The kind that an entry of "columns" means: its name or a type; ValueError if it is none."""
+    if isinstance(given, str):
+        if given not in KINDS:
+            raise ValueError
+        return given
+    try:
+        return _read(given)[0]
+    except _NoColumn:
+        raise ValueError from None
+
+
+def _declared(name: str, kind: Any) -> Field:
+    return Field(name, kind_of(kind))
+
+
+def _annotations(item_class: type, names: list[str]) -> dict[str, Any]:
+    """The type of each field, or the error that resolving it gave."""
+    found: dict[str, Any]
+    if hasattr(item_class, "model_fields"):
+        return {name: item_class.model_fields[name].annotation for name in names}
+    try:
+        found = typing.get_type_hints(item_class)
+    except Exception:  # one name that is not known makes it fail for all of them
+        found = {name: _annotation(item_class, name) for name in names}
+    if issubclass(item_class, Item):
+        return {name: _scrapy_type(item_class, name, found.get(name)) for name in names}
+    old_style = {
+        attribute.name: attribute.type for attribute in getattr(item_class, "__attrs_attrs__", ())
+    }
+    return {name: found.get(name, old_style.get(name) or Any) for name in names}
+
+
+def _annotation(item_class: type, name: str) -> Any:
+    for base in item_class.__mro__:
+        raw = inspect.get_annotations(base).get(name)
+        if raw is not None:
+            holder = type(name, (), {"__annotations__": {name: raw}, "__module__": base.__module__})
+            try:
+                return typing.get_type_hints(holder, localns=dict(vars(base)))[name]
+            except Exception as error:
+                return error
+    return None
+
+
+def _scrapy_type(item_class: type[Item], name: str, annotation: Any) -> Any:
+    """``scrapy.Field(type=int)``, else ``name: int = scrapy.Field()``, else no type."""
+    given = item_class.fields[name].get("type")
+    if given is not None:
+        return given
+    return Any if annotation in (None, ScrapyField) else annotation
+
+
+def _may_be_missing(item_class: type, name: str) -> bool:
+    """Whether the field can be unset, or is None by default whatever its annotation says."""
+    if dataclasses.is_dataclass(item_class):
+        return any(f.name == name and f.default is None for f in dataclasses.fields(item_class))
+    for attribute in getattr(item_class, "__attrs_attrs__", ()):
+        if attribute.name == name:
+            return attribute.default is None
+    if hasattr(item_class, "model_fields"):
+        return item_class.model_fields[name].default is None
+    return True
+
+
+def _read(annotation: Any) -> tuple[str, bool, tuple[type, ...]]:
+    """Kind, whether None may stand there, and nested item classes."""
+    while True:
+        if hasattr(annotation, "__supertype__"):  # NewType
+            annotation = annotation.__supertype__
+        elif typing.get_origin(annotation) is typing.Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif type(annotation).__name__ == "TypeAliasType":  # type Price = Decimal
+            annotation = annotation.__value__
+        elif isinstance(annotation, typing.TypeVar):
+            annotation = annotation.__bound__ or Any
+        else:
+            break
+    origin = typing.get_origin(annotation)
+    if annotation in (Any, object):
+        return ANY, True, ()
+    if annotation in (None, type(None)):
+        return ANY, True, ()
+    if isinstance(annotation, str) and annotation in KINDS:
+        return annotation, True, ()
+    if origin in (typing.Union, types.UnionType):
+        return _mixture([_read(part) for part in typing.get_args(annotation)], annotation)
+    if origin is typing.Literal:
+        values = typing.get_args(annotation)
+        return _mixture([_read(type(value)) for value in values], annotation)
+    cls = origin or annotation
+    if not isinstance(cls, type):
+        raise _NoColumn(repr(annotation))
+    return _read_class(cls, typing.get_args(annotation))
+
+
+def _read_class(cls: type, arguments: tuple[Any, ...]) -> tuple[str, bool, tuple[type, ...]]:
+    if issubclass(cls, enum.Enum):
+        whole = any(isinstance(value, int) for value in enum_values(cls).values())
+        return "int" if whole else "str", False, ()
+    for known, kind in _KIND_OF_TYPE:
+        if issubclass(cls, known):
+            return kind, False, ()
+    if is_url_class(cls):
+        return "str", False, ()
+    if cls.__module__.startswith("pydantic.") and cls.__name__ in _PYDANTIC:
+        return _PYDANTIC[cls.__name__], False, ()
+    if ItemAdapter.is_item_class(cls) and not issubclass(cls, dict):
+        return "json", False, (cls,)
+    if typing.is_typeddict(cls) or issubclass(cls, collections.abc.Mapping):
+        return "json", False, ()
+    if issubclass(cls, collections.abc.Iterable):
+        inner = [_read(part) for part in arguments if part is not Ellipsis]
+        return "json", False, tuple(item for _, _, items in inner for item in items)
+    raise _NoColumn(cls.__qualname__)
+
+
+def _mixture(
+    parts: list[tuple[str, bool, tuple[type, ...]]], annotation: Any
+) -> tuple[str, bool, tuple[type, ...]]:
+    arguments = typing.get_args(annotation)
+    real = [
+        part
+        for part, given in zip(parts, arguments, strict=True)
+        if given not in (None, type(None))
+    ]
+    optional = len(real) < len(parts) or any(part[1] for part in real)
+    items = tuple(item for part in real for item in part[2])
+    kinds = frozenset(kind for kind, _, _ in real)
+    if len(kinds) == 1:
+        return next(iter(kinds)), optional, items
+    return _MIXTURES.get(kinds, ANY), optional, items
