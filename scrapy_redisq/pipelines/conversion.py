@@ -1,0 +1,336 @@
+"""The conversion of values to what their column takes.
+
+Nothing is changed silently: a value either comes back equal from the column or is refused. What
+is stored in another form, and which:
+
+- a datetime in UTC (one without a time zone is taken as UTC);
+- an enum's member as its value if all values of the enum are text or all are integers, else by
+  name; UUIDs, paths and pydantic's URLs as text;
+- on SQLite, which has no exact decimals, a decimal as text;
+- what a field without a type holds: text as it is, anything else as its JSON;
+- in JSON: a decimal as text (a JSON number would lose digits in most readers), dates and times in
+  ISO format, bytes as base64, sets as sorted lists, items as objects, keys of mappings as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy
+from itemadapter import ItemAdapter
+
+from scrapy_redisq.pipelines.columns import MYSQL, OTHER, JsonText, column_kind
+from scrapy_redisq.pipelines.fields import ANY, enum_values, is_url_class
+
+Convert = Callable[[Any], Any]
+
+
+class WrongValue(ValueError):
+    """Raised when a value cannot stand in its column; says what the column takes."""
+
+
+# Which kinds of fields a column takes, beside its own and fields without a type.
+_TAKES = {
+    "str": ("json", "decimal"),
+    "int": ("bool",),
+    "float": ("int",),
+    "decimal": ("int", "float"),
+    "enum": ("str", "int"),
+}
+
+
+def converter(
+    kind: str, column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect
+) -> Convert | None:
+    """How values of a field of ``kind`` become values for ``column``; None if they never do.
+
+    The function that is returned raises `WrongValue`. None is for its caller.
+    """
+    target = column_kind(column.type)
+    if target not in ("json", OTHER) and kind not in (target, ANY, *_TAKES.get(target, ())):
+        return None
+    if target == "json":
+        return json_text if isinstance(column.type, JsonText) else _plain_json
+    if target == "str":
+        return _text_converter(kind, column, dialect)
+    if target == "float":
+        return _float_converter(dialect)
+    if target == "decimal":
+        return _decimal_converter(kind, column.type, dialect)
+    if target == "datetime":
+        aware = dialect.name == "postgresql" and bool(getattr(column.type, "timezone", False))
+        return _aware_utc if aware else _naive_utc
+    if target == "enum":
+        return _enum_converter(column.type)
+    return _CONVERTERS[target]
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        value = _plain(value)
+        if type(value) is not str:
+            raise WrongValue("takes str")
+    if not value.isascii():
+        _encodable(value)
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """The stored form of an enum's member; the text of what is a kind of text; else the value."""
+    if isinstance(value, enum.Enum):
+        try:
+            return enum_values(type(value))[value.name]
+        except KeyError:  # a combination of flags
+            raise WrongValue("no member of its enum") from None
+    if isinstance(value, str):
+        return str.__str__(value)  # of a subclass, such as one that holds its whole document
+    if isinstance(value, (UUID, PurePath)) or is_url_class(type(value)):
+        return str(value)
+    return value
+
+
+def _encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise WrongValue("half of a surrogate pair cannot be stored") from None
+
+
+def _text_converter(
+    kind: str, column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect
+) -> Convert:
+    plain: Convert = {
+        "json": json_text,
+        "decimal": _canonical_decimal_text if column.primary_key else _decimal_text,
+        ANY: _any_text,
+    }.get(kind, _text)
+    length = getattr(column.type, "length", None) if dialect.name != "sqlite" else None
+    if length is None and dialect.name != "postgresql":
+        return plain
+    nul_stored = dialect.name != "postgresql"
+
+    def convert(value: Any) -> str:
+        text = str(plain(value))
+        if length is not None and len(text) > length:
+            raise WrongValue(f"takes at most {length} characters, and these are {len(text):,}")
+        if not nul_stored and "\0" in text:
+            raise WrongValue("PostgreSQL stores no text with the character NUL")
+        return text
+
+    return convert
+
+
+def _any_text(value: Any) -> str:
+    plain = _plain(value)
+    return _text(plain) if isinstance(plain, str) else json_text(plain)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        value = _plain(value)
+        if not isinstance(value, numbers.Integral):
+            raise WrongValue("takes int")
+        value = int(value)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise WrongValue("takes integers of 64 bits")
+    return int(value)
+
+
+def _float_converter(dialect: sqlalchemy.Dialect) -> Convert:
+    nan_stored = dialect.name == "postgresql"
+    infinity_stored = dialect.name not in MYSQL
+
+    def convert(value: Any) -> float:
+        if isinstance(value, float):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+            if not (nan_stored if math.isnan(number) else infinity_stored):
+                raise WrongValue(f"{dialect.name} stores no such number")
+            return number
+        if not isinstance(value, numbers.Integral):
+            raise WrongValue("takes float")
+        try:
+            number = float(int(value))
+        except OverflowError:
+            number = math.inf
+        if number != value:
+            raise WrongValue("a float cannot hold that many digits")
+        return number
+
+    return convert
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, numbers.Integral):
+        value = Decimal(int(value))
+    if not isinstance(value, Decimal):
+        raise WrongValue("takes Decimal or int")
+    if not value.is_finite():
+        raise WrongValue("takes finite numbers")
+    return value
+
+
+def _decimal_text(value: Any) -> str:
+    return str(_decimal(value))
+
+
+def _canonical_decimal_text(value: Any) -> str:
+    # 1.0 and 1.00 are one key.
+    text = format(_decimal(value), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+def _decimal_converter(kind: str, type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
+    if dialect.name == "postgresql":
+        whole, scale = 131_072, 16_383
+    elif dialect.name in MYSQL:
+        whole, scale = 10, 0
+    else:
+        whole = scale = 1_000
+    if type_.precision is not None:
+        scale = type_.scale or 0
+        whole = type_.precision - scale
+    through_float = dialect.name == "sqlite"
+
+    def convert(value: Any) -> Decimal:
+        if kind == "float" and isinstance(value, float):
+            value = Decimal(repr(float(value)))
+        number = _decimal(value)
+        _, digits, exponent = number.as_tuple()
+        excess = -int(exponent) - scale
+        if number and (number.adjusted() >= whole or (excess > 0 and any(digits[-excess:]))):
+            raise WrongValue(f"takes {whole} digits before the point and {scale} after it")
+        if through_float and Decimal(repr(float(number))) != number:
+            raise WrongValue("SQLite cannot hold that many digits in a number")
+        return number
+
+    return convert
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise WrongValue("takes bool")
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    raise WrongValue("takes date")
+
+
+def _naive_utc(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise WrongValue("takes datetime")
+    return value if value.tzinfo is None else _in_utc(value).replace(tzinfo=None)
+
+
+def _aware_utc(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise WrongValue("takes datetime")
+    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else _in_utc(value)
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:
+        raise WrongValue("its time in UTC is out of the calendar") from None
+
+
+def _time(value: Any) -> time:
+    if isinstance(value, time) and value.tzinfo is None:
+        return value
+    raise WrongValue("takes time without a time zone")
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise WrongValue("takes bytes")
+
+
+def _enum_converter(type_: Any) -> Convert:
+    def convert(value: Any) -> Any:
+        member = type_.enum_class is not None and isinstance(value, type_.enum_class)
+        value = value if member else _plain(value)
+        if member or value in type_.enums:
+            return value
+        try:
+            return type_.enum_class(value)
+        except (TypeError, ValueError):
+            raise WrongValue(f"takes one of {', '.join(type_.enums)}") from None
+
+    return convert
+
+
+def _json_form(value: Any) -> Any:
+    """What stands in JSON for a value that it has no form for."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=json_text)
+    plain = _plain(value)
+    if plain is not value:
+        return plain
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if ItemAdapter.is_item(value):
+        return dict(ItemAdapter(value))
+    raise WrongValue(f"{type(value).__qualname__} has no form in JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_json_form).encode
+
+
+def json_text(value: Any) -> str:
+    """The value as JSON; raises `WrongValue`."""
+    try:
+        text = _encode(value)
+    except WrongValue:
+        raise
+    except ValueError as problem:  # NaN, infinity, something that holds itself
+        raise WrongValue(f"no JSON: {problem}") from None
+    except TypeError:
+        raise WrongValue("keys in JSON are text") from None
+    except RecursionError:
+        raise WrongValue("too deep for JSON") from None
+    if not text.isascii():
+        _encodable(text)
+    return text
+
+
+def _plain_json(value: Any) -> Any:
+    return json.loads(json_text(value))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_CONVERTERS: dict[str, Convert] = {
+    "int": _integer,
+    "bool": _boolean,
+    "date": _date,
+    "time": _time,
+    "bytes": _bytes,
+    OTHER: _as_it_is,
+}
