@@ -78,6 +78,7 @@ def key_bytes(kinds: Iterable[str]) -> int:
 _GENERAL: dict[str, TypeEngine[Any]] = {
     "str": sqlalchemy.Text(),
     ANY: sqlalchemy.Text(),
+    "key": sqlalchemy.CHAR(32),
     "int": sqlalchemy.BigInteger(),
     "float": sqlalchemy.Double(),
     "decimal": sqlalchemy.Numeric(),
@@ -92,6 +93,7 @@ _GENERAL: dict[str, TypeEngine[Any]] = {
 _OF_MYSQL: dict[str, TypeEngine[Any]] = {
     "str": mysql.LONGTEXT(charset="utf8mb4"),
     ANY: mysql.LONGTEXT(charset="utf8mb4"),
+    "key": mysql.CHAR(32, charset="ascii", collation="ascii_bin"),
     "bytes": mysql.LONGBLOB(),
     "decimal": mysql.DECIMAL(65, 30),
     "datetime": mysql.DATETIME(fsp=6),

@@ -84,11 +84,13 @@ def _options(item_class: type, given: Any) -> Options:
         value = read.get(option)
         if value is not None and not (isinstance(value, str) and value):
             raise wrong(item_class, option, value, "a name")
-    if isinstance(read.get("key"), str):
-        read["key"] = [read["key"]]
-    key = read["key"] = tuple(read.get("key") or ())
-    if not all(isinstance(name, str) for name in key) or len(set(key)) < len(key):
-        raise wrong(item_class, "key", given["key"], "a list of names of columns, each once")
+    key = read.get("key") or ()
+    read["key"] = key = (key,) if isinstance(key, str) else key
+    if not isinstance(key, (list, tuple)) or not all(isinstance(name, str) for name in key):
+        raise wrong(item_class, "key", key, "a list of names of columns")
+    if len(set(key)) < len(key):
+        raise wrong(item_class, "key", key, "each name once")
+    read["key"] = tuple(key)
     if read.get("on_conflict", "update") not in ON_CONFLICT:
         raise wrong(item_class, "on_conflict", read["on_conflict"], "'update' or 'ignore'")
     read["columns"] = _columns(item_class, read.get("columns") or {})

@@ -1,0 +1,292 @@
+"""The tables in the database: made if missing, compared with the items if there.
+
+Several workers may do so at the same moment. On PostgreSQL, where even ``IF NOT EXISTS`` fails
+when two make the same table, an advisory lock lets one go first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError, NoSuchTableError, OperationalError
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.pipelines.columns import MYSQL, OTHER, KeyText, column_kind
+from scrapy_redisq.pipelines.fields import class_path
+from scrapy_redisq.pipelines.plans import Plan
+
+_CREATING = 0x7265646973710001
+"""Number of PostgreSQL's advisory lock for creating tables, any that nobody else uses."""
+
+_ATTEMPTS = 3
+
+# Name too long, duplicate column, key too long, too many columns, row too large, no such schema.
+_MYSQL_DEFINITION_ERRORS = {1059, 1060, 1071, 1117, 1118, 1049}
+_SQLITE_ERROR = 1
+
+
+def create(connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]) -> None:
+    """Make those of our own tables that are missing. Raises `SinkMismatch` if one cannot be."""
+    for table in _missing(connection, tables):
+        _one_at_a_time(connection)
+        try:
+            connection.execute(CreateTable(table, if_not_exists=True))
+        except DBAPIError as problem:
+            if isinstance(problem, OperationalError) and not _is_definite(problem):
+                raise  # away, locked or full: another time
+            raise SinkMismatch(
+                f"table {table.fullname} cannot be made: {problem.orig}. See to its name and "
+                "columns in REDISQ_TABLES"
+            ) from problem
+
+
+def create_given(connection: sqlalchemy.Connection, metadata: sqlalchemy.MetaData) -> None:
+    """Make those of the project's tables that are missing, with what belongs to them."""
+    for attempt in range(_ATTEMPTS):
+        if not _missing(connection, metadata.tables.values()):
+            return
+        _one_at_a_time(connection)
+        try:
+            metadata.create_all(connection)
+        except OperationalError:
+            # Without a lock, as on MariaDB and SQLite, another worker may have made one meanwhile.
+            if connection.invalidated or attempt == _ATTEMPTS - 1:
+                raise
+
+
+def reflect(connection: sqlalchemy.Connection, full_name: str) -> sqlalchemy.Table | None:
+    """The table as it is in the database."""
+    schema, _, name = full_name.rpartition(".")
+    try:
+        return sqlalchemy.Table(
+            name, sqlalchemy.MetaData(), schema=schema or None, autoload_with=connection
+        )
+    except NoSuchTableError:
+        return None
+
+
+def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
+    """Compare a table with what the items need. Raises `SinkMismatch` with all differences."""
+    table = plan.target.table
+    inspector = sqlalchemy.inspect(connection)
+    found = {
+        column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)
+    }
+    used = {filled.column for filled in plan.filled}
+    used.update(column for column, _ in plan.foreign)
+    used.update(name for name in (plan.key_column,) if name is not None)
+    used.update(filled.column for filled in (plan.extra,) if filled is not None)
+    wanted = {table.columns[key].name: table.columns[key] for key in used}
+    key = [table.columns[key].name for key in plan.target.key]
+    alter = _Alter(connection, table)
+    differences = []
+    for name, column in wanted.items():
+        if name not in found:
+            differences.append((f"it has no column {name!r}", alter.add(column)))
+        elif not fits(column.type, found[name]["type"], connection.dialect):
+            there = found[name]["type"].compile(dialect=connection.dialect)
+            differences.append(
+                (f"column {name!r} is {there}, not {alter.type_of(column)}", alter.change(column))
+            )
+    for name, other in found.items():
+        if name in wanted or plan.given or other["nullable"]:
+            continue
+        if not _has_default(other, inspector, table):
+            what = f"column {name!r} is NOT NULL and no field fills it"
+            differences.append((what, alter.let_be(name)))
+    if set(key) <= set(found):
+        if not _has_unique(inspector, table, set(key)):
+            differences.append((f"no unique index for the key {', '.join(key)}", alter.index(key)))
+        elif not plan.given:
+            for name in _padded(connection, table, key):
+                what = f"the collation of {name!r} takes different keys for the same"
+                differences.append((what, alter.change(table.columns[name])))
+    if differences:
+        path = class_path(plan.item_class)
+        raise SinkMismatch(
+            f"table {table.fullname} does not fit {path}: "
+            f"{'; '.join(what for what, _ in differences)}. Change the table "
+            f"({' '.join(statement for _, statement in differences)}), or drop it, or give "
+            f"{path} another one in REDISQ_TABLES; or describe it in REDISQ_METADATA, and values "
+            "are fitted to its columns"
+        )
+
+
+def fits(wanted: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> bool:
+    """Whether a column of type ``found`` keeps what is meant for one of type ``wanted``.
+
+    One that refuses too long a text or too large an integer fits: no value is changed by that.
+    """
+    if isinstance(wanted, TypeDecorator):
+        wanted = wanted.impl_instance
+    kind, there = column_kind(wanted), column_kind(found)
+    if OTHER in (kind, there):
+        return True
+    if kind != there:
+        return (kind, there) in _ALSO_FIT or (kind, there) in _ALSO_FIT_ON.get(dialect.name, ())
+    if dialect.name == "sqlite":
+        return True  # its types are names
+    if kind == "decimal":
+        pairs = zip(_digits(wanted, dialect), _digits(found, dialect), strict=True)
+        return all(needed <= has for needed, has in pairs)
+    if kind == "float":
+        return not (isinstance(wanted, sqlalchemy.Double) and _is_single(found, dialect))
+    if kind in ("datetime", "time"):
+        if bool(getattr(wanted, "timezone", False)) != bool(getattr(found, "timezone", False)):
+            return dialect.name in MYSQL  # has no such types
+        if dialect.name in MYSQL and isinstance(found, sqlalchemy.TIMESTAMP):
+            return isinstance(wanted, sqlalchemy.TIMESTAMP)
+        return _second_digits(wanted, dialect) <= _second_digits(found, dialect)
+    return True
+
+
+_ALSO_FIT = {("enum", "str"), ("str", "enum"), ("int", "decimal")}
+_NOT_ON_POSTGRES = {("bool", "int"), ("int", "bool"), ("json", "str")}
+_ALSO_FIT_ON = {
+    **dict.fromkeys(MYSQL, _NOT_ON_POSTGRES),
+    "sqlite": {
+        *_NOT_ON_POSTGRES,
+        ("str", "json"),
+        *((kind, "str") for kind in ("date", "datetime", "time")),
+    },
+}
+
+
+def _digits(type_: Any, dialect: sqlalchemy.Dialect) -> tuple[float, float]:
+    """Digits before and after the point."""
+    if type_.precision is None:
+        return (10, 0) if dialect.name in MYSQL else (math.inf, math.inf)
+    scale = type_.scale or 0
+    return type_.precision - scale, scale
+
+
+def _is_single(type_: Any, dialect: sqlalchemy.Dialect) -> bool:
+    if dialect.name in MYSQL:
+        return isinstance(type_, mysql.FLOAT)
+    return isinstance(type_, sqlalchemy.REAL)
+
+
+def _second_digits(type_: Any, dialect: sqlalchemy.Dialect) -> int:
+    if dialect.name in MYSQL:
+        return int(getattr(type_, "fsp", None) or 0)
+    digits = getattr(type_, "precision", None)
+    return 6 if digits is None else int(digits)
+
+
+def _is_definite(problem: OperationalError) -> bool:
+    """Whether an error that is said to be operational is in the statement."""
+    number = problem.orig.args[0] if problem.orig is not None and problem.orig.args else None
+    code = getattr(problem.orig, "sqlite_errorcode", None)
+    return number in _MYSQL_DEFINITION_ERRORS or code == _SQLITE_ERROR
+
+
+def _missing(
+    connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]
+) -> list[sqlalchemy.Table]:
+    inspector = sqlalchemy.inspect(connection)
+    return [table for table in tables if not inspector.has_table(table.name, schema=table.schema)]
+
+
+def _one_at_a_time(connection: sqlalchemy.Connection) -> None:
+    """Until the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_CREATING)))
+
+
+def _has_default(column: Any, inspector: sqlalchemy.Inspector, table: sqlalchemy.Table) -> bool:
+    if column.get("default") is not None or column.get("autoincrement") is True:
+        return True
+    if column.get("computed") or column.get("identity"):
+        return True
+    # The only column of SQLite that numbers itself: INTEGER PRIMARY KEY.
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    return (
+        inspector.dialect.name == "sqlite"
+        and primary == [column["name"]]
+        and isinstance(column["type"], sqlalchemy.INTEGER)
+    )
+
+
+def _has_unique(inspector: sqlalchemy.Inspector, table: sqlalchemy.Table, names: set[str]) -> bool:
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)
+    unique: list[Any] = [primary["constrained_columns"]]
+    for constraint in inspector.get_unique_constraints(table.name, schema=table.schema):
+        unique.append(constraint["column_names"])
+    partial = []
+    for index in inspector.get_indexes(table.name, schema=table.schema):
+        columns = set(index["column_names"])
+        options = index.get("dialect_options") or {}
+        if any(name.endswith(("_where", "_length")) and options[name] for name in options):
+            partial.append(columns)
+        elif index["unique"]:
+            unique.append(columns)
+    # MariaDB's unique index on the beginnings of texts is listed as a constraint too.
+    return any(set(columns) == names and names not in partial for columns in unique)
+
+
+def _padded(
+    connection: sqlalchemy.Connection, table: sqlalchemy.Table, key: list[str]
+) -> list[str]:
+    """Columns of text in the key that MySQL does not compare byte by byte."""
+    texts = [name for name in key if isinstance(table.columns[name].type, KeyText)]
+    if connection.dialect.name not in MYSQL or not texts:
+        return []
+    columns = sqlalchemy.table(
+        "columns",
+        *map(sqlalchemy.column, ("table_schema", "table_name", "column_name", "collation_name")),
+        schema="information_schema",
+    ).c
+    schema = table.schema if table.schema is not None else sqlalchemy.func.database()
+    rows = connection.execute(
+        sqlalchemy.select(columns.column_name, columns.collation_name).where(
+            columns.table_schema == schema,
+            columns.table_name == table.name,
+            columns.column_name.in_(texts),
+        )
+    )
+    exact = ("nopad_bin", "0900_bin", "binary")
+    return [name for name, collation in rows if not str(collation).endswith(exact)]
+
+
+class _Alter:
+    """The statements that would make a table fit, as text for people."""
+
+    def __init__(self, connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> None:
+        self._dialect = connection.dialect
+        self._preparer = self._dialect.identifier_preparer
+        self._name = self._preparer.format_table(table)
+        self._table = table
+
+    def type_of(self, column: sqlalchemy.Column[Any]) -> str:
+        return str(column.type.compile(dialect=self._dialect))
+
+    def add(self, column: sqlalchemy.Column[Any]) -> str:
+        name = self._preparer.format_column(column)
+        return f"ALTER TABLE {self._name} ADD COLUMN {name} {self.type_of(column)};"
+
+    def change(self, column: sqlalchemy.Column[Any]) -> str:
+        name, type_ = self._preparer.format_column(column), self.type_of(column)
+        if self._dialect.name in MYSQL:
+            null = "" if column.nullable else " NOT NULL"
+            return f"ALTER TABLE {self._name} MODIFY {name} {type_}{null};"
+        if self._dialect.name == "sqlite":
+            return f"SQLite cannot change the type of {name}."
+        return f"ALTER TABLE {self._name} ALTER COLUMN {name} TYPE {type_} USING {name}::{type_};"
+
+    def let_be(self, name: str) -> str:
+        if self._dialect.name == "postgresql":
+            quoted = self._preparer.quote(name)
+            return f"ALTER TABLE {self._name} ALTER COLUMN {quoted} DROP NOT NULL;"
+        return f"Give column {name!r} a default."
+
+    def index(self, names: list[str]) -> str:
+        columns = ", ".join(map(self._preparer.quote, names))
+        return f"CREATE UNIQUE INDEX {self._preparer.quote(self._table.name + '_key')} ON " + (
+            f"{self._name} ({columns});"
+        )
