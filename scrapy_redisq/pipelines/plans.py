@@ -240,6 +240,8 @@ def _name_problem(name: str, dialect: str, is_table: bool) -> str:
             return "a backtick, percent sign, control character, emoji or final space"
     if dialect == "sqlite" and is_table and name.lower().startswith("sqlite_"):
         return "sqlite_ is reserved"
+    if dialect not in MYSQL and is_table and name.lower() == "excluded":
+        return "an upsert calls the new row so"
     return ""
 
 
@@ -259,6 +261,7 @@ def make_plan(
     """
     path = class_path(item_class)
     columns = {column.name: column for column in table.columns}
+    _check_names(item_class, [table.name], list(columns) if given else [], dialect)
     problems: list[str] = []
     taken: dict[str, tuple[Field, sqlalchemy.Column[Any], Convert]] = {}
     loose = []

@@ -63,6 +63,7 @@ def create_given(connection: sqlalchemy.Connection, metadata: sqlalchemy.MetaDat
 def reflect(connection: sqlalchemy.Connection, full_name: str) -> sqlalchemy.Table | None:
     """The table as it is in the database."""
     schema, _, name = full_name.rpartition(".")
+    _check_schema(sqlalchemy.inspect(connection), schema or None)
     try:
         return sqlalchemy.Table(
             name, sqlalchemy.MetaData(), schema=schema or None, autoload_with=connection
@@ -190,7 +191,20 @@ def _missing(
     connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]
 ) -> list[sqlalchemy.Table]:
     inspector = sqlalchemy.inspect(connection)
-    return [table for table in tables if not inspector.has_table(table.name, schema=table.schema)]
+    missing = []
+    for table in tables:
+        _check_schema(inspector, table.schema)
+        if not inspector.has_table(table.name, schema=table.schema):
+            missing.append(table)
+    return missing
+
+
+def _check_schema(inspector: sqlalchemy.Inspector, schema: str | None) -> None:
+    if schema is not None and not inspector.has_schema(schema):
+        raise SinkMismatch(
+            f"there is no schema {schema!r} in the database; make it, or name a table without one "
+            "in REDISQ_TABLES (a dot stands between schema and table)"
+        )
 
 
 def _one_at_a_time(connection: sqlalchemy.Connection) -> None:
@@ -219,7 +233,9 @@ def _has_unique(inspector: sqlalchemy.Inspector, table: sqlalchemy.Table, names:
     for constraint in inspector.get_unique_constraints(table.name, schema=table.schema):
         unique.append(constraint["column_names"])
     partial = []
-    for index in inspector.get_indexes(table.name, schema=table.schema):
+    # SQLAlchemy looks for UNIQUE in the text of SQLite's CREATE TABLE, and does not always see it.
+    every = {"include_auto_indexes": True} if inspector.dialect.name == "sqlite" else {}
+    for index in inspector.get_indexes(table.name, schema=table.schema, **every):
         columns = set(index["column_names"])
         options = index.get("dialect_options") or {}
         if any(name.endswith(("_where", "_length")) and options[name] for name in options):
