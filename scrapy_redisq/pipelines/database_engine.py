@@ -1,0 +1,170 @@
+"""An SQLAlchemy engine whose sessions are fit for a sink."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import event, exc
+
+from scrapy_redisq.errors import RowRefused, SettingError
+from scrapy_redisq.pipelines.database_url import SETTING, TAKES
+
+__all__ = ["engine"]
+
+_EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
+"""The extras of this package that install a driver."""
+
+# Seconds, unless the URL says otherwise.
+CONNECT_SECONDS = 10
+"""For one attempt to connect."""
+SILENT_SECONDS = 30
+"""Until a server that does not even acknowledge packets counts as away (PostgreSQL)."""
+ANSWER_SECONDS = 120
+"""Until a server that does not answer counts as away (MySQL); it waits 50 s for locks."""
+LOCK_SECONDS = 5
+"""Until a locked SQLite file counts as away."""
+
+_PACKET = "max_allowed_packet"
+"""MySQL's limit for one statement in bytes, in a connection's ``info``."""
+
+
+def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchemy.Engine:
+    """An engine for ``url``, which errors call ``shown``; it does not connect yet.
+
+    Raises `SettingError`.
+    """
+    seconds = max(1, int(min(connect_timeout, CONNECT_SECONDS)))
+    driver = url.drivername.partition("+")[2]
+    defaults: dict[str, Any] = {}
+    if driver == "psycopg":
+        defaults = {
+            "application_name": "scrapy-redisq",
+            "connect_timeout": seconds,
+            "keepalives": 1,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": (SILENT_SECONDS - 10) // 5,
+            "tcp_user_timeout": SILENT_SECONDS * 1000,
+        }
+    elif driver == "pymysql":
+        defaults = {
+            "connect_timeout": seconds,
+            "read_timeout": ANSWER_SECONDS,
+            "write_timeout": ANSWER_SECONDS,
+            "charset": "utf8mb4",
+        }
+    elif url.drivername in {"sqlite", "sqlite+pysqlite"}:
+        defaults = {"timeout": LOCK_SECONDS, "check_same_thread": False}
+    options: dict[str, Any] = {"hide_parameters": True, "poolclass": sqlalchemy.NullPool}
+    options["connect_args"] = {
+        name: value for name, value in defaults.items() if name not in url.query
+    }
+    try:
+        made = sqlalchemy.create_engine(url, **options)
+    except exc.NoSuchModuleError:
+        raise SettingError(SETTING, shown, f"a dialect that is installed; {TAKES}") from None
+    except ImportError as error:
+        extra = _EXTRAS.get(driver)
+        install = f"pip install scrapy-redisq[{extra}]" if extra else "install it"
+        raise SettingError(
+            SETTING, shown, f"a driver, which is missing ({error}): {install}"
+        ) from None
+    except (exc.ArgumentError, TypeError, ValueError):
+        raise SettingError(SETTING, shown, TAKES) from None
+    if made.dialect.is_async:
+        raise SettingError(SETTING, shown, "a driver that is not asynchronous, such as psycopg")
+    prepare: dict[str, Callable[[Any, Any], None]] = {
+        "sqlite": _prepare_sqlite,
+        "postgresql": _prepare_postgres,
+        "mysql": _prepare_mysql,
+        "mariadb": _prepare_mysql,
+    }
+    if made.dialect.name in prepare:
+        _on_connect(made, prepare[made.dialect.name])
+    if driver == "pymysql":
+        event.listen(made, "before_cursor_execute", _check_packets)
+    if made.dialect.name == "sqlite":
+
+        @event.listens_for(made, "begin")
+        def begin(connection: sqlalchemy.Connection) -> None:
+            # The lock now: a transaction that has read cannot wait for it later.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return made
+
+
+def _on_connect(engine: sqlalchemy.Engine, prepare: Callable[[Any, Any], None]) -> None:
+    @event.listens_for(engine, "connect")
+    def connected(driver_connection: Any, record: Any) -> None:
+        try:
+            prepare(driver_connection, record.info)
+        except BaseException:
+            driver_connection.close()
+            raise
+
+
+def _execute(connection: Any, sql: str) -> Any:
+    """The first value of the answer."""
+    cursor = connection.cursor()
+    try:
+        cursor.execute(sql)
+        return cursor.fetchone()[0] if cursor.description else None
+    finally:
+        cursor.close()
+
+
+def _prepare_sqlite(connection: Any, _info: object) -> None:
+    connection.isolation_level = None  # SQLAlchemy begins, not the driver
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            # Does not wait when several workers do so at the same moment.
+            _execute(connection, "PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+    _execute(connection, "PRAGMA synchronous=FULL")
+    _execute(connection, "PRAGMA foreign_keys=ON")
+
+
+def _prepare_postgres(connection: Any, _info: object) -> None:
+    _execute(connection, "SET TIME ZONE 'UTC'")
+    connection.commit()
+
+
+def _prepare_mysql(connection: Any, info: dict[str, Any]) -> None:
+    # A zero is a zero, not the next number.
+    modes = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+    _execute(connection, f"SET SESSION sql_mode = '{modes}', time_zone = '+00:00'")
+    info[_PACKET] = _execute(connection, "SELECT @@max_allowed_packet")
+
+
+def _check_packets(
+    connection: sqlalchemy.Connection,
+    cursor: Any,
+    statement: str,
+    parameters: Any,
+    _context: object,
+    executemany: bool,
+) -> None:
+    """Raise `RowRefused` if a row is larger than the server takes.
+
+    It would hang up in the middle of it, which looks like an outage. Those of many rows are split
+    by pymysql.
+    """
+    limit = connection.info[_PACKET]
+    for row in parameters if executemany else [parameters]:
+        values = row.values() if isinstance(row, dict) else row
+        # 4: bytes a character, or two for an escaped one and two to spare.
+        if 4 * sum(len(value) for value in values if isinstance(value, (str, bytes))) > limit:
+            size = len(cursor.mogrify(statement, row).encode("utf-8", "surrogateescape"))
+            if size > limit - 64:
+                raise RowRefused(
+                    f"a row of {size} bytes is larger than the server's max_allowed_packet, {limit}"
+                )

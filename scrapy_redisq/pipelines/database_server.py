@@ -1,0 +1,145 @@
+"""The database behind REDISQ_DATABASE_URL: one connection, and errors in the sinks' terms.
+
+No password reaches a log or an error: addresses are shown without, and `DatabaseServer.redact`
+takes it out of what drivers say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy
+
+from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable
+from scrapy_redisq.pipelines.database_engine import engine
+from scrapy_redisq.pipelines.database_errors import ErrorClasses, Kind, words
+from scrapy_redisq.pipelines.database_url import SETTING, address, parsed, secrets
+from scrapy_redisq.pipelines.staging import forget
+
+__all__ = ["DatabaseServer"]
+
+logger = logging.getLogger(__name__)
+
+_PAUSES = (0.1, 0.2, 0.5, 1.0)
+"""Seconds between attempts to connect at start, the last one repeated."""
+
+
+class DatabaseServer:
+    """An engine with one connection, for one thread at a time.
+
+    Unless the URL says otherwise, connecting has a time limit and a vanished server is noticed;
+    sessions are in UTC; PostgreSQL sees scrapy-redisq as ``application_name``; MySQL and MariaDB
+    refuse values that do not fit instead of changing them; SQLite writes ahead (WAL), checks
+    foreign keys, and takes its lock when a transaction begins, for which it waits 5 s.
+
+    Raises `SettingError` for a URL that cannot be used.
+    """
+
+    def __init__(self, url: str, *, connect_timeout: float) -> None:
+        self._url = parsed(url)
+        self._connect_timeout = connect_timeout
+        self._secrets = secrets(self._url)
+        self.address = address(self._url)
+        self._engine = engine(self._url, self.address, connect_timeout)
+        self.dialect: sqlalchemy.Dialect = self._engine.dialect
+        self._errors = ErrorClasses(self._engine.dialect)
+        self._connection: sqlalchemy.Connection | None = None
+
+    def open(self) -> None:
+        """Connect, and wait ``connect_timeout`` seconds for a server that is away.
+
+        Raises `SinkUnavailable` after that; at once for what waiting does not change, such as a
+        wrong password or an unknown database; `SettingError` for an SQLite file without its folder.
+        """
+        if self.dialect.name == "sqlite":
+            self._check_file()
+        deadline = time.monotonic() + self._connect_timeout
+        for attempt in range(1_000_000):
+            try:
+                self._connected()
+                return
+            except Exception as error:  # drivers have other ones as well, such as RuntimeError
+                said = self.redact(words(error))
+                if not self._errors.may_come_up(error) or time.monotonic() >= deadline:
+                    raise SinkUnavailable(f"{SETTING}: {self.address}: {said}") from None
+            if attempt == 0:
+                logger.warning(
+                    "%s: %s does not take connections, waiting %g s for it "
+                    "(REDISQ_CONNECT_TIMEOUT): %s",
+                    *(SETTING, self.address, self._connect_timeout, said),
+                )
+            time.sleep(min(_PAUSES[min(attempt, len(_PAUSES) - 1)], self._connect_timeout))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlalchemy.Connection]:
+        """A transaction: committed at the end, rolled back if there is an error.
+
+        Errors of the database are raised as `RowRefused` if they are about rows, with the words of
+        the database; else as `SinkUnavailable`, after which the next transaction connects anew. So
+        is a commit whose answer was lost, although it may have been done. Which errors are which:
+        see `ErrorClasses`. All others are raised as they are.
+        """
+        try:
+            connection = self._connected()
+            transaction = connection.begin()
+            yield connection
+            transaction.commit()
+        except BaseException as error:
+            kind = self._errors.kind(error)
+            # What waits for a lock, or was interrupted, is not to be asked for a rollback.
+            if kind is Kind.AWAY or not isinstance(error, Exception) or not self._rolled_back():
+                self._drop()
+            if kind is Kind.OTHER:
+                raise
+            said = self.redact(words(error))
+            if kind is Kind.ROW:
+                raise RowRefused(said) from None
+            raise SinkUnavailable(f"{SETTING}: {self.address}: {said}") from None
+
+    def close(self) -> None:
+        """Close the connection. `transaction` would open another."""
+        self._drop()
+        self._engine.dispose()
+
+    def redact(self, text: str) -> str:
+        """The text with the password of the URL replaced by ``***``."""
+        for secret in self._secrets:
+            text = secret.sub("***", text)
+        return text
+
+    def _check_file(self) -> None:
+        name = self._url.database
+        if name in {None, "", ":memory:"}:
+            logger.warning("%s: items in memory are gone when the crawl ends", SETTING)
+        elif not str(name).startswith("file:") and not (folder := Path(str(name)).parent).is_dir():
+            raise SettingError(SETTING, self.address, f"a file in a folder that exists: {folder}")
+
+    def _connected(self) -> sqlalchemy.Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        return self._connection
+
+    def _rolled_back(self) -> bool:
+        connection = self._connection
+        if connection is None or connection.invalidated:
+            return False
+        try:
+            connection.rollback()
+        except Exception:
+            return False
+        forget(connection)
+        return True
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        # Of a broken connection nothing more is expected than to be gone.
+        with contextlib.suppress(Exception):
+            connection.invalidate()
+        with contextlib.suppress(Exception):
+            connection.close()
