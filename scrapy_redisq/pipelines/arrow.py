@@ -1,0 +1,314 @@
+"""The columns of an item class in Parquet files: the same in each file, whatever the values are.
+
+::
+
+    annotation                          column
+    str, Enum of str                    string
+    int, Enum of int                    int64
+    float                               double
+    bool                                bool
+    Decimal                             decimal128(38, 9)
+    bytes                               binary
+    date                                date32
+    datetime                            timestamp(us, UTC); without a time zone it is taken for UTC
+    list, tuple, set of one type        list
+    dataclass, attrs, pydantic, Item    struct
+    anything else, or none              string: a text as it is, other values as JSON
+
+Values are checked here rather than by pyarrow, which would cut off decimals and times of day.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from enum import Enum
+from operator import index
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from itemadapter import ItemAdapter
+
+from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.pipelines.encoding import as_text, unwritable
+
+__all__ = ["KEY", "WRITTEN", "Columns"]
+
+logger = logging.getLogger(__name__)
+
+KEY, WRITTEN = "redisq_key", "redisq_written"
+"""Columns that each file has besides the fields of its items."""
+
+CHUNK = 1_000
+"""Rows that pyarrow converts at a time: it lets nothing else of the process run meanwhile."""
+
+DECIMAL_DIGITS, DECIMAL_PLACES = 38, 9
+
+_ARRAYS = (list, tuple, set, frozenset, Sequence, AbstractSet)
+
+
+@dataclass(frozen=True)
+class ArrowType:
+    """A column's type. ``convert`` makes of a value that is not None what pyarrow takes without
+    loss; it raises `TypeError`, `ValueError` or `OverflowError`."""
+
+    arrow: Any
+    convert: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        return None if value is None else self.convert(value)
+
+
+class Columns:
+    """The fields of one item class as columns of Parquet."""
+
+    def __init__(self, fields: Mapping[str, ArrowType]) -> None:
+        self._fields = dict(fields)
+        ours = [(KEY, pa.string()), (WRITTEN, pa.timestamp("us", "UTC"))]
+        self._schema = pa.schema([*((name, kind.arrow) for name, kind in fields.items()), *ours])
+
+    @classmethod
+    def of(cls, item_class: type) -> Columns | None:
+        """The columns of a class; None if its items may have any fields, as dicts.
+
+        Raises `SinkMismatch` if a field has the name of a column that files have anyway.
+        """
+        fields = _fields(item_class, ())
+        if fields is None:
+            return None
+        if taken := sorted({KEY, WRITTEN} & fields.keys()):
+            raise SinkMismatch(
+                f"{item_class.__qualname__}.{taken[0]}: ParquetPipeline adds a column of this "
+                "name to each file; call the field something else"
+            )
+        return cls(fields)
+
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> Columns:
+        """Columns of text."""
+        return cls(dict.fromkeys(names, TEXT))
+
+    def convert(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A row's values as pyarrow takes them; raises `RowRefused` that names the field."""
+        converted = {}
+        for name, value in values.items():
+            kind = self._fields.get(name)
+            if kind is None:
+                raise unwritable(name, "the item's class has no such field")
+            try:
+                converted[name] = kind(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise unwritable(name, f"{kind.arrow} does not take {value!r:.100}: {error}") from (
+                    error
+                )
+        return converted
+
+    def file(self, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
+        """The bytes of a file with these rows, as a buffer; each row is its key and its values."""
+        written = datetime.now(timezone.utc)
+        sink = pa.BufferOutputStream()
+        chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+        table = pa.Table.from_batches([self._batch(chunk, written) for chunk in chunks])
+        pq.write_table(table, sink, compression="zstd")
+        return sink.getvalue()
+
+    def _batch(self, rows: Sequence[tuple[str, Mapping[str, Any]]], written: datetime) -> Any:
+        arrays = [
+            pa.array([values.get(name) for _, values in rows], kind.arrow)
+            for name, kind in self._fields.items()
+        ]
+        keys = pa.array([key for key, _ in rows], pa.string())
+        times = pa.array([written] * len(rows), pa.timestamp("us", "UTC"))
+        return pa.record_batch([*arrays, keys, times], schema=self._schema)
+
+
+def convert_free(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values of an item that may have any fields, for columns of text.
+
+    Raises `RowRefused` that names the field.
+    """
+    converted = {}
+    for name, value in values.items():
+        try:
+            converted[_string(name)] = TEXT(value)
+        except (TypeError, ValueError) as error:
+            raise unwritable(name, error) from error
+        if name in (KEY, WRITTEN):
+            raise unwritable(name, "ParquetPipeline adds a column of this name")
+    return converted
+
+
+# One function for each kind of column: the value, or an error
+
+
+def _only(*kinds: type) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+            return value
+        raise TypeError(f"it is {type(value).__name__}")
+
+    return convert
+
+
+_string_only, _float_only, _decimal_only = _only(str), _only(int, float), _only(int, Decimal)
+_bytes_only, _date_only = _only(bytes, bytearray, memoryview), _only(date)
+
+
+def _string(value: Any) -> str:
+    _string_only(value)
+    value.encode()  # surrogates
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+def _text(value: Any) -> str:
+    return _string(as_text(value))
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError("it is bool")
+    number = index(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OverflowError("it has more than 64 bits")
+    return number
+
+
+def _float(value: Any) -> float:
+    number = float(_float_only(value))
+    if isinstance(value, int) and int(number) != value:
+        raise ValueError("a double would round it")
+    return number
+
+
+def _decimal(value: Any) -> Decimal:
+    number = Decimal(_decimal_only(value))
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError("it is not a finite number")
+    cut = digits[exponent + DECIMAL_PLACES :] if exponent < -DECIMAL_PLACES else ()
+    if any(cut):
+        raise ValueError(f"it has more than {DECIMAL_PLACES} decimal places")
+    if number and number.adjusted() >= DECIMAL_DIGITS - DECIMAL_PLACES:
+        raise ValueError(f"it has more than {DECIMAL_DIGITS - DECIMAL_PLACES} digits")
+    return number
+
+
+def _binary(value: Any) -> bytes:
+    return bytes(_bytes_only(value))
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, datetime):
+        raise TypeError("it is datetime")
+    return _date_only(value)  # type: ignore[no-any-return]
+
+
+def _datetime(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise TypeError(f"it is {type(value).__name__}")
+    # Without a time zone astimezone() would take it for the machine's.
+    return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)
+
+
+TEXT = ArrowType(pa.string(), _text)
+
+_PLAIN = {
+    str: ArrowType(pa.string(), _string),
+    int: ArrowType(pa.int64(), _integer),
+    float: ArrowType(pa.float64(), _float),
+    bool: ArrowType(pa.bool_(), _only(bool)),
+    Decimal: ArrowType(pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES), _decimal),
+    bytes: ArrowType(pa.binary(), _binary),
+    date: ArrowType(pa.date32(), _date),
+    datetime: ArrowType(pa.timestamp("us", "UTC"), _datetime),
+}
+
+
+def _fields(item_class: type, inside: tuple[type, ...]) -> dict[str, ArrowType] | None:
+    """The columns of a class by field; None if it does not say which fields it has."""
+    try:
+        names = ItemAdapter.get_field_names_from_class(item_class)
+    except TypeError:  # the adapter of a class of the project's own
+        names = None
+    if names is None:
+        return None
+    try:
+        hints = get_type_hints(item_class)
+    except Exception as error:  # an annotation is any expression
+        logger.warning(
+            "%s: its annotations cannot be read, so all columns are text: %s: %s",
+            item_class.__qualname__,
+            type(error).__name__,
+            error,
+        )
+        hints = {}
+    inside = (*inside, item_class)
+    return {name: _arrow_type(hints.get(name, Any), inside) for name in names}
+
+
+def _arrow_type(hint: Any, inside: tuple[type, ...]) -> ArrowType:
+    """The column for an annotation. ``inside`` are the classes around it: a tree is text."""
+    while hasattr(hint, "__supertype__"):  # NewType
+        hint = hint.__supertype__
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _arrow_type(arguments[0], inside)
+    if origin in (Union, types.UnionType):
+        kinds = [argument for argument in arguments if argument is not type(None)]
+        return _arrow_type(kinds[0], inside) if len(kinds) == 1 else TEXT
+    if origin is Literal:
+        return _common({type(value) for value in arguments} - {type(None)})
+    if origin in _ARRAYS:
+        if origin is tuple and arguments[1:] != (...,):
+            return TEXT
+        return _list(_arrow_type(arguments[0], inside))
+    if not isinstance(hint, type) or origin is not None:
+        return TEXT
+    if issubclass(hint, Enum):
+        return _enum(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if hint not in inside and ItemAdapter.is_item_class(hint) and (fields := _fields(hint, inside)):
+        return _struct(fields)
+    return TEXT
+
+
+def _common(kinds: set[type]) -> ArrowType:
+    return _PLAIN.get(kinds.pop(), TEXT) if len(kinds) == 1 else TEXT
+
+
+def _enum(enum: type[Enum]) -> ArrowType:
+    values = _common({type(member.value) for member in enum})
+
+    def convert(value: Any) -> Any:
+        # Some classes, such as pydantic's, keep the value only.
+        return values.convert(value.value if isinstance(value, Enum) else value)
+
+    return ArrowType(values.arrow, convert)
+
+
+def _list(element: ArrowType) -> ArrowType:
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, (list, tuple, set, frozenset)):
+            raise TypeError(f"it is {type(value).__name__}")
+        return [element(each) for each in value]
+
+    return ArrowType(pa.list_(element.arrow), convert)
+
+
+def _struct(fields: Mapping[str, ArrowType]) -> ArrowType:
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"it is {type(value).__name__}")
+        if more := sorted(map(str, value.keys() - fields.keys())):
+            raise TypeError(f"it has a field {more[0]!r}")
+        return {name: kind(value.get(name)) for name, kind in fields.items()}
+
+    arrow = pa.struct([(name, kind.arrow) for name, kind in fields.items()])
+    return ArrowType(arrow, convert)

@@ -1,0 +1,72 @@
+"""Values of items as JSON or MessagePack, beyond the types that msgspec knows by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+from itemadapter import ItemAdapter
+
+from scrapy_redisq.errors import RowRefused
+
+__all__ = ["as_text", "encoder", "unwritable"]
+
+
+def encoder(form: str) -> msgspec.json.Encoder | msgspec.msgpack.Encoder:
+    """An encoder for ``form`` "json" or "msgpack".
+
+    Both write dates as ISO 8601, Decimals and UUIDs as text, sets as arrays, nested items as
+    objects. JSON has no bytes (base64 there) and no NaN (null); MessagePack has no integers of
+    more than 64 bits.
+    """
+    if form == "msgpack":
+        return msgspec.msgpack.Encoder(enc_hook=_plain)
+    return msgspec.json.Encoder(enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a type that msgspec does not know as one that it does; raises `TypeError`."""
+    # msgspec takes no subclasses, and what comes out of HTML often is one.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if ItemAdapter.is_item(value):
+        return ItemAdapter(value).asdict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Collection):
+        return list(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "unicode_string"):  # pydantic's URLs, which are no str since 2.10
+        return value.unicode_string()
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no plain value")
+
+
+_json = encoder("json")
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, anything else as JSON: dates and numbers as one would write them.
+
+    Raises `TypeError` or `ValueError` for what neither can be.
+    """
+    if type(value) is str:
+        return value
+    encoded = _json.encode(value)
+    return str(msgspec.json.decode(encoded)) if encoded[:1] == b'"' else encoded.decode()
+
+
+def unwritable(name: object, why: object) -> RowRefused:
+    """The error for a field that cannot be written, in one line."""
+    words = f"{why:.300}" if isinstance(why, str) else f"{type(why).__name__}: {why!s:.300}"
+    # Surrogates, which may be why, would be refused where this is written to.
+    words = f"field {name!r:.100}: {words}"
+    return RowRefused(words.encode("utf-8", "backslashreplace").decode())

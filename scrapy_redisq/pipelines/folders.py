@@ -1,0 +1,186 @@
+"""Folders on disks and object stores, in which a file is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from scrapy_redisq.errors import SettingError, SinkUnavailable
+from scrapy_redisq.redis_url import redact
+
+__all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
+
+ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
+"""Protocols where an object is there from the moment at which its upload is complete."""
+
+S3_OPTIONS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_SESSION_TOKEN": "token",
+    "AWS_ENDPOINT_URL": "endpoint_url",
+}
+S3_CLIENT_OPTIONS = {
+    "AWS_REGION_NAME": "region_name",
+    "AWS_USE_SSL": "use_ssl",
+    "AWS_VERIFY": "verify",
+}
+"""Scrapy's settings, which its feeds use as well, and what s3fs calls them."""
+
+
+class Folder(Protocol):
+    """Where files are put. ``address`` is its URL without password."""
+
+    address: str
+
+    def check(self) -> None:
+        """Raise `SinkUnavailable` if no file can be written; leaves none behind."""
+
+    def put(self, name: str, data: Any) -> None:
+        """Write a file; ``name`` may hold slashes. What was there under this name is replaced.
+
+        Raises `OSError` or `SinkUnavailable`; there is no file then, or a whole one.
+        """
+
+
+def open_folder(url: str, settings: Mapping[str, Any]) -> Folder:
+    """The folder at a path or an fsspec URL; ``settings`` are Scrapy's, for its ``AWS_…``.
+
+    Writes nothing yet. Raises `SettingError` for a URL that cannot be used.
+    """
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    if "::" in url or not url:
+        raise _wrong(url, "a folder or a single fsspec URL")
+    try:
+        options = _s3_options(settings) if protocol in {"s3", "s3a"} else {}
+        system, root = url_to_fs(url, **options)
+    except ImportError as error:
+        extra = "scrapy-redisq[s3]" if protocol in {"s3", "s3a"} else "the package of its driver"
+        raise _wrong(url, f"for {protocol}:// what `pip install {extra}` brings ({error})") from (
+            None
+        )
+    except ValueError as error:
+        raise _wrong(url, f"a folder or an fsspec URL ({redact(str(error))})") from None
+    if isinstance(system, LocalFileSystem):
+        return LocalFolder(Path(root))
+    return RemoteFolder(system, root, redact(url), atomic=protocol in ATOMIC)
+
+
+def _wrong(url: str, takes: str) -> SettingError:
+    return SettingError("REDISQ_PARQUET_URL", redact(url), takes)
+
+
+def _s3_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    options = {ours: settings.get(name) for name, ours in S3_OPTIONS.items()}
+    client = {ours: settings.get(name) for name, ours in S3_CLIENT_OPTIONS.items()}
+    given = {name: value for name, value in options.items() if value}
+    if client := {name: value for name, value in client.items() if value is not None}:
+        given["client_kwargs"] = client
+    return given
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder outlive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class LocalFolder:
+    """A folder of this machine. A file is written under a hidden name, which readers of data sets
+    pass over, and then renamed; both are flushed to the disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.address = str(root)
+
+    def check(self) -> None:
+        probe = self.root / f".redisq-{secrets.token_hex(8)}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise _cannot_write(self.address, error) from None
+
+    def put(self, name: str, data: Any) -> None:
+        target = self.root / name
+        hidden = target.with_name(f".{target.name}.tmp")
+        if not target.parent.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _sync(target.parent.parent)
+        try:
+            with hidden.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(target)
+        except OSError:
+            with suppress(OSError):
+                hidden.unlink()
+            raise
+        _sync(target.parent)
+
+
+class RemoteFolder:
+    """A folder of any other file system of fsspec.
+
+    Where uploads are not ``atomic``, a file gets a hidden name first, as in `LocalFolder`.
+    """
+
+    def __init__(
+        self, system: fsspec.AbstractFileSystem, root: str, address: str, *, atomic: bool
+    ) -> None:
+        self._system = system
+        self._root = root.rstrip("/")
+        self._atomic = atomic
+        self.address = address
+
+    def check(self) -> None:
+        # The same name each time: who may write is not always allowed to delete.
+        probe = f"{self._root}/_redisq"
+        try:
+            if not self._atomic:
+                self._system.makedirs(self._root, exist_ok=True)
+            self._system.pipe_file(probe, b"")
+        except Exception as error:  # each driver has its own
+            raise _cannot_write(self.address, error) from None
+        with suppress(Exception):
+            self._system.rm_file(probe)
+
+    def put(self, name: str, data: Any) -> None:
+        try:
+            if self._atomic:
+                self._system.pipe_file(f"{self._root}/{name}", bytes(data))
+            else:
+                self._rename_into_place(f"{self._root}/{name}", bytes(data))
+        except Exception as error:
+            # The file is none of the errors' business, so that it can only be the way or the
+            # other end: all of them can be mended from outside.
+            raise _cannot_write(self.address, error) from None
+
+    def _rename_into_place(self, target: str, data: bytes) -> None:
+        folder, _, name = target.rpartition("/")
+        hidden = f"{folder}/.{name}.tmp"
+        self._system.makedirs(folder, exist_ok=True)
+        self._system.pipe_file(hidden, data)
+        # There from an attempt before, whose answer did not arrive; some do not rename onto it.
+        if self._system.exists(target):
+            self._system.rm_file(target)
+        self._system.mv(hidden, target)
+
+
+def _cannot_write(address: str, error: Exception) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"no file can be written to {address} (REDISQ_PARQUET_URL): {type(error).__name__}: "
+        f"{redact(str(error))}"
+    )

@@ -1,0 +1,148 @@
+"""Items as Parquet files, in a folder or in an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import re
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from scrapy.utils.python import global_object_name
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+
+if TYPE_CHECKING:
+    from scrapy_redisq.pipelines.arrow import Columns
+    from scrapy_redisq.pipelines.folders import Folder
+
+__all__ = ["ParquetPipeline"]
+
+LONGEST_NAME = 80
+"""Most characters of each part of a file's name; file systems take 255 for all of it."""
+
+
+class ParquetPipeline(BatchPipeline):
+    """Writes items to Parquet files below REDISQ_PARQUET_URL, at least once.
+
+    A file holds the rows of one item class, at most REDISQ_PARQUET_ROWS, and is written when the
+    oldest of them is REDISQ_PARQUET_SECONDS old. Its name is never used again::
+
+        items/shop.items.Book/books-myhost.4711-20260901T120000-5f0c2a7e-000001.parquet
+
+    Scrapy does not wait for the file, but the page's lease is kept until it is there. If the
+    process dies between the two, the page is fetched again and its rows are in two files: each
+    has the columns ``redisq_key``, the same for the same item, and ``redisq_written``. To read each
+    item once, with DuckDB or with pyarrow and pandas::
+
+        SELECT DISTINCT ON (redisq_key) * FROM 'items/shop.items.Book/*.parquet'
+        ORDER BY redisq_written DESC
+
+        pyarrow.dataset.dataset("items/shop.items.Book").to_table().to_pandas()
+            .sort_values("redisq_written").drop_duplicates("redisq_key", keep="last")
+
+    The columns come from the annotations of the item's class (see `scrapy_redisq.pipelines.arrow`),
+    so that all files of a class have the same. Dicts have columns of text, and only those of their
+    batch (``read_parquet(…, union_by_name = true)``).
+
+    Readers never see half a file: see `scrapy_redisq.pipelines.folders`. What a killed process
+    leaves behind is hidden (``.….tmp``), or on S3 an incomplete upload that a lifecycle rule of the
+    bucket can remove. S3 takes its keys, endpoint and region from Scrapy's ``AWS_…`` settings or
+    from where all AWS tools look; others from fsspec's configuration.
+    """
+
+    _folder: Folder
+
+    async def open(self) -> None:
+        """Check that files can be written. Raises `SettingError` and `SinkUnavailable`."""
+        settings = self.settings
+        self.batch_rows, self.batch_seconds = settings.parquet_rows, settings.parquet_seconds
+        url = settings.parquet_url % {"spider": safe_name(self.spider_name)}
+        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        worker = self.worker.replace(":", ".")
+        # A host and a process id may come back, even within the second.
+        self._prefix = (
+            f"{safe_name(self.frontier_name)}-{safe_name(worker)}-{began}-{secrets.token_hex(4)}"
+        )
+        self._numbers = itertools.count(1)
+        self._number = next(self._numbers)
+        self._columns: dict[type, Columns | None] = {}
+        self._thread = ThreadPoolExecutor(1, "parquet")
+        self._folder = await self._in_thread(self._open_folder, url)
+
+    def _open_folder(self, url: str) -> Folder:
+        try:
+            # Not above: they are an extra, and slow to import.
+            from scrapy_redisq.pipelines import arrow  # noqa: PLC0415
+            from scrapy_redisq.pipelines.folders import open_folder  # noqa: PLC0415
+        except ImportError as error:
+            raise SettingError(
+                "ITEM_PIPELINES",
+                "scrapy_redisq.pipelines.ParquetPipeline",
+                f"what `pip install scrapy-redisq[parquet]` brings ({error})",
+            ) from None
+        self._arrow = arrow
+        folder = open_folder(url, self.crawler.settings)
+        folder.check()
+        return folder
+
+    def row(self, item: Any, key: str) -> Row:
+        """Raises `RowRefused` for values that do not fit their column, `SinkMismatch` for a class
+        whose fields cannot all be columns."""
+        row = Row(item, key)
+        kind = type(item)
+        if kind not in self._columns:
+            self._columns[kind] = self._arrow.Columns.of(kind)
+        columns = self._columns[kind]
+        values = columns.convert(row) if columns else self._arrow.convert_free(row)
+        return Row(item, key, values)
+
+    async def write(self, rows: list[Row]) -> None:
+        """One file for each item class. Rows that are tried again replace their own files."""
+        await self._in_thread(self._write, rows)
+        self._number = next(self._numbers)
+
+    def _write(self, rows: list[Row]) -> None:
+        by_class: dict[type, list[Row]] = {}
+        for row in rows:
+            by_class.setdefault(type(row.item), []).append(row)
+        files = {}
+        for kind, mine in by_class.items():
+            name = f"{safe_name(global_object_name(kind))}/{self._prefix}-{self._number:06}.parquet"
+            files[name] = self._file(kind, mine)
+        for name, data in files.items():
+            self._folder.put(name, data)
+
+    def _file(self, kind: type, rows: list[Row]) -> Any:
+        columns = self._columns[kind]
+        if columns is None:
+            names = dict.fromkeys(itertools.chain.from_iterable(rows))
+            columns = self._arrow.Columns.of_names(names)
+        return columns.file([(row.key, row) for row in rows])
+
+    async def close(self) -> None:
+        if hasattr(self, "_thread"):
+            self._thread.shutdown(wait=False)
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def safe_name(name: str) -> str:
+    """A name as a part of file names: percent-encoded, not hidden, no longer than LONGEST_NAME.
+
+    Different names stay different.
+    """
+    quoted = quote(name, safe="", errors="backslashreplace")
+    if quoted[:1] in {".", "_"}:  # readers of data sets pass over these
+        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    if len(quoted) > LONGEST_NAME:
+        digest = hashlib.sha256(quoted.encode()).hexdigest()[:12]
+        cut = re.sub("%[0-9A-F]?$", "", quoted[: LONGEST_NAME - 13])
+        quoted = f"{cut}~{digest}"
+    return quoted

@@ -1,0 +1,193 @@
+"""Items in a Redis list or stream, for those who read them from there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import redis.asyncio
+from scrapy.utils.conf import closest_scrapy_cfg
+
+from scrapy_redisq.connection import Server, open_server
+from scrapy_redisq.errors import (
+    RedisqError,
+    RowRefused,
+    SettingError,
+    SinkMismatch,
+    SinkUnavailable,
+)
+from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+from scrapy_redisq.pipelines.encoding import encoder, unwritable
+
+__all__ = ["RedisPipeline"]
+
+logger = logging.getLogger(__name__)
+
+TRANSACTION_BYTES = 4_000_000
+"""Bytes after which a transaction is sent, so that each fits into REDISQ_SOCKET_TIMEOUT."""
+
+ENCODED = "\0encoded"
+"""Where a row keeps its item as bytes; no field is called so."""
+
+
+class RedisPipeline(BatchPipeline):
+    """Puts items into the Redis list or stream REDISQ_ITEMS_KEY, as scrapy-redis does.
+
+    A list has the items alone, as scrapy-redis writes them: JSON by default, REDISQ_ITEMS_FORMAT
+    chooses. An entry of a stream has the fields ``key`` and ``item``. Either keeps the last
+    REDISQ_ITEMS_MAX items if that is not 0; a stream now and then some more. How many were dropped
+    is the stat ``redisq/sink/dropped``.
+
+    `DatabasePipeline` is better for whatever should be there once and stay. This one is
+
+    - at least once: after a crash, or an answer that was lost, an item may be there twice. The key
+      of a stream's entry is the same then; in a list nothing tells.
+    - no upsert: a page that is crawled again adds its items again.
+    - in memory: without REDISQ_ITEMS_MAX and with a slow consumer Redis gets full, and with it the
+      frontier, if they share the server; with it, unread items are dropped.
+    - as durable as the server: ``appendfsync everysec`` may lose a second's items in a power
+      failure, whose pages are finished.
+    """
+
+    _server: Server | None = None
+    _client: redis.asyncio.Redis | None = None
+
+    async def open(self) -> None:
+        """Connect and check the key. Raises `RedisqError`."""
+        settings = self.settings
+        self._target = settings.items_key % {"spider": self.spider_name}
+        if not self._target:
+            raise SettingError("REDISQ_ITEMS_KEY", "", "a key's name")
+        self._encoder = encoder(settings.items_format)
+        try:
+            self._server = await self._open_server()
+            self._client = self._server.async_client()
+        except RedisqError as error:
+            if not settings.items_url:
+                raise
+            # The server's errors name the frontier's setting.
+            raise SinkUnavailable(str(error).replace("REDISQ_URL", "REDISQ_ITEMS_URL")) from None
+        try:
+            kind = await self._client.type(self._target)
+        except (redis.RedisError, OSError) as error:
+            raise self._translated(error) from None
+        if kind not in {b"none", settings.items_type.encode()}:
+            raise self._of_another_type()
+
+    async def _open_server(self) -> Server:
+        settings = self.settings
+        project = closest_scrapy_cfg()
+        # Starting an embedded server takes a moment, which is not the event loop's.
+        server = await asyncio.to_thread(
+            open_server,
+            settings.items_url or settings.url,
+            project_dir=Path(project).parent if project else None,
+            binary=settings.server,
+            connect_timeout=settings.connect_timeout,
+            socket_timeout=settings.socket_timeout,
+        )
+        try:
+            await server.wait_async()
+        except BaseException:
+            await asyncio.to_thread(server.close)
+            raise
+        return server
+
+    def row(self, item: Any, key: str) -> Row:
+        """Raises `RowRefused` for an item that cannot be encoded."""
+        row = Row(item, key)
+        try:
+            encoded = self._encoder.encode(row)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise self._refused_field(row, error) from error
+        return Row(item, key, {ENCODED: encoded})
+
+    def _refused_field(self, row: Row, error: Exception) -> RowRefused:
+        for name, value in row.items():
+            try:
+                self._encoder.encode({name: value})
+            except (TypeError, ValueError, OverflowError, RecursionError) as why:
+                return unwritable(name, why)
+        return RowRefused(f"{type(error).__name__}: {error}")
+
+    async def write(self, rows: list[Row]) -> None:
+        """Add the items, in transactions of some megabytes."""
+        for part in _parts(rows):
+            try:
+                answers = await self._send(part)
+            except (redis.RedisError, OSError) as error:
+                if isinstance(error, (redis.ConnectionError, OSError)) and self._server:
+                    await asyncio.to_thread(self._server.revive)
+                raise self._translated(error) from None
+            self._count_dropped(answers)
+
+    async def _send(self, rows: list[Row]) -> list[Any]:
+        assert self._client is not None  # open() has been called
+        settings = self.settings
+        async with self._client.pipeline(transaction=True) as pipe:
+            if settings.items_type == "list":
+                pipe.rpush(self._target, *(row[ENCODED] for row in rows))
+                if settings.items_max:
+                    pipe.ltrim(self._target, -settings.items_max, -1)
+            else:
+                for row in rows:
+                    pipe.xadd(self._target, {"key": row.key, "item": row[ENCODED]})
+                if settings.items_max:
+                    pipe.xtrim(self._target, maxlen=settings.items_max, approximate=True)
+            return list(await pipe.execute())
+
+    def _count_dropped(self, answers: list[Any]) -> None:
+        most = self.settings.items_max
+        if not most:
+            return
+        stream = self.settings.items_type == "stream"
+        dropped = int(answers[-1]) if stream else max(0, int(answers[0]) - most)
+        stats: Any = self.crawler.stats
+        if dropped and not stats.get_value("redisq/sink/dropped"):
+            logger.warning(
+                "%s is full: the oldest items are dropped from now on (REDISQ_ITEMS_MAX = %d)",
+                self._target,
+                most,
+            )
+        if dropped:
+            stats.inc_value("redisq/sink/dropped", dropped)
+
+    def _translated(self, error: Exception) -> Exception:
+        # redis-py puts the command before the server's words, and with it the item.
+        words = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
+        if words.startswith("WRONGTYPE"):
+            return self._of_another_type()
+        server = self._server
+        return SinkUnavailable(
+            f"items cannot be written to {server and server.address}: "
+            f"{server.redact(words) if server else words}"
+        )
+
+    def _of_another_type(self) -> SinkMismatch:
+        return SinkMismatch(
+            f"the key {self._target!r} is no {self.settings.items_type}: give REDISQ_ITEMS_KEY "
+            "another name, or REDISQ_ITEMS_TYPE the type that it has"
+        )
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._server is not None:
+            await asyncio.to_thread(self._server.close)
+            self._server = None
+
+
+def _parts(rows: list[Row]) -> Iterator[list[Row]]:
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and size + len(row[ENCODED]) > TRANSACTION_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row[ENCODED])
+    yield part
