@@ -114,7 +114,9 @@ class Columns:
         written = datetime.now(timezone.utc)
         sink = pa.BufferOutputStream()
         chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
-        table = pa.Table.from_batches([self._batch(chunk, written) for chunk in chunks])
+        table = pa.Table.from_batches(
+            (self._batch(chunk, written) for chunk in chunks), self._schema
+        )
         pq.write_table(table, sink, compression="zstd")
         return sink.getvalue()
 

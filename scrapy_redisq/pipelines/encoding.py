@@ -18,8 +18,8 @@ def encoder(form: str) -> msgspec.json.Encoder | msgspec.msgpack.Encoder:
     """An encoder for ``form`` "json" or "msgpack".
 
     Both write dates as ISO 8601, Decimals and UUIDs as text, sets as arrays, nested items as
-    objects. JSON has no bytes (base64 there) and no NaN (null); MessagePack has no integers of
-    more than 64 bits.
+    objects. JSON has no bytes (base64 there) and no NaN (null). MessagePack has no integers of
+    more than 64 bits, and times with a time zone are its timestamps.
     """
     if form == "msgpack":
         return msgspec.msgpack.Encoder(enc_hook=_plain)

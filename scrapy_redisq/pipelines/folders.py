@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import fsspec
 from fsspec.core import url_to_fs
@@ -21,12 +23,16 @@ __all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
 ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
 """Protocols where an object is there from the moment at which its upload is complete."""
 
+CHECK_PAUSES = (0.2, 0.8, None)
+"""Seconds after which the first check is made again: a store may stumble once."""
+
 S3_OPTIONS = {
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_SESSION_TOKEN": "token",
     "AWS_ENDPOINT_URL": "endpoint_url",
 }
+SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 S3_CLIENT_OPTIONS = {
     "AWS_REGION_NAME": "region_name",
     "AWS_USE_SSL": "use_ssl",
@@ -53,37 +59,65 @@ class Folder(Protocol):
 def open_folder(url: str, settings: Mapping[str, Any]) -> Folder:
     """The folder at a path or an fsspec URL; ``settings`` are Scrapy's, for its ``AWS_…``.
 
-    Writes nothing yet. Raises `SettingError` for a URL that cannot be used.
+    Writes nothing yet. Raises `SettingError` for a URL that cannot be used, `SinkUnavailable` if
+    connecting, where that is part of it, does not work.
     """
-    protocol = url.partition("://")[0] if "://" in url else "file"
-    if "::" in url or not url:
-        raise _wrong(url, "a folder or a single fsspec URL")
+    protocol, _, rest = url.partition("://") if "://" in url else ("file", "", url)
+    shown = Shown(url, settings)
+    s3 = protocol in {"s3", "s3a"}
+    if "::" in url or not rest or (s3 and not rest.strip("/")):
+        raise shown.wrong("a folder or a single fsspec URL")
+    if s3 and "@" in rest:
+        raise shown.wrong("no key before the bucket: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY")
     try:
-        options = _s3_options(settings) if protocol in {"s3", "s3a"} else {}
-        system, root = url_to_fs(url, **options)
+        system, root = url_to_fs(url, **(_s3_options(settings) if s3 else {}))
     except ImportError as error:
-        extra = "scrapy-redisq[s3]" if protocol in {"s3", "s3a"} else "the package of its driver"
-        raise _wrong(url, f"for {protocol}:// what `pip install {extra}` brings ({error})") from (
-            None
-        )
+        extra = "pip install scrapy-redisq[s3]" if s3 else "install its driver"
+        raise shown.wrong(f"{protocol}:// after you {extra} ({shown.words(error)})") from None
     except ValueError as error:
-        raise _wrong(url, f"a folder or an fsspec URL ({redact(str(error))})") from None
+        raise shown.wrong(f"a folder or an fsspec URL ({shown.words(error)})") from None
+    except Exception as error:  # each driver has its own
+        raise shown.cannot_write(error) from None
     if isinstance(system, LocalFileSystem):
         return LocalFolder(Path(root))
-    return RemoteFolder(system, root, redact(url), atomic=protocol in ATOMIC)
-
-
-def _wrong(url: str, takes: str) -> SettingError:
-    return SettingError("REDISQ_PARQUET_URL", redact(url), takes)
+    return RemoteFolder(system, root, shown, atomic=protocol in ATOMIC)
 
 
 def _s3_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     options = {ours: settings.get(name) for name, ours in S3_OPTIONS.items()}
     client = {ours: settings.get(name) for name, ours in S3_CLIENT_OPTIONS.items()}
-    given = {name: value for name, value in options.items() if value}
-    if client := {name: value for name, value in client.items() if value is not None}:
-        given["client_kwargs"] = client
-    return given
+    return {
+        **{name: value for name, value in options.items() if value},
+        "client_kwargs": {name: value for name, value in client.items() if value is not None},
+        # The pipeline tries again by itself, and claims nothing meanwhile.
+        "config_kwargs": {"retries": {"total_max_attempts": 1}},
+    }
+
+
+class Shown:
+    """A URL, and errors that mention it, without what is secret. ``address`` is the URL."""
+
+    def __init__(self, url: str, settings: Mapping[str, Any]) -> None:
+        self.address = redact(url)
+        user = url.partition("://")[2].rpartition("@")[0]
+        self._secrets = {str(settings.get(name) or "") for name in SECRETS}
+        self._secrets |= {user.partition(":")[2]}
+
+    def words(self, error: Exception) -> str:
+        """What an error says, in one line."""
+        words = " ".join(redact(str(error)).split())
+        for secret in filter(None, self._secrets):
+            words = words.replace(unquote(secret), "***").replace(secret, "***")
+        return f"{words:.300}"
+
+    def wrong(self, takes: str) -> SettingError:
+        return SettingError("REDISQ_PARQUET_URL", self.address, takes)
+
+    def cannot_write(self, error: Exception) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"no file can be written to {self.address} (REDISQ_PARQUET_URL): "
+            f"{type(error).__name__}: {self.words(error)}"
+        )
 
 
 def _sync(folder: Path) -> None:
@@ -110,7 +144,7 @@ class LocalFolder:
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
-            raise _cannot_write(self.address, error) from None
+            raise Shown(self.address, {}).cannot_write(error) from None
 
     def put(self, name: str, data: Any) -> None:
         target = self.root / name
@@ -138,22 +172,32 @@ class RemoteFolder:
     """
 
     def __init__(
-        self, system: fsspec.AbstractFileSystem, root: str, address: str, *, atomic: bool
+        self, system: fsspec.AbstractFileSystem, root: str, shown: Shown, *, atomic: bool
     ) -> None:
         self._system = system
         self._root = root.rstrip("/")
         self._atomic = atomic
-        self.address = address
+        self._shown = shown
+        self.address = shown.address
 
     def check(self) -> None:
+        for pause in CHECK_PAUSES:
+            try:
+                self._write_probe()
+                return
+            except (FileNotFoundError, PermissionError) as error:
+                raise self._shown.cannot_write(error) from None
+            except Exception as error:  # each driver has its own
+                if pause is None:
+                    raise self._shown.cannot_write(error) from None
+                time.sleep(pause)
+
+    def _write_probe(self) -> None:
         # The same name each time: who may write is not always allowed to delete.
         probe = f"{self._root}/_redisq"
-        try:
-            if not self._atomic:
-                self._system.makedirs(self._root, exist_ok=True)
-            self._system.pipe_file(probe, b"")
-        except Exception as error:  # each driver has its own
-            raise _cannot_write(self.address, error) from None
+        if not self._atomic:
+            self._system.makedirs(self._root, exist_ok=True)
+        self._system.pipe_file(probe, b"")
         with suppress(Exception):
             self._system.rm_file(probe)
 
@@ -166,7 +210,7 @@ class RemoteFolder:
         except Exception as error:
             # The file is none of the errors' business, so that it can only be the way or the
             # other end: all of them can be mended from outside.
-            raise _cannot_write(self.address, error) from None
+            raise self._shown.cannot_write(error) from None
 
     def _rename_into_place(self, target: str, data: bytes) -> None:
         folder, _, name = target.rpartition("/")
@@ -177,10 +221,3 @@ class RemoteFolder:
         if self._system.exists(target):
             self._system.rm_file(target)
         self._system.mv(hidden, target)
-
-
-def _cannot_write(address: str, error: Exception) -> SinkUnavailable:
-    return SinkUnavailable(
-        f"no file can be written to {address} (REDISQ_PARQUET_URL): {type(error).__name__}: "
-        f"{redact(str(error))}"
-    )

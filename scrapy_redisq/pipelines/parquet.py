@@ -113,8 +113,8 @@ class ParquetPipeline(BatchPipeline):
             by_class.setdefault(type(row.item), []).append(row)
         files = {}
         for kind, mine in by_class.items():
-            name = f"{safe_name(global_object_name(kind))}/{self._prefix}-{self._number:06}.parquet"
-            files[name] = self._file(kind, mine)
+            folder = safe_name(global_object_name(kind).removeprefix("builtins."))
+            files[f"{folder}/{self._prefix}-{self._number:06}.parquet"] = self._file(kind, mine)
         for name, data in files.items():
             self._folder.put(name, data)
 

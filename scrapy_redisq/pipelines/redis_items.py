@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,13 +157,15 @@ class RedisPipeline(BatchPipeline):
             stats.inc_value("redisq/sink/dropped", dropped)
 
     def _translated(self, error: Exception) -> Exception:
-        # redis-py puts the command before the server's words, and with it the item.
-        words = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
+        # redis-py puts the command before the server's words, and with it the item. Since 7 the
+        # words are the representation of a tuple.
+        words = str(error).rpartition(" of pipeline caused error: ")[2]
+        words = re.sub(r"""^\(["'](.*)["'],\)$""", r"\1", words)
         if words.startswith("WRONGTYPE"):
             return self._of_another_type()
         server = self._server
         return SinkUnavailable(
-            f"items cannot be written to {server and server.address}: "
+            f"items cannot be written to {server and server.address}: {type(error).__name__}: "
             f"{server.redact(words) if server else words}"
         )
 

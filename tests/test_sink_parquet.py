@@ -1,0 +1,761 @@
+"""Parquet files: what is in them, that they are whole, and crawls whose rows all get there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any, NewType, Optional
+from urllib.request import Request, urlopen
+from uuid import UUID
+
+import attrs
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pydantic
+import pytest
+import s3fs
+import scrapy
+from moto.server import ThreadedMotoServer
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
+from scrapy_redisq.pipelines import ParquetPipeline
+from scrapy_redisq.pipelines.arrow import Columns, convert_free
+from scrapy_redisq.pipelines.folders import open_folder
+from scrapy_redisq.pipelines.parquet import safe_name
+from scrapy_redisq.settings import RedisqSettings
+from tests.harness.crawl import Run
+from tests.harness.servers import free_port, wait_until
+from tests.harness.site import Answer, Site, linked_pages
+
+PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
+KEY = "0" * 32
+SECRET = "wJalrXUtnFEMIK7MDENG"
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Mixed(Enum):
+    ONE = 1
+    TWO = "two"
+
+
+Isbn = NewType("Isbn", str)
+
+
+@dataclass
+class Author:
+    name: str
+    born: date | None = None
+
+
+@dataclass
+class Book:
+    url: str
+    isbn: Isbn | None = None
+    pages: int | None = None
+    weight: Optional[float] = None  # noqa: UP045 - as people write it
+    price: Decimal | None = None
+    used: bool | None = None
+    cover: bytes | None = None
+    published: date | None = None
+    crawled: datetime | None = None
+    colour: Colour | None = None
+    authors: list[Author] = field(default_factory=list)
+    shelf: Author | None = None
+    tags: frozenset[str] | None = None
+    extra: dict[str, Any] | None = None
+    anything: Any = None
+    several: int | str | None = None
+    mixed: Mixed | None = None
+    opens: time | None = None
+
+
+@attrs.define
+class AttrsBook:
+    url: str
+    pages: int | None = None
+
+
+class PydanticBook(pydantic.BaseModel):
+    url: pydantic.HttpUrl
+    pages: int | None = None
+    author: Author | None = None
+
+
+class ScrapyBook(scrapy.Item):
+    url: str = scrapy.Field()
+    pages: int = scrapy.Field()
+    title = scrapy.Field()
+
+
+@dataclass
+class Tree:
+    name: str
+    children: list[Tree] = field(default_factory=list)
+
+
+@dataclass
+class Taken:
+    redisq_key: str
+
+
+def columns(kind: type) -> Columns:
+    found = Columns.of(kind)
+    assert found is not None
+    return found
+
+
+def schema(kind: type) -> dict[str, str]:
+    table = pq.read_table(pa.BufferReader(columns(kind).file([])))
+    return {name: str(table.schema.field(name).type) for name in table.column_names[:-2]}
+
+
+@asynccontextmanager
+async def opened(frontier: str = "books", **settings: Any) -> AsyncIterator[ParquetPipeline]:
+    """A pipeline without a crawl around it."""
+    pipeline = ParquetPipeline(get_crawler(settings_dict=settings))
+    pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
+    pipeline.spider_name, pipeline.frontier_name = "books", frontier
+    try:
+        await pipeline.open()
+        yield pipeline
+    finally:
+        await pipeline.close()
+
+
+def write(url: Path | str, *batches: list[Any], **settings: Any) -> None:
+    async def run() -> None:
+        async with opened(REDISQ_PARQUET_URL=str(url), **settings) as pipeline:
+            for batch in batches:
+                rows = [pipeline.row(item, f"{n:032}") for n, item in enumerate(batch)]
+                await pipeline.write(rows)
+
+    asyncio.run(run())
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """As readers of data sets do."""
+    if not folder.is_dir():
+        return []
+    rows: list[dict[str, Any]] = ds.dataset(folder, format="parquet").to_table().to_pylist()
+    return rows
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+class TestColumns:
+    FULL = Book(
+        url="https://example.com/ü",
+        isbn=Isbn("978-3"),
+        pages=-(1 << 63),
+        weight=0.1,
+        price=Decimal("51.77"),
+        used=False,
+        cover=b"\x00\xff",
+        published=date(1925, 4, 10),
+        crawled=datetime(2026, 9, 1, 12, tzinfo=timezone(timedelta(hours=2))),
+        colour=Colour.RED,
+        authors=[Author("Жюль", date(1828, 2, 8)), Author("")],
+        shelf=Author("a\0b"),
+        tags=frozenset({"x"}),
+        extra={"n": [1, {"m": None}]},
+        anything="05",
+        several=5,
+        mixed=Mixed.ONE,
+        opens=time(9, 30),
+    )
+
+    def test_every_value_comes_back(self, tmp_path: Path) -> None:
+        """Values are read as they were written; what has no column type of its own is JSON."""
+        write(tmp_path, [self.FULL, Book(url="")])
+        full, empty = read(tmp_path / "tests.test_sink_parquet.Book")
+        assert full.pop("redisq_key") == KEY
+        assert empty.pop("redisq_key") == KEY[1:] + "1"
+        age = datetime.now(timezone.utc) - full.pop("redisq_written")
+        assert timedelta(0) <= age < timedelta(minutes=1)
+        assert full == {
+            "url": "https://example.com/ü",
+            "isbn": "978-3",
+            "pages": -(1 << 63),
+            "weight": 0.1,
+            "price": Decimal("51.770000000"),
+            "used": False,
+            "cover": b"\x00\xff",
+            "published": date(1925, 4, 10),
+            "crawled": datetime(2026, 9, 1, 10, tzinfo=timezone.utc),
+            "colour": "red",
+            "authors": [
+                {"name": "Жюль", "born": date(1828, 2, 8)},
+                {"name": "", "born": None},
+            ],
+            "shelf": {"name": "a\0b", "born": None},
+            "tags": ["x"],
+            "extra": '{"n":[1,{"m":null}]}',
+            "anything": "05",
+            "several": "5",
+            "mixed": "1",
+            "opens": "09:30:00",
+        }
+        del empty["redisq_written"]
+        assert empty == {**dict.fromkeys(full), "url": "", "authors": []}
+
+    def test_types_are_those_of_the_class(self) -> None:
+        """A file without a single value has the same columns as one with all of them."""
+        author = "struct<name: string, born: date32[day]>"
+        assert schema(Book) == {
+            "url": "string",
+            "isbn": "string",
+            "pages": "int64",
+            "weight": "double",
+            "price": "decimal128(38, 9)",
+            "used": "bool",
+            "cover": "binary",
+            "published": "date32[day]",
+            "crawled": "timestamp[us, tz=UTC]",
+            "colour": "string",
+            "authors": f"list<element: {author}>",
+            "shelf": author,
+            "tags": "list<element: string>",
+            "extra": "string",
+            "anything": "string",
+            "several": "string",
+            "mixed": "string",
+            "opens": "string",
+        }
+
+    @pytest.mark.parametrize(
+        ("item", "types", "row"),
+        [
+            (
+                AttrsBook("u", 3),
+                {"url": "string", "pages": "int64"},
+                {"url": "u", "pages": 3},
+            ),
+            (
+                PydanticBook(url="https://example.com/", author=Author("A")),  # type: ignore[arg-type]
+                {
+                    "url": "string",
+                    "pages": "int64",
+                    "author": "struct<name: string, born: date32[day]>",
+                },
+                {
+                    "url": "https://example.com/",
+                    "pages": None,
+                    "author": {"name": "A", "born": None},
+                },
+            ),
+            (
+                ScrapyBook(url="u", title=["T"]),
+                {"pages": "int64", "title": "string", "url": "string"},
+                {"pages": None, "title": '["T"]', "url": "u"},
+            ),
+            (
+                Tree("root", [Tree("leaf")]),
+                {"name": "string", "children": "list<element: string>"},
+                {"name": "root", "children": ['{"name":"leaf","children":[]}']},
+            ),
+        ],
+        ids=["attrs", "pydantic", "scrapy.Item", "tree"],
+    )
+    def test_item_classes(
+        self, tmp_path: Path, item: Any, types: dict[str, str], row: dict[str, Any]
+    ) -> None:
+        """All kinds of item classes have the columns of their annotations; a field of the class
+        itself is JSON."""
+        write(tmp_path, [item])
+        (found,) = read(tmp_path / f"tests.test_sink_parquet.{type(item).__name__}")
+        assert schema(type(item)) == types
+        assert {name: found[name] for name in row} == row
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("url", 5),
+            ("url", "\ud800"),
+            ("pages", 3.5),
+            ("pages", "3"),
+            ("pages", True),
+            ("pages", 1 << 63),
+            ("weight", "1"),
+            ("weight", (1 << 53) + 1),
+            ("price", 51.77),
+            ("price", Decimal("0.1234567891")),
+            ("price", Decimal("1e29")),
+            ("price", Decimal("NaN")),
+            ("used", 1),
+            ("cover", "text"),
+            ("published", datetime(2026, 9, 1, 12)),
+            ("crawled", 5),
+            ("crawled", date(2026, 9, 1)),
+            ("crawled", datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))),
+            ("colour", 7),
+            ("authors", "Жюль"),
+            ("authors", ["Жюль"]),
+            ("shelf", {"name": "A", "age": 5}),
+            ("tags", "ab"),
+            ("anything", object()),
+            ("extra", {"x": "\ud800"}),
+        ],
+    )
+    def test_what_would_be_cut_is_refused(self, name: str, value: Any) -> None:
+        """A value that its column would change or cannot hold is refused, by the field's name."""
+        with pytest.raises(RowRefused, match=f"^field '{name}': ") as caught:
+            columns(Book).convert({"url": "u", name: value})
+        str(caught.value).encode()  # what dead letters are made of
+
+    @pytest.mark.parametrize(
+        "price",
+        [Decimal("1e28"), Decimal("-0.000000001"), Decimal("0.100000000000"), Decimal(0), 7],
+    )
+    def test_decimals_that_fit(self, tmp_path: Path, price: Decimal) -> None:
+        """The largest decimals and superfluous zeros are no reason to refuse."""
+        write(tmp_path, [Book(url="u", price=price)])
+        (row,) = read(tmp_path / "tests.test_sink_parquet.Book")
+        assert row["price"] == price
+
+    def test_unknown_field_is_refused(self) -> None:
+        """A field that the class does not have, as extra fields of pydantic, is not left out."""
+        with pytest.raises(RowRefused, match="field 'colour': the item's class has no such field"):
+            columns(AttrsBook).convert({"url": "u", "colour": "red"})
+
+    def test_reserved_names(self) -> None:
+        """A class with the pipeline's own column does not fit; of dicts only that one does not."""
+        with pytest.raises(SinkMismatch, match=r"Taken\.redisq_key"):
+            Columns.of(Taken)
+        with pytest.raises(RowRefused, match="redisq_written"):
+            convert_free({"redisq_written": 1})
+
+    @pytest.mark.parametrize("name", [5, None, "\ud800"])
+    def test_names_of_dicts(self, name: Any) -> None:
+        """A key that cannot be a column's name costs its row, not its batch."""
+        with pytest.raises(RowRefused, match=r"^field "):
+            convert_free({name: 1})
+
+    def test_dicts(self, tmp_path: Path) -> None:
+        """Dicts have columns of text: those of all rows of the batch."""
+        day = date(2026, 9, 1)
+        items = [
+            {"url": "u", "n": 1, "id": UUID(int=5)},
+            {"url": "v", "on": day, "x": None, "data": b"\xff", "all": [day, Decimal("1.5")]},
+        ]
+        write(tmp_path, items)
+        first, second = read(tmp_path / "dict")
+        assert (first["url"], first["n"], first["on"], first["x"]) == ("u", "1", None, None)
+        assert first["id"] == str(UUID(int=5))
+        assert (second["on"], second["data"], second["n"]) == ("2026-09-01", "/w==", None)
+        assert second["all"] == '["2026-09-01","1.5"]'
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        "frontier", ["a/b", "../up", ".hidden", "_hidden", "'\"; *?", "日本" * 50, "%41", "a b=c"]
+    )
+    def test_names_are_safe(self, tmp_path: Path, frontier: str) -> None:
+        """Any frontier's name makes a visible file in the class's folder."""
+
+        async def run() -> None:
+            async with opened(frontier, REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
+                await pipeline.write([pipeline.row({"n": 1}, KEY)])
+
+        asyncio.run(run())
+        (file,) = (tmp_path / "dict").iterdir()
+        assert file.name.startswith(safe_name(frontier))
+        assert len(os.fsencode(file.name)) <= 240
+        assert [row["n"] for row in read(tmp_path)] == ["1"]
+
+    def test_long_names_stay_different(self) -> None:
+        """Names that differ after the part that is kept are not mixed up."""
+        assert safe_name("x" * 100 + "a") != safe_name("x" * 100 + "b")
+        assert safe_name("_a") != safe_name("%5Fa")
+
+    def test_folder_for_each_spider(self, tmp_path: Path) -> None:
+        """%(spider)s in the URL is the spider's name."""
+        write(f"{tmp_path}/%(spider)s/x", [{"n": 1}])
+        assert len(names(tmp_path / "books" / "x" / "dict")) == 1
+
+    def test_names_never_come_again(self, tmp_path: Path) -> None:
+        """A worker that starts again with the same host and process id adds files."""
+        for _ in range(3):
+            write(tmp_path, [{"n": 1}], [{"n": 2}])
+        assert sorted(row["n"] for row in read(tmp_path)) == ["1"] * 3 + ["2"] * 3
+        assert len(names(tmp_path)) == 6
+
+    def test_batch_that_is_tried_again(self, tmp_path: Path) -> None:
+        """A batch of which one file could be written and another could not is there once in the
+        end, and nothing is left of the failure."""
+        obstacle = tmp_path / "tests.test_sink_parquet.AttrsBook"
+        obstacle.write_text("")
+
+        async def run() -> None:
+            async with opened(REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
+                rows = [pipeline.row(item, KEY) for item in ({"n": 1}, AttrsBook("u"))]
+                for _ in range(2):
+                    with pytest.raises(OSError):
+                        await pipeline.write(rows)
+                assert len(read(tmp_path / "dict")) == 1
+                obstacle.unlink()
+                await pipeline.write(rows)
+                await pipeline.write([pipeline.row({"n": 2}, KEY)])
+
+        asyncio.run(run())
+        assert [row["n"] for row in read(tmp_path / "dict")] == ["1", "2"]
+        assert len(read(obstacle)) == 1
+        assert len(names(tmp_path)) == 3
+
+    def test_full_disk_leaves_nothing(self, tmp_path: Path) -> None:
+        """A file that cannot be written to its end is removed: the error is raised for a retry."""
+        full = tmp_path / "dict"
+        full.mkdir()
+
+        async def run() -> None:
+            async with opened(REDISQ_PARQUET_URL=str(tmp_path)) as pipeline:
+                prefix = f"{pipeline._prefix}-000001.parquet"
+                (full / f".{prefix}.tmp").symlink_to("/dev/full")
+                with pytest.raises(OSError, match="No space left"):
+                    await pipeline.write([pipeline.row({"n": 1}, KEY)])
+                assert names(tmp_path) == []
+                await pipeline.write([pipeline.row({"n": 1}, KEY)])
+
+        asyncio.run(run())
+        assert len(read(full)) == 1
+
+    def test_file_systems_without_atomic_uploads(self) -> None:
+        """On any other file system of fsspec a file is renamed into place, also a second time."""
+        folder = open_folder("memory://items", {})
+        folder.check()
+        system: Any = folder._system  # type: ignore[attr-defined]
+        for data in (b"one", b"two"):
+            folder.put("dict/a.parquet", data)
+            assert system.find("/items") == ["/items/dict/a.parquet"]
+            assert system.cat("/items/dict/a.parquet") == data
+        system.rm("/items", recursive=True)
+
+    def test_killed_in_the_midst_of_writing(self, tmp_path: Path) -> None:
+        """Whatever moment a process is killed at, each file that can be seen is whole."""
+        script = """
+import os
+import sys
+from scrapy_redisq.pipelines.arrow import Columns
+from scrapy_redisq.pipelines.folders import open_folder
+folder = open_folder(sys.argv[1], {})
+columns = Columns.of_names(["x"])
+rows = [("0" * 32, {"x": os.urandom(500).hex()}) for _ in range(10_000)]
+data = columns.file(rows)
+number = 0
+while True:
+    number += 1
+    folder.put(f"dict/{sys.argv[2]}-{number}.parquet", data)
+"""
+        cut_short = 0
+        for number in range(3):
+            writer = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(number)])
+            try:
+                pattern = f"dict/.{number}-*.tmp"
+                wait_until(lambda n=number: [*tmp_path.glob(f"dict/{n}-2.parquet")], 20, "a file")
+                wait_until(lambda p=pattern: [*tmp_path.glob(p)], 20, "a file that is written")
+            finally:
+                writer.send_signal(signal.SIGKILL)
+                writer.wait(10)
+            hidden = [*tmp_path.glob(pattern)]
+            cut_short += len(hidden)
+            for file in tmp_path.glob("dict/*.parquet"):
+                assert pq.read_metadata(file).num_rows == 10_000
+        assert cut_short, "no kill came in the midst of a file"
+        files = [name for name in names(tmp_path) if name.endswith(".parquet")]
+        counted = ds.dataset(tmp_path, format="parquet").count_rows()
+        assert counted == 10_000 * len([name for name in files if name[0] != "."])
+
+
+class TestStart:
+    def open(self, url: str, **settings: Any) -> str:
+        async def run() -> None:
+            async with opened(REDISQ_PARQUET_URL=url, **settings):
+                pass
+
+        with pytest.raises(RedisqError) as caught:
+            asyncio.run(run())
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    @pytest.mark.parametrize(
+        ("url", "words"),
+        [
+            ("/proc/items", "SinkUnavailable: no file can be written to /proc/items "),
+            ("/dev/null/items", "SinkUnavailable: no file can be written to /dev/null/items "),
+            ("", "SettingError: "),
+            ("nope://x", "SettingError: "),
+            ("simplecache::s3://bucket", "SettingError: "),
+            ("s3://", "SettingError: "),
+            (f"s3://AKIA:{SECRET}@bucket", "SettingError: "),
+            (f"ftp://user:{SECRET}@127.0.0.1:1/x", "SinkUnavailable: "),
+            (f"sftp://user:{SECRET}@127.0.0.1:1/x", "SettingError: "),
+        ],
+    )
+    def test_urls_that_cannot_be_used(self, url: str, words: str) -> None:
+        """The error names the setting and shows no password."""
+        error = self.open(url)
+        assert error.startswith(words)
+        assert "REDISQ_PARQUET_URL" in error
+        assert SECRET not in error
+
+    @pytest.mark.parametrize(
+        ("url", "missing", "extra"),
+        [
+            ("items", "pyarrow", "pip install scrapy-redisq[parquet]"),
+            ("s3://bucket", "s3fs", "pip install scrapy-redisq[s3]"),
+        ],
+    )
+    def test_what_is_not_installed(
+        self, tmp_path: Path, url: str, missing: str, extra: str
+    ) -> None:
+        """The error says what to install; without it the package can be imported all the same."""
+        script = f"""
+import asyncio, sys
+sys.modules[{missing!r}] = None
+from scrapy.utils.test import get_crawler
+from scrapy_redisq.pipelines import ParquetPipeline
+from scrapy_redisq.settings import RedisqSettings
+pipeline = ParquetPipeline(get_crawler(settings_dict={{"REDISQ_PARQUET_URL": {url!r}}}))
+pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
+pipeline.spider_name = pipeline.frontier_name = "books"
+asyncio.run(pipeline.open())
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        error = ended.stderr.strip().splitlines()[-1]
+        assert error.startswith("scrapy_redisq.errors.SettingError: ")
+        assert extra in error
+
+    def test_nothing_is_crawled(self, crawl: Run) -> None:
+        """A folder that cannot be written to ends the crawl before the first page."""
+        with Site(linked_pages(5)) as site:
+            worker = crawl("follow", site, {**PIPELINE, "REDISQ_PARQUET_URL": "/proc/x"}).wait()
+            assert site.hits == []
+        assert "The crawl cannot start: no file can be written to /proc/x" in worker.log
+        assert worker.reason != "finished"
+
+
+class Store:
+    """A local S3 server."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.start()
+
+    def start(self) -> None:
+        self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "AKIA",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION_NAME": "us-east-1",
+        }
+
+    def client(self) -> s3fs.S3FileSystem:
+        return s3fs.S3FileSystem(
+            key="AKIA",
+            secret=SECRET,
+            endpoint_url=self.settings["AWS_ENDPOINT_URL"],
+            skip_instance_cache=True,
+            use_listings_cache=False,
+        )
+
+    def rows(self, folder: str) -> list[dict[str, Any]]:
+        client = self.client()
+        rows = []
+        for path in client.find(folder):
+            rows += pq.read_table(pa.BufferReader(client.cat_file(path))).to_pylist()
+        return rows
+
+
+@pytest.fixture(scope="module")
+def one_store() -> Iterator[Store]:
+    store = Store()
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+def store(one_store: Store) -> Store:
+    """An S3 server with the empty bucket ``books``."""
+    reset = Request(f"{one_store.settings['AWS_ENDPOINT_URL']}/moto-api/reset", method="POST")
+    with urlopen(reset):
+        pass
+    one_store.client().mkdir("books")
+    return one_store
+
+
+class TestObjectStore:
+    def test_round_trip(self, store: Store) -> None:
+        """Files in a bucket are read as they were written; the first check leaves nothing."""
+        items = [TestColumns.FULL, Book(url="é")]
+        write("s3://books/%(spider)s/a b", items, items, **store.settings)
+        rows = store.rows("books/books/a b/tests.test_sink_parquet.Book")
+        assert [row["url"] for row in rows] == [item.url for item in items] * 2
+        assert rows[0]["authors"][0]["name"] == "Жюль"
+        assert len(store.client().find("books")) == 2
+
+    def test_killed_in_the_midst_of_an_upload(self, store: Store) -> None:
+        """A large file, which is uploaded in parts, is not to be seen if not all of them came."""
+        script = """
+import json
+import sys
+from scrapy_redisq.pipelines.folders import open_folder
+open_folder("s3://books/x", json.loads(sys.argv[1])).put("a.parquet", bytes(110 << 20))
+"""
+        client = store.client()
+
+        def uploads() -> list[Any]:
+            answer = client.call_s3("list_multipart_uploads", Bucket="books")
+            return list(answer.get("Uploads", []))
+
+        writer = subprocess.Popen([sys.executable, "-c", script, json.dumps(store.settings)])
+        try:
+            wait_until(uploads, 20, "an upload that has begun")
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait(10)
+        assert uploads(), "the kill came too late"
+        assert client.find("books") == []
+
+    def test_store_that_goes_away(self, store: Store) -> None:
+        """An upload that fails is to be tried again, under the same name, until it works."""
+
+        async def run() -> None:
+            async with opened(REDISQ_PARQUET_URL="s3://books/x", **store.settings) as pipeline:
+                rows = [pipeline.row({"n": 1}, KEY)]
+                store.stop()
+                try:
+                    for _ in range(2):
+                        with pytest.raises(SinkUnavailable, match=r"s3://books/x \(REDISQ_PARQ"):
+                            await pipeline.write(rows)
+                finally:
+                    store.start()
+                await pipeline.write(rows)
+                await pipeline.write(rows)
+
+        asyncio.run(run())
+        assert len(store.client().find("books")) == 2
+
+    def test_errors_at_start(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No bucket, no keys, nobody there: in words, at the start."""
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+        start = TestStart()
+        no_bucket = start.open("s3://other/x", **store.settings)
+        assert "s3://other/x (REDISQ_PARQUET_URL): FileNotFoundError" in no_bucket
+        endpoint = {"AWS_ENDPOINT_URL": store.settings["AWS_ENDPOINT_URL"]}
+        assert "Unable to locate credentials" in start.open("s3://books/x", **endpoint)
+        nobody = {**store.settings, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+        assert "Could not connect" in start.open("s3://books/x", **nobody)
+
+    def test_two_workers(self, crawl: Run, store: Store) -> None:
+        """A crawl of two workers into a bucket that Scrapy's AWS settings lead to."""
+        given = {
+            **PIPELINE,
+            **store.settings,
+            "REDISQ_PARQUET_URL": "s3://books/%(spider)s",
+            "REDISQ_PARQUET_SECONDS": 0.3,
+        }
+        with Site(linked_pages(60)) as site:
+            workers = [crawl("follow", site, given) for _ in range(2)]
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+        rows = store.rows("books/follow/dict")
+        assert sorted(int(row["url"].rpartition("/")[2]) for row in rows) == [*range(60)]
+
+
+class TestCrawls:
+    def settings(self, folder: Path, **more: Any) -> dict[str, Any]:
+        return {
+            **PIPELINE,
+            "REDISQ_PARQUET_URL": str(folder / "items"),
+            "REDISQ_PARQUET_SECONDS": 0.3,
+            "REDISQ_LEASE_TTL": 1.5,
+            **more,
+        }
+
+    def test_two_workers(self, crawl: Run, tmp_path: Path) -> None:
+        """Each page's row is there once, with a key of its own, in files of at most so many."""
+        with Site(linked_pages(100)) as site:
+            given = self.settings(tmp_path, REDISQ_PARQUET_ROWS=20)
+            workers = [crawl("follow", site, given) for _ in range(2)]
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+        rows = read(tmp_path / "items" / "dict")
+        assert sorted(int(row["url"].rpartition("/")[2]) for row in rows) == [*range(100)]
+        assert len({row["redisq_key"] for row in rows}) == 100
+        files = [*(tmp_path / "items" / "dict").iterdir()]
+        assert max(pq.read_metadata(file).num_rows for file in files) <= 20
+        assert len(files) == sum(worker.stats["redisq/sink/batches"] for worker in workers)
+
+    def test_killed_worker(self, crawl: Run, tmp_path: Path) -> None:
+        """A worker is killed while rows wait for their file: nothing is missing, and what is there
+        twice has the same key."""
+        pages = 200
+        with Site(linked_pages(pages, delay=0.05)) as site:
+            dying, staying = (crawl("follow", site, self.settings(tmp_path)) for _ in range(2))
+            pid = f".{dying.process.pid}-"
+            folder = tmp_path / "items" / "dict"
+            wait_until(
+                lambda: folder.is_dir() and any(pid in name for name in names(folder)),
+                30,
+                "a file of the one that will die",
+            )
+            dying.kill()
+            assert staying.wait().reason == "finished", staying.log
+            refetched = sum(site.counts().values()) - pages
+        rows = read(folder)
+        by_key = {row["redisq_key"]: row["url"] for row in rows}
+        assert sorted(int(url.rpartition("/")[2]) for url in by_key.values()) == [*range(pages)]
+        assert refetched > 0, "no page waited for its file when the worker died"
+
+    def test_pages_do_not_wait_for_their_files(self, crawl: Run, tmp_path: Path) -> None:
+        """30 MB of responses come in while their rows wait for their file: without waiting for it
+        each time that 5 MB are there, which is what Scrapy holds."""
+        small = linked_pages(300)
+
+        def page(path: str) -> Answer | None:
+            answer = small(path)
+            if answer:
+                answer.body = f"{answer.body}{'x' * 100_000}"
+            return answer
+
+        with Site(page) as site:
+            given = self.settings(tmp_path, REDISQ_PARQUET_SECONDS=2)
+            worker = crawl("follow", site, given).wait()
+            assert worker.reason == "finished", worker.log
+            took = site.hits[-1].at - site.hits[0].at
+        assert len(read(tmp_path / "items" / "dict")) == 300
+        assert took < 8, "six times 5 MB would have waited 2 s each"

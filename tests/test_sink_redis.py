@@ -1,0 +1,340 @@
+"""Items in Redis lists and streams: what they look like, the cap, and servers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq.errors import (
+    RedisqError,
+    RowRefused,
+    SettingError,
+    SinkMismatch,
+    SinkUnavailable,
+)
+from scrapy_redisq.pipelines import RedisPipeline
+from scrapy_redisq.settings import RedisqSettings
+from tests.harness.crawl import Run
+from tests.harness.servers import RedisServer, binaries, free_port, wait_until
+from tests.harness.site import Site, linked_pages
+
+PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300})}
+KEY = "books:items"
+
+
+class Title(str):
+    """As parsers of HTML return them."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Book:
+    url: str
+    title: Any = None
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[RedisPipeline]:
+    """A pipeline without a crawl around it."""
+    pipeline = RedisPipeline(get_crawler(settings_dict={"REDISQ_URL": url, **settings}))
+    pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
+    pipeline.spider_name = pipeline.frontier_name = "books"
+    try:
+        await pipeline.open()
+        yield pipeline
+    finally:
+        await pipeline.close()
+
+
+def write(url: str, *batches: list[Any], **settings: Any) -> RedisPipeline:
+    async def run() -> RedisPipeline:
+        async with opened(url, **settings) as pipeline:
+            for batch in batches:
+                rows = [pipeline.row(item, f"{n:032}") for n, item in enumerate(batch)]
+                await pipeline.write(rows)
+            return pipeline
+
+    return asyncio.run(run())
+
+
+def entries(server: RedisServer, key: str = KEY) -> list[dict[bytes, bytes]]:
+    """What a list or a stream holds; items of a list are shown as entries without a key."""
+    with server.client() as client:
+        if client.type(key) == b"stream":
+            return [fields for _, fields in client.xrange(key)]
+        return [{b"item": item} for item in client.lrange(key, 0, -1)]
+
+
+def items(server: RedisServer, key: str = KEY, form: str = "json") -> list[Any]:
+    decode = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}[form]
+    return [decode(entry[b"item"]) for entry in entries(server, key)]
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+class TestItems:
+    def test_round_trip(self, redis_server: RedisServer, kind: str, form: str) -> None:
+        """Items are there in their order, in the form that was asked for; the entries of a stream
+        have the row's key."""
+        batch = [
+            {"url": "ü\0", "n": 1, "none": None, "nested": {"a": [1.5, True]}},
+            Book("u", Book("v", [Title("x")])),
+        ]
+        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+        write(redis_server.url, batch, [{"n": 2}], **given)
+        assert items(redis_server, form=form) == [
+            batch[0],
+            {"url": "u", "title": {"url": "v", "title": ["x"]}},
+            {"n": 2},
+        ]
+        keys = [entry.get(b"key") for entry in entries(redis_server)]
+        zero, one = (f"{n:032}".encode() for n in range(2))
+        assert keys == ([zero, one, zero] if kind == "stream" else [None] * 3)
+
+    def test_values_that_are_not_json(
+        self, redis_server: RedisServer, kind: str, form: str
+    ) -> None:
+        """Dates, decimals, sets and bytes are written as their nearest kin."""
+        noon = datetime(2026, 9, 1, 12, tzinfo=timezone.utc)
+        item = {
+            "day": date(2026, 9, 1),
+            "time": noon,
+            "price": Decimal("51.77"),
+            "set": {5},
+            "bytes": b"\xff",
+            "path": Path("/a"),
+            Title("title"): Title("t"),
+        }
+        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+        write(redis_server.url, [item], **given)
+        assert items(redis_server, form=form) == [
+            {
+                "day": "2026-09-01",
+                "time": "2026-09-01T12:00:00Z" if form == "json" else noon,
+                "price": "51.77",
+                "set": [5],
+                "bytes": "/w==" if form == "json" else b"\xff",
+                "path": "/a",
+                "title": "t",
+            }
+        ]
+
+    @pytest.mark.parametrize("value", [object(), "\ud800", [{"x": object()}]])
+    def test_what_cannot_be_encoded(
+        self, redis_server: RedisServer, kind: str, form: str, value: Any
+    ) -> None:
+        """Such an item is refused, by the name of its field."""
+
+        async def run() -> None:
+            given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+            async with opened(redis_server.url, **given) as pipeline:
+                with pytest.raises(RowRefused, match=r"^field 'x': ") as caught:
+                    pipeline.row({"url": "u", "x": value}, "k")
+                str(caught.value).encode()
+
+        asyncio.run(run())
+
+    def test_large_items(self, redis_server: RedisServer, kind: str, form: str) -> None:
+        """A batch of more than one transaction's size is written in order, all of it."""
+        batch = [{"n": n, "body": "x" * 1_000_000} for n in range(10)]
+        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form, "REDISQ_ITEMS_MAX": 7}
+        write(redis_server.url, batch, **given)
+        numbers = [item["n"] for item in items(redis_server, form=form)]
+        assert numbers == [*range(3, 10)]
+
+
+def test_too_large_a_number(redis_server: RedisServer) -> None:
+    """A number that MessagePack does not have is refused; JSON has it."""
+
+    async def run() -> None:
+        async with opened(redis_server.url, REDISQ_ITEMS_FORMAT="msgpack") as pipeline:
+            with pytest.raises(RowRefused, match="'x'"):
+                pipeline.row({"x": 1 << 64}, "k")
+
+    asyncio.run(run())
+    write(redis_server.url, [{"x": 1 << 64}])
+    assert [json.loads(entry[b"item"]) for entry in entries(redis_server)] == [{"x": 1 << 64}]
+
+
+def test_cap_of_a_list(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The last items stay; what was dropped is counted, and said once."""
+    batches = [[{"n": 10 * batch + n} for n in range(10)] for batch in range(5)]
+    pipeline = write(redis_server.url, *batches, REDISQ_ITEMS_MAX=15)
+    assert [item["n"] for item in items(redis_server)] == [*range(35, 50)]
+    assert pipeline.crawler.stats is not None
+    assert pipeline.crawler.stats.get_value("redisq/sink/dropped") == 35
+    assert caplog.text.count("the oldest items are dropped from now on") == 1
+
+
+def test_cap_of_a_stream(redis_server: RedisServer) -> None:
+    """A stream is cut now and then, to some more than the cap; the count says what is gone."""
+    batches = [[{"n": 100 * batch + n} for n in range(100)] for batch in range(12)]
+    pipeline = write(redis_server.url, *batches, REDISQ_ITEMS_MAX=300, REDISQ_ITEMS_TYPE="stream")
+    numbers = [item["n"] for item in items(redis_server)]
+    assert 300 <= len(numbers) < 500
+    assert numbers == [*range(1200 - len(numbers), 1200)]
+    assert pipeline.crawler.stats is not None
+    assert pipeline.crawler.stats.get_value("redisq/sink/dropped") == 1200 - len(numbers)
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
+    """A key that is something else ends the crawl: at the start, and when it becomes so."""
+    with redis_server.client() as client:
+        client.set(KEY, "x")
+    with pytest.raises(SinkMismatch, match=f"'{KEY}' is no {kind}: give REDISQ_ITEMS_KEY"):
+        write(redis_server.url, [{"n": 1}], REDISQ_ITEMS_TYPE=kind)
+
+    async def run() -> None:
+        async with opened(redis_server.url, REDISQ_ITEMS_TYPE=kind, REDISQ_ITEMS_MAX=5) as pipeline:
+            with redis_server.client() as client:
+                client.set("other:items", "x")
+            rows = [pipeline.row({"n": 1}, "k")]
+            pipeline._target = "other:items"
+            with pytest.raises(SinkMismatch, match="REDISQ_ITEMS_TYPE"):
+                await pipeline.write(rows)
+
+    with redis_server.client() as client:
+        client.delete(KEY)
+    asyncio.run(run())
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    server = RedisServer(next(iter(binaries().values())), password="sesame", aof=True)
+    yield server
+    server.close()
+
+
+def test_full_server(own_server: RedisServer) -> None:
+    """Redis at its maxmemory takes nothing of the batch; later it does. No item is in the error."""
+
+    async def run() -> None:
+        async with opened(own_server.url) as pipeline:
+            rows = [pipeline.row({"n": n, "body": "treasure"}, "k") for n in range(3)]
+            with own_server.client() as client:
+                client.config_set("maxmemory", 1)
+                with pytest.raises(SinkUnavailable, match="memory") as caught:
+                    await pipeline.write(rows)
+                assert "treasure" not in str(caught.value)
+                assert client.exists(KEY) == 0
+                client.config_set("maxmemory", 0)
+            await pipeline.write(rows)
+
+    asyncio.run(run())
+    assert [item["n"] for item in items(own_server)] == [0, 1, 2]
+
+
+def test_server_that_restarts(own_server: RedisServer) -> None:
+    """While the server is away a batch is to be tried again; then it is written, once."""
+
+    async def run() -> None:
+        async with opened(own_server.url) as pipeline:
+            await pipeline.write([pipeline.row({"n": 1}, "k")])
+            own_server.stop()
+            rows = [pipeline.row({"n": 2}, "k")]
+            for _ in range(2):
+                with pytest.raises(SinkUnavailable) as caught:
+                    await pipeline.write(rows)
+                assert "sesame" not in str(caught.value)
+            own_server.start()
+            await pipeline.write(rows)
+
+    asyncio.run(run())
+    assert [item["n"] for item in items(own_server)] == [1, 2]
+
+
+def test_embedded_server_that_dies(tmp_path: Path) -> None:
+    """embedded:// works, and a server that was killed is started again, with its items."""
+    url = f"embedded://{tmp_path / 'redis'}"
+
+    async def run() -> list[Any]:
+        async with opened("redis://127.0.0.1:1/0", REDISQ_ITEMS_URL=url) as pipeline:
+            await pipeline.write([pipeline.row({"n": 1}, "k")])
+            client = pipeline._client
+            assert client is not None
+            with pytest.raises(redis.ConnectionError):
+                await client.execute_command("SHUTDOWN", "NOSAVE", "FORCE")
+            rows = [pipeline.row({"n": 2}, "k")]
+            try:
+                await pipeline.write(rows)
+            except SinkUnavailable:
+                await pipeline.write(rows)
+            return [json.loads(item)["n"] for item in await client.lrange(KEY, 0, -1)]
+
+    assert asyncio.run(run()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"REDISQ_ITEMS_KEY": ""}, SettingError, "REDISQ_ITEMS_KEY"),
+        ({"REDISQ_ITEMS_URL": "redis://:sesame@127.0.0.1:{free}"}, SinkUnavailable, "ITEMS_URL"),
+        ({"REDISQ_ITEMS_URL": "redis://:wrong@127.0.0.1:{port}"}, SinkUnavailable, "ITEMS_URL"),
+        ({"REDISQ_ITEMS_URL": "redis://:sesame@127.0.0.1/x"}, SinkUnavailable, "ITEMS_URL"),
+    ],
+)
+def test_errors_at_start(
+    own_server: RedisServer, settings: dict[str, str], error: type[RedisqError], words: str
+) -> None:
+    """What is wrong is said by the name of the setting, without the password."""
+    given = {
+        name: value.format(free=free_port(), port=own_server.port)
+        for name, value in settings.items()
+    }
+    with pytest.raises(error, match=words) as caught:
+        write(own_server.url, [], REDISQ_CONNECT_TIMEOUT=0.2, **given)
+    assert "sesame" not in str(caught.value)
+    assert "wrong@" not in str(caught.value)
+
+
+class TestCrawls:
+    @pytest.mark.parametrize(("kind", "form"), [("list", "json"), ("stream", "msgpack")])
+    def test_two_workers(self, redis_server: RedisServer, crawl: Run, kind: str, form: str) -> None:
+        """Each page's item is there once, under scrapy-redis's key."""
+        given = {**PIPELINE, "REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+        with Site(linked_pages(100)) as site:
+            workers = [crawl("follow", site, given) for _ in range(2)]
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+        urls = [item["url"] for item in items(redis_server, "follow:items", form)]
+        assert sorted(int(url.rpartition("/")[2]) for url in urls) == [*range(100)]
+        if kind == "stream":
+            keys = {entry[b"key"] for entry in entries(redis_server, "follow:items")}
+            assert len(keys) == 100
+            assert all(re.fullmatch(rb"[0-9a-f]{32}", key) for key in keys)
+
+    def test_items_server_restarts(
+        self, redis_server: RedisServer, own_server: RedisServer, crawl: Run
+    ) -> None:
+        """The items' server is away for a while in the midst of a crawl: none is missing."""
+        given = {**PIPELINE, "REDISQ_ITEMS_URL": own_server.url}
+        with Site(linked_pages(150, delay=0.05)) as site:
+            worker = crawl("follow", site, given)
+
+            def written() -> int:
+                with own_server.client() as client:
+                    return int(client.llen("follow:items"))
+
+            wait_until(lambda: written() > 20, 30, "some items")
+            own_server.kill()
+            worker.wait_for("RedisPipeline cannot write, keeps")
+            own_server.start()
+            assert worker.wait().reason == "finished", worker.log
+        assert "sesame" not in worker.log.partition("Spider opened")[2]
+        urls = {item["url"] for item in items(own_server, "follow:items")}
+        assert {int(url.rpartition("/")[2]) for url in urls} == {*range(150)}
