@@ -28,7 +28,8 @@ import pytest
 import s3fs
 import scrapy
 from moto.server import ThreadedMotoServer
-from scrapy.utils.test import get_crawler
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines import ParquetPipeline
@@ -129,7 +130,7 @@ def schema(kind: type) -> dict[str, str]:
 @asynccontextmanager
 async def opened(frontier: str = "books", **settings: Any) -> AsyncIterator[ParquetPipeline]:
     """A pipeline without a crawl around it."""
-    pipeline = ParquetPipeline(get_crawler(settings_dict=settings))
+    pipeline = ParquetPipeline(Crawler(scrapy.Spider, Settings(settings)))
     pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
     pipeline.spider_name, pipeline.frontier_name = "books", frontier
     try:
@@ -529,10 +530,11 @@ class TestStart:
         script = f"""
 import asyncio, sys
 sys.modules[{missing!r}] = None
-from scrapy.utils.test import get_crawler
+from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy_redisq.pipelines import ParquetPipeline
 from scrapy_redisq.settings import RedisqSettings
-pipeline = ParquetPipeline(get_crawler(settings_dict={{"REDISQ_PARQUET_URL": {url!r}}}))
+pipeline = ParquetPipeline(Crawler(Spider, {{"REDISQ_PARQUET_URL": {url!r}}}))
 pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
 pipeline.spider_name = pipeline.frontier_name = "books"
 asyncio.run(pipeline.open())
@@ -759,3 +761,4 @@ class TestCrawls:
             took = site.hits[-1].at - site.hits[0].at
         assert len(read(tmp_path / "items" / "dict")) == 300
         assert took < 8, "six times 5 MB would have waited 2 s each"
+        assert worker.stats["redisq/sink/batches"] <= 2 + took / 2, "no row waited for others"

@@ -16,7 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from scrapy.utils.test import get_crawler
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+from scrapy.statscollectors import MemoryStatsCollector
 
 from scrapy_redisq.errors import (
     RedisqError,
@@ -50,7 +53,9 @@ class Book:
 @asynccontextmanager
 async def opened(url: str, **settings: Any) -> AsyncIterator[RedisPipeline]:
     """A pipeline without a crawl around it."""
-    pipeline = RedisPipeline(get_crawler(settings_dict={"REDISQ_URL": url, **settings}))
+    crawler = Crawler(scrapy.Spider, Settings({"REDISQ_URL": url, **settings}))
+    crawler.stats = MemoryStatsCollector(crawler)
+    pipeline = RedisPipeline(crawler)
     pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
     pipeline.spider_name = pipeline.frontier_name = "books"
     try:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 KEY, WRITTEN = "redisq_key", "redisq_written"
 """Columns that each file has besides the fields of its items."""
 
-CHUNK = 1_000
+CHUNK = 100
 """Rows that pyarrow converts at a time: it lets nothing else of the process run meanwhile."""
 
 DECIMAL_DIGITS, DECIMAL_PLACES = 38, 9
