@@ -1,4 +1,20 @@
-"""Item pipelines: items are written before their page is finished in the frontier."""
+"""Item pipelines: items are written before their page is finished in the frontier.
+
+::
+
+    DatabasePipeline   rows of SQLite, PostgreSQL, MariaDB: each item once
+    ParquetPipeline    files, in a folder or an object store: at least once
+    RedisPipeline      a list or a stream: at least once
+    BatchPipeline      the base of all of them, and of your own
+
+Layers, top to bottom::
+
+    database          the pipeline: rows in a thread
+    tables, columns   item classes, their tables, and values that go into them
+    upsert            records into tables, in the dialect of the database
+    database_server   a connection that comes back, and what its errors mean
+    records
+"""
 
 from __future__ import annotations
 
@@ -8,18 +24,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scrapy_redisq.pipelines.batch import BatchPipeline as BatchPipeline
     from scrapy_redisq.pipelines.batch import Row as Row
+    from scrapy_redisq.pipelines.database import DatabasePipeline as DatabasePipeline
     from scrapy_redisq.pipelines.parquet import ParquetPipeline as ParquetPipeline
     from scrapy_redisq.pipelines.redis_items import RedisPipeline as RedisPipeline
 
 # Imported when first used: each needs libraries that the others do not.
 _HOMES = {
     "BatchPipeline": "scrapy_redisq.pipelines.batch",
+    "DatabasePipeline": "scrapy_redisq.pipelines.database",
     "ParquetPipeline": "scrapy_redisq.pipelines.parquet",
     "RedisPipeline": "scrapy_redisq.pipelines.redis_items",
     "Row": "scrapy_redisq.pipelines.batch",
 }
 
-__all__ = ["BatchPipeline", "ParquetPipeline", "RedisPipeline", "Row"]
+__all__ = ["BatchPipeline", "DatabasePipeline", "ParquetPipeline", "RedisPipeline", "Row"]
 
 
 def __getattr__(name: str) -> Any:

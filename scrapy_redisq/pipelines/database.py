@@ -1,0 +1,90 @@
+"""Items into a database: each of them one row, however often its page is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from scrapy.utils.misc import load_object
+from sqlalchemy import MetaData
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+from scrapy_redisq.pipelines.database_server import DatabaseServer
+from scrapy_redisq.pipelines.records import Record
+from scrapy_redisq.pipelines.tables import Tables
+from scrapy_redisq.pipelines.upsert import write
+
+
+class _RecordsRow(Row):
+    """A row that is several records: the item's own and those of nested items."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, item: Any, key: str, records: list[Record]) -> None:
+        super().__init__(item, key, {})
+        self.records = records
+
+
+class DatabasePipeline(BatchPipeline):
+    """Writes items by SQLAlchemy (``REDISQ_DATABASE_URL``), a batch a transaction.
+
+    Rows have a key, from ``REDISQ_TABLES`` or made of the request and the item's position, and take
+    the place of rows that have it already. One connection a worker, used in a thread of its own.
+    """
+
+    async def open(self) -> None:
+        """Connect, make the tables that are known by now. Raises `RedisqError`."""
+        settings = self.settings
+        if not settings.database_url:
+            raise SettingError(
+                "REDISQ_DATABASE_URL", "", "an SQLAlchemy URL; DatabasePipeline needs one"
+            )
+        self.batch_rows = settings.database_batch
+        self._server = DatabaseServer(
+            settings.database_url, connect_timeout=settings.connect_timeout
+        )
+        self._tables = Tables(settings.tables, _metadata(settings.metadata), self._server.dialect)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="redisq-database")
+        await self._in_thread(self._prepare)
+
+    def _prepare(self) -> None:
+        self._server.open()
+        with self._server.transaction() as connection:
+            self._tables.prepare(connection)
+
+    def row(self, item: Any, key: str) -> Row:
+        """The records that the item becomes. Raises `RowRefused` or `SinkMismatch`."""
+        return _RecordsRow(item, key, self._tables.records(item, key))
+
+    async def write(self, rows: list[Row]) -> None:
+        """One transaction. Raises what `DatabaseServer.transaction` does."""
+        await self._in_thread(self._write, rows)
+
+    def _write(self, rows: list[_RecordsRow]) -> None:
+        with self._server.transaction() as connection:
+            self._tables.prepare(connection)
+            write(connection, [record for row in rows for record in row.records])
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if hasattr(self, "_thread"):
+            await self._in_thread(self._server.close)
+            self._thread.shutdown()
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, function, *arguments)
+
+
+def _metadata(path: str) -> MetaData | None:
+    if not path:
+        return None
+    try:
+        metadata = load_object(path)
+    except (ImportError, NameError, ValueError, AttributeError) as error:
+        raise SettingError("REDISQ_METADATA", path, f"an import path: {error}") from error
+    if not isinstance(metadata, MetaData):
+        raise SettingError("REDISQ_METADATA", path, "the import path of a sqlalchemy.MetaData")
+    return metadata
