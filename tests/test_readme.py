@@ -229,6 +229,36 @@ def test_five_minute_start(start: Start) -> None:
     assert list(start.commands) == []
 
 
+def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
+    """The pipeline that the README shows writes each page's item, with a key."""
+    spider = next(block for block in blocks("Five-minute start", "python") if "Spider" in block)
+    pipeline = next(block for block in blocks("Sinks", "python") if "BatchPipeline" in block)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/__init__.py").touch()
+    (tmp_path / "shop/pipelines.py").write_text(pipeline)
+    (tmp_path / "books.py").write_text(spider)
+    settings = {
+        "ADDONS": '{"scrapy_redisq.Addon": 500}',
+        "ITEM_PIPELINES": '{"shop.pipelines.LinesPipeline": 300}',
+        "REDISQ_URL": redis_server.url,
+    }
+    command = [sys.executable, "-m", "scrapy", "runspider", "books.py"]
+    for name, value in settings.items():
+        command += ["-s", f"{name}={value}"]
+    with Site(linked_pages(30)) as site:
+        command += ["-a", f"site={site.url}/"]
+        subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+            check=True,
+        )
+        pages = {f"{site.url}{path}" for path in site.counts()}
+    lines = [json.loads(line) for line in (tmp_path / "books.jsonl").read_text().splitlines()]
+    assert sorted(line["url"] for line in lines) == sorted(pages)
+    assert len({line["key"] for line in lines}) == len(pages) >= 30
+
+
 def check_fields(status: dict[str, object]) -> None:
     listing = re.search(r"one\s+object\s+a\s+line:(.*?)`alive`", section("Operations"), re.S)
     assert listing
