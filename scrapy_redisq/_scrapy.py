@@ -7,6 +7,7 @@ page a new request comes from. All of it can be read from the engine and the scr
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import ContextVar
@@ -101,12 +102,16 @@ def watch_output(crawler: Crawler) -> None:
     )
     start_itemproc = getattr(scraper, start_name)
 
+    contexts: dict[int, contextvars.Context] = {}
+
     async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
         page = current_page.set(request)
         numbers = _numbers.set(itertools.count())
+        contexts[id(response)] = contextvars.copy_context()
         try:
             await handle_output(result, request, response)
         finally:
+            del contexts[id(response)]
             _numbers.reset(numbers)
             current_page.reset(page)
 
@@ -118,6 +123,15 @@ def watch_output(crawler: Crawler) -> None:
         return start_itemproc(item, response=response)
 
     scraper.handle_spider_output_async = watched_handle_output
+    if not hasattr(scraper, "_process_spidermw_output_async"):
+        # Before 2.14 what a callback yields is processed in the context of whichever page made
+        # Twisted's cooperator run.
+        process_output = scraper._process_spidermw_output
+
+        def watched_process_output(output: Any, response: Any) -> Any:
+            return contexts[id(response)].copy().run(process_output, output, response)
+
+        scraper._process_spidermw_output = watched_process_output
     setattr(scraper, start_name, watched_start_itemproc)
 
 
