@@ -276,6 +276,7 @@ class TestColumns:
         ],
         ids=["attrs", "pydantic", "scrapy.Item", "tree"],
     )
+    @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # old itemadapter
     def test_item_classes(
         self, tmp_path: Path, item: Any, types: dict[str, str], row: dict[str, Any]
     ) -> None:
@@ -721,6 +722,17 @@ class TestCrawls:
         files = [*(tmp_path / "items" / "dict").iterdir()]
         assert max(pq.read_metadata(file).num_rows for file in files) <= 20
         assert len(files) == sum(worker.stats["redisq/sink/batches"] for worker in workers)
+
+    def test_keys_when_pages_are_fetched_again(self, crawl: Run, tmp_path: Path) -> None:
+        """Crawls that fetch the same pages in another order give their rows the same keys."""
+        with Site(linked_pages(60)) as site:
+            given = [self.settings(tmp_path, REDISQ_FRONTIER=name) for name in ("one", "two")]
+            for worker in [crawl("follow", site, settings) for settings in given]:
+                assert worker.wait().reason == "finished", worker.log
+        rows = read(tmp_path / "items" / "dict")
+        assert len({row["redisq_key"] for row in rows}) == 60
+        assert len({(row["redisq_key"], row["url"]) for row in rows}) == 60
+        assert len(rows) == 120
 
     def test_killed_worker(self, crawl: Run, tmp_path: Path) -> None:
         """A worker is killed while rows wait for their file: nothing is missing, and what is there
