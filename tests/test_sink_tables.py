@@ -710,7 +710,7 @@ HOSTILE = [
     ),
 ]
 
-NOWHERE = {"nul\0", "half \ud800"}
+NOWHERE = {"nul\0", "half \ud800", "%(x)s"}
 REFUSED = {
     "sqlite": NOWHERE,
     "postgresql": {*NOWHERE, "x" * 64, "x" * 65, "é" * 40},

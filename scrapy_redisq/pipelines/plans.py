@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import reprlib
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ _POSTGRES_NAME_BYTES = 63
 _MYSQL_NAME_CHARACTERS = 64
 # What either MySQL does not take in a name or its reflection or pymysql do not get right.
 _NOT_FOR_MYSQL = re.compile(r"[`%\x00-\x1f\U00010000-\U0010ffff]|\s$")
+# What SQLAlchemy makes of a key that it makes a parameter of.
+_AS_PARAMETER = str.maketrans("%():.[] ", "PAZC____")
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
@@ -182,11 +185,14 @@ def make_table(
         columns.append(_column(options.extra, column_type("json", dialect), True))
     *_, name = full_name = (options.table or table_name(item_class)).split(".", 1)
     _check_names(item_class, full_name, [column.name for column in columns], dialect)
+    key = [columns[0]]
+    if options.key:
+        key = [next(c for c in columns if c.name == wanted) for wanted in options.key]
     return sqlalchemy.Table(
         name,
         metadata,
         *columns,
-        sqlalchemy.PrimaryKeyConstraint(*(options.key or [KEY_COLUMN])),
+        sqlalchemy.PrimaryKeyConstraint(*key),
         schema=full_name[0] if len(full_name) > 1 else None,
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
@@ -196,8 +202,11 @@ def make_table(
 
 
 def _column(name: str, type_: Any, nullable: bool) -> sqlalchemy.Column[Any]:
+    # SQLAlchemy makes parameters of keys, and before 2.1 takes "a.b" and "a_b" for one.
+    digest = hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
+    key = name if re.fullmatch(r"\w+", name) else f"column_{digest}"
     # Without autoincrement=False an integer in the key would be numbered by the database.
-    return sqlalchemy.Column(name, type_, nullable=nullable, autoincrement=False)
+    return sqlalchemy.Column(name, type_, key=key, nullable=nullable, autoincrement=False)
 
 
 def _check_names(
@@ -231,6 +240,8 @@ def _name_problem(name: str, dialect: str, is_table: bool) -> str:
         return "empty"
     if "\0" in name:
         return "the character NUL"
+    if re.search(r"%\([^)]+\)s", name):
+        return "SQLAlchemy may take it for a parameter"
     if dialect == "postgresql" and size > _POSTGRES_NAME_BYTES:
         return f"{size} bytes of UTF-8, of {_POSTGRES_NAME_BYTES}"
     if dialect in MYSQL:
@@ -292,6 +303,9 @@ def make_plan(
         if column.name not in available and not optional:
             problems.append(f"column {column.name!r} is NOT NULL and no field fills it")
     key = _key(item_class, options, table, available, problems)
+    parameters = [columns[name].key.translate(_AS_PARAMETER) for name in taken]
+    if len(set(parameters)) < len(parameters):
+        problems.append("keys of its columns differ only in punctuation, give them others")
     if problems:
         raise SinkMismatch(
             f"{path} does not fit table {table.fullname}: {'; '.join(problems)}. Change the class "

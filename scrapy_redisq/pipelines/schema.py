@@ -105,9 +105,9 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
         if not _has_unique(inspector, table, set(key)):
             differences.append((f"no unique index for the key {', '.join(key)}", alter.index(key)))
         elif not plan.given:
-            for name in _padded(connection, table, key):
+            for name in _padded(connection, table, [wanted[name] for name in key]):
                 what = f"the collation of {name!r} takes different keys for the same"
-                differences.append((what, alter.change(table.columns[name])))
+                differences.append((what, alter.change(wanted[name])))
     if differences:
         path = class_path(plan.item_class)
         raise SinkMismatch(
@@ -247,10 +247,12 @@ def _has_unique(inspector: sqlalchemy.Inspector, table: sqlalchemy.Table, names:
 
 
 def _padded(
-    connection: sqlalchemy.Connection, table: sqlalchemy.Table, key: list[str]
+    connection: sqlalchemy.Connection,
+    table: sqlalchemy.Table,
+    key: list[sqlalchemy.Column[Any]],
 ) -> list[str]:
     """Columns of text in the key that MySQL does not compare byte by byte."""
-    texts = [name for name in key if isinstance(table.columns[name].type, KeyText)]
+    texts = [column.name for column in key if isinstance(column.type, KeyText)]
     if connection.dialect.name not in MYSQL or not texts:
         return []
     columns = sqlalchemy.table(
