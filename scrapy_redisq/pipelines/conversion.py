@@ -76,13 +76,14 @@ def converter(
 
 
 def _text(value: Any) -> str:
+    text: str = value
     if type(value) is not str:
-        value = _plain(value)
-        if type(value) is not str:
+        text = _plain(value)
+        if type(text) is not str:
             raise WrongValue("takes str")
-    if not value.isascii():
-        _encodable(value)
-    return str(value)
+    if not text.isascii():
+        _encodable(text)
+    return text
 
 
 def _plain(value: Any) -> Any:
@@ -120,7 +121,7 @@ def _text_converter(
     nul_stored = dialect.name != "postgresql"
 
     def convert(value: Any) -> str:
-        text = str(plain(value))
+        text: str = plain(value)
         if length is not None and len(text) > length:
             raise WrongValue(f"takes at most {length} characters, and these are {len(text):,}")
         if not nul_stored and "\0" in text:
@@ -136,14 +137,15 @@ def _any_text(value: Any) -> str:
 
 
 def _integer(value: Any) -> int:
+    number: int = value
     if type(value) is not int:
         value = _plain(value)
         if not isinstance(value, numbers.Integral):
             raise WrongValue("takes int")
-        value = int(value)
-    if not -(1 << 63) <= value < 1 << 63:
+        number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
         raise WrongValue("takes integers of 64 bits")
-    return int(value)
+    return number
 
 
 def _float_converter(dialect: sqlalchemy.Dialect) -> Convert:
@@ -172,10 +174,10 @@ def _float_converter(dialect: sqlalchemy.Dialect) -> Convert:
 
 
 def _decimal(value: Any) -> Decimal:
-    if isinstance(value, numbers.Integral):
-        value = Decimal(int(value))
     if not isinstance(value, Decimal):
-        raise WrongValue("takes Decimal or int")
+        if not isinstance(value, numbers.Integral):
+            raise WrongValue("takes Decimal or int")
+        return Decimal(int(value))
     if not value.is_finite():
         raise WrongValue("takes finite numbers")
     return value

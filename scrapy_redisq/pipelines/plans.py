@@ -67,11 +67,15 @@ class Plan:
     """Columns that refer to the parent's, and which."""
     children: list[str] = field(default_factory=list)
     """Fields whose items are rows of other tables."""
+    flat: bool = field(init=False)
+    """Whether an item is one row with nothing left over."""
 
     def __post_init__(self) -> None:
         self.known = frozenset([*(filled.field for filled in self.filled), *self.children])
         self._get, self._open = _access(self.item_class)
         self._extended = hasattr(self.item_class, "model_fields")
+        open_ended = issubclass(self.item_class, dict) or self._extended
+        self.flat = not (self.children or self.loose or self.extra or open_ended)
 
     def get(self, item: Any, name: str) -> Any:
         return self._get(self._open(item) if self._open else item, name, None)

@@ -90,6 +90,8 @@ class Tables:
         its class. A table that is new is made by the next `prepare`.
         """
         plan = self._plans.get(type(item)) or self._plan(type(item))
+        if plan.flat:
+            return [Record(plan.target, plan.values(item, key))]
         records: list[Record] = []
         self._add(plan, item, key, None, records)
         return records
