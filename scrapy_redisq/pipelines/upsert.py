@@ -143,9 +143,9 @@ def statement(
     target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect
 ) -> _Upsert | _Portable:
     """How rows of these columns are written, in the database's own words where they are known."""
-    build = {"sqlite": _on_conflict, "postgresql": _on_conflict, "mysql": _on_duplicate_key}
-    build["mariadb"] = _on_duplicate_key
-    if dialect.name not in build:
+    build = {"sqlite": _on_conflict, "postgresql": _on_conflict}
+    build |= {"mysql": _on_duplicate_key, "mariadb": _on_duplicate_key}
+    if dialect.name not in build or not _nameable(target, columns, dialect):
         return _Portable(target, columns)
     insert = build[dialect.name](_insert(target, dialect), target, columns)
     compiled = insert.compile(dialect=dialect, column_keys=list(columns))
@@ -162,6 +162,15 @@ def statement(
             ),
         )
     return _Upsert(insert, staging)
+
+
+def _nameable(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect) -> bool:
+    """Whether an upsert can speak of these names."""
+    if dialect.name not in {"mysql", "mariadb"}:
+        # There it would mean the old row: an error in PostgreSQL, and no change in SQLite.
+        return target.table.name.lower() != "excluded"
+    # SQLAlchemy doubles the "%" of VALUES(`%`) once too often for MySQL.
+    return not any("%" in target.table.columns[name].name for name in columns)
 
 
 def _insert(target: Target, dialect: sqlalchemy.Dialect) -> Any:

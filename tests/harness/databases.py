@@ -74,23 +74,25 @@ class Database(abc.ABC):
     def close(self) -> None:
         """End it and remove its folder."""
 
-    def query(self, sql: str, *, commit: bool = False) -> list[tuple[Any, ...]]:
-        """The rows of a statement, over a connection of its own; ``%`` stands for itself."""
-        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.NullPool)
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement, over a connection of its own; ``%`` stands for itself.
+
+        It is committed by itself.
+        """
+        engine = sqlalchemy.create_engine(
+            self.url, poolclass=sqlalchemy.NullPool, isolation_level="AUTOCOMMIT"
+        )
         try:
             with engine.connect() as connection:
                 connection.execution_options(no_parameters=True)
                 result = connection.exec_driver_sql(sql)
-                rows = [tuple(row) for row in result] if result.returns_rows else []
-                if commit:
-                    connection.commit()
-                return rows
+                return [tuple(row) for row in result] if result.returns_rows else []
         finally:
             engine.dispose()
 
     def execute(self, sql: str) -> None:
-        """Run one statement and commit."""
-        self.query(sql, commit=True)
+        """Run one statement."""
+        self.query(sql)
 
 
 class SQLiteDatabase(Database):
@@ -138,6 +140,7 @@ class DatabaseServer(Database):
     """A server process of our own."""
 
     driver: ClassVar[str]
+    drop_option: ClassVar[str] = ""
     orderly: ClassVar[signal.Signals]
     abandon: ClassVar[signal.Signals]
     """Signal that ends the server at once and lets it take its shared memory along."""
@@ -176,14 +179,11 @@ class DatabaseServer(Database):
 
     def fresh(self) -> str:
         self._databases += 1
-        name = f"items_{self._databases}"
-        engine = sqlalchemy.create_engine(
-            self.url, poolclass=sqlalchemy.NullPool, isolation_level="AUTOCOMMIT"
-        )
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        engine.dispose()
+        before, name = self.database, f"items_{self._databases}"
+        self.execute(f"CREATE DATABASE {name}")
         self.database = name
+        if before.startswith("items_"):  # a crash takes longer to recover from with many files
+            self.execute(f"DROP DATABASE {before}{self.drop_option}")
         return self.url
 
     def start(self) -> None:
@@ -313,6 +313,7 @@ class PostgresServer(DatabaseServer):
 
     kind = "postgres"
     driver = "postgresql+psycopg"
+    drop_option = " WITH (FORCE)"
     orderly = signal.SIGINT  # "fast": does not wait for clients to leave
     abandon = signal.SIGQUIT
 
@@ -387,6 +388,7 @@ class MariaServer(DatabaseServer):
             *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
             *(f"--socket={self.folder / 'sock'}", f"--pid-file={self.folder / 'pid'}"),
             *(f"--init-file={self.folder / 'init.sql'}", "--skip-log-bin"),
+            "--character-set-server=utf8mb4",  # Debian's configuration
             *("--key-buffer-size=1M", "--aria-pagecache-buffer-size=8M", "--max-connections=20"),
             *self._options,
         ]

@@ -1,0 +1,895 @@
+"""Records into databases: upserts, what an error is about, and databases that go away."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import logging
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable
+from scrapy_redisq.pipelines.database_server import DatabaseServer
+from scrapy_redisq.pipelines.records import Record, Target
+from scrapy_redisq.pipelines.upsert import STAGED_ROWS, _Portable, write
+from tests.harness.databases import (
+    PASSWORD,
+    Database,
+    MariaServer,
+    PostgresServer,
+    SQLiteDatabase,
+)
+from tests.harness.servers import free_port
+
+UTC = datetime.timezone.utc
+MANY = STAGED_ROWS + 50
+"""Rows of a batch that PostgreSQL gets by COPY."""
+
+Timestamp = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def _url(database: Database) -> str:
+    """Its URL; a locked SQLite file counts as away soon."""
+    return f"{database.url}?timeout=0.1" if isinstance(database, SQLiteDatabase) else database.url
+
+
+@pytest.fixture
+def server(each_database: Database) -> Iterator[DatabaseServer]:
+    """The database as a sink sees it, open."""
+    server = DatabaseServer(_url(each_database), connect_timeout=10)
+    server.open()
+    yield server
+    server.close()
+
+
+def _books(server: DatabaseServer, *more: Any) -> sa.Table:
+    """A new table of books."""
+    table = sa.Table(
+        "books",
+        sa.MetaData(),
+        sa.Column("url", sa.String(100), primary_key=True),
+        sa.Column("title", sa.String(50)),
+        sa.Column("stock", sa.Integer),
+        sa.Column("version", sa.Integer),
+        *more,
+    )
+    _create(server, table)
+    return table
+
+
+def _create(server: DatabaseServer, *tables: sa.Table) -> None:
+    with server.transaction() as connection:
+        for table in tables:
+            table.create(connection)
+
+
+def _write(server: DatabaseServer, target: Target, *rows: dict[str, Any]) -> None:
+    with server.transaction() as connection:
+        write(connection, [Record(target, row) for row in rows])
+
+
+def _rows(server: DatabaseServer, table: sa.Table) -> list[tuple[Any, ...]]:
+    with server.transaction() as connection:
+        query = sa.select(table).order_by(*table.primary_key.columns)
+        return [tuple(row) for row in connection.execute(query)]
+
+
+# Upserts
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_a_row_written_again_takes_the_new_values(server: DatabaseServer, others: int) -> None:
+    """One row for a key, with the last values, whether few or many rows are written with it."""
+    target = Target(table := _books(server), ("url",))
+    rest = [{"url": f"o{i:04}", "title": "o", "stock": i, "version": None} for i in range(others)]
+    for stock in 1, 2:
+        _write(server, target, {"url": "a", "title": "A", "stock": stock, "version": 0}, *rest)
+    assert _rows(server, table) == [("a", "A", 2, 0), *(tuple(row.values()) for row in rest)]
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+def test_ignore_keeps_the_row_that_is_there(server: DatabaseServer, others: int) -> None:
+    """With "ignore" the first row of a key stays, within a batch and across batches."""
+    target = Target(table := _books(server), ("url",), "ignore")
+    rest = [{"url": f"o{i}", "stock": i} for i in range(others)]
+    _write(server, target, {"url": "a", "stock": 1}, {"url": "a", "stock": 2}, *rest)
+    _write(server, target, {"url": "a", "stock": 3, "title": "A"}, *rest)
+    _write(server, target, {"url": "a", "stock": 4}, *rest)
+    rows = _rows(server, table)
+    assert rows[0] == ("a", None, 1, None)
+    assert len(rows) == 1 + others
+
+
+@pytest.mark.parametrize("others", [0, MANY])
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [(1, 2, 2), (2, 1, 1), (1, 1, 2), (None, 1, 2), (1, None, 1), (None, None, 2)],
+    ids=["newer", "older", "equal", "after NULL", "NULL", "both NULL"],
+)
+def test_a_version_guards_the_update(
+    server: DatabaseServer, first: int | None, second: int | None, kept: int, others: int
+) -> None:
+    """An older version changes nothing, in one batch as in two; NULL is older than all others."""
+    target = Target(table := _books(server), ("url",), version="version")
+    rest = [{"url": f"o{i}", "title": "o", "stock": i, "version": 1} for i in range(others)]
+    rows = [
+        {"url": "a", "title": "1", "stock": 1, "version": first},
+        {"url": "a", "title": "2", "stock": 2, "version": second},
+    ]
+    expected = ("a", str(kept), kept, first if kept == 1 else second)
+    for row in rows:
+        _write(server, target, row, *rest)
+    assert _rows(server, table)[0] == expected
+    for row in rows:
+        row["url"] = "a b"
+    _write(server, target, *rows, *rest)
+    assert _rows(server, table)[1] == ("a b", *expected[1:])
+
+
+def test_rows_of_one_key_are_merged_field_by_field(server: DatabaseServer) -> None:
+    """A field that only an earlier row of the batch has is kept."""
+    target = Target(table := _books(server), ("url",))
+    _write(
+        server,
+        target,
+        *({"url": "a", "title": "A"}, {"url": "b", "stock": 1}),
+        *({"url": "a", "stock": 2}, {"url": "b", "stock": 3, "version": 4}),
+    )
+    assert _rows(server, table) == [("a", "A", 2, None), ("b", None, 3, 4)]
+
+
+def test_a_column_that_a_record_does_not_have_is_not_touched(server: DatabaseServer) -> None:
+    """Records with different fields can be in one batch; an update sets only theirs."""
+    target = Target(table := _books(server), ("url",))
+    _write(server, target, {"url": "a", "title": "A", "stock": 1}, {"url": "b"})
+    _write(server, target, {"url": "a", "stock": 2}, {"url": "b", "title": "B"}, {"url": "c"})
+    assert _rows(server, table) == [
+        ("a", "A", 2, None),
+        ("b", "B", None, None),
+        ("c", None, None, None),
+    ]
+
+
+def test_keys_of_several_columns_and_rows_of_nothing_else(server: DatabaseServer) -> None:
+    """A table whose columns are all in its key takes rows again and again."""
+    table = sa.Table(
+        "tags",
+        sa.MetaData(),
+        sa.Column("url", sa.String(100), primary_key=True),
+        sa.Column("tag", sa.String(100), primary_key=True),
+    )
+    _create(server, table)
+    pairs = [("a", "1"), ("a", "2"), ("b", "1"), ("a", "1")]
+    for _ in range(2):
+        _write(server, Target(table, ("url", "tag")), *({"url": u, "tag": t} for u, t in pairs))
+    assert _rows(server, table) == sorted(set(pairs))
+
+
+def test_a_key_can_be_a_unique_index(server: DatabaseServer) -> None:
+    """The key need not be the primary key, which the database may count up itself."""
+    table = sa.Table(
+        "books",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("url", sa.String(100), unique=True),
+        sa.Column("stock", sa.Integer),
+    )
+    _create(server, table)
+    for stock in 1, 2:
+        rows = [{"url": f"u{i}", "stock": stock} for i in range(MANY)]
+        _write(server, Target(table, ("url",)), *rows)
+    assert sorted(row[1:] for row in _rows(server, table)) == sorted((r["url"], 2) for r in rows)
+
+
+def test_parents_are_written_before_their_children(server: DatabaseServer) -> None:
+    """Whatever the order of the records, foreign keys hold at each statement."""
+    metadata = sa.MetaData()
+    shops = sa.Table("shops", metadata, sa.Column("name", sa.String(20), primary_key=True))
+    books = sa.Table(
+        "books",
+        metadata,
+        sa.Column("url", sa.String(20), primary_key=True),
+        sa.Column("shop", sa.ForeignKey(shops.c.name), nullable=False),
+        sa.Column("sequel_of", sa.ForeignKey("books.url")),
+    )
+    _create(server, shops, books)
+    shop, book = Target(shops, ("name",)), Target(books, ("url",))
+    with server.transaction() as connection:
+        write(
+            connection,
+            [
+                Record(book, {"url": "z", "shop": "s", "sequel_of": None}),
+                Record(book, {"url": "a", "shop": "s", "sequel_of": "z"}),
+                Record(shop, {"name": "s"}),
+            ],
+        )
+    assert _rows(server, books) == [("a", "s", "z"), ("z", "s", None)]
+
+
+def test_defaults_that_python_computes(server: DatabaseServer) -> None:
+    """Columns of the project's own tables may have them: rows get one each, an update does not."""
+    numbers = iter(range(10_000))
+    table = _books(server, sa.Column("number", sa.Integer, default=lambda: next(numbers)))
+    target = Target(table, ("url",))
+    rows = [{"url": f"u{i:04}", "stock": 1} for i in range(MANY)]
+    _write(server, target, *rows)
+    before = [row[-1] for row in _rows(server, table)]
+    assert sorted(before) == list(range(MANY))
+    _write(server, target, *({**row, "stock": 2} for row in rows))
+    assert {row[2] for row in _rows(server, table)} == {2}
+    assert [row[-1] for row in _rows(server, table)] == before
+
+
+@pytest.mark.parametrize("version", [None, "version"])
+def test_the_way_without_an_upsert(server: DatabaseServer, version: str | None) -> None:
+    """Databases that have no known upsert get the same rows by UPDATE and INSERT."""
+    table = _books(server)
+    for target, expected in (
+        (Target(table, ("url",), version=version), 3 if version else 2),
+        (Target(table, ("url",), "ignore"), 3 if version else 2),
+    ):
+        for row in ({"url": "a", "stock": 3, "version": 3}, {"url": "a", "stock": 2, "version": 2}):
+            with server.transaction() as connection:
+                _Portable(target, tuple(row)).execute(connection, [row])
+        assert _rows(server, table) == [("a", None, expected, expected)]
+
+
+# Values
+
+ROUND_TRIP = {
+    "key": "k",
+    "text": "Grüße, 世界 🎉 'quoted' \"twice\" \\ back\t\n%s %(x)s :y ? \\N",
+    "amount": decimal.Decimal("12345678901234.123456"),
+    "real": 0.1 + 0.2,
+    "whole": -(2**63),
+    "flag": True,
+    "data": bytes(range(256)),
+    "moment": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, UTC),
+    "day": datetime.date(1999, 12, 31),
+    "tree": {"a": [1, None, 0.5, "ü"], "b": {}},
+    "id": uuid.UUID(int=2**127 + 1),
+}
+
+
+def _types(server: DatabaseServer) -> sa.Table:
+    # SQLite has no decimal numbers; a text of that column is exact.
+    exact = sa.Numeric(20, 6) if server.dialect.name != "sqlite" else sa.String(30)
+    table = sa.Table(
+        "types",
+        sa.MetaData(),
+        sa.Column("key", sa.String(20), primary_key=True),
+        sa.Column("text", sa.Text),
+        sa.Column("amount", exact),
+        sa.Column("real", sa.Double),
+        sa.Column("whole", sa.BigInteger),
+        sa.Column("flag", sa.Boolean),
+        sa.Column("data", sa.LargeBinary),
+        sa.Column("moment", Timestamp),
+        sa.Column("day", sa.Date),
+        sa.Column("tree", sa.JSON(none_as_null=True)),
+        sa.Column("id", sa.Uuid),
+    )
+    _create(server, table)
+    return table
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_values_come_back_as_they_were_written(server: DatabaseServer, count: int) -> None:
+    """All types, and NULLs in their place, by one row as by many."""
+    table = _types(server)
+    values = dict(ROUND_TRIP)
+    if server.dialect.name == "sqlite":
+        values["amount"] = str(values["amount"])
+    rows: list[dict[str, Any]] = [{**values, "key": f"k{i:04}"} for i in range(count)]
+    rows += [dict.fromkeys(values) | {"key": f"n{i:04}"} for i in range(count)]
+    _write(server, Target(table, ("key",)), *rows)
+    naive = server.dialect.name != "postgresql"
+    for row, written in zip(_rows(server, table), rows, strict=True):
+        expected = dict(written)
+        if naive and expected["moment"]:
+            expected["moment"] = expected["moment"].replace(tzinfo=None)
+        assert dict(zip(expected, row, strict=True)) == expected
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_points_in_time_are_stored_in_utc(server: DatabaseServer, count: int) -> None:
+    """An offset is not dropped, not even by a column without time zone."""
+    table = sa.Table(
+        "moments",
+        sa.MetaData(),
+        sa.Column("key", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("naive", sa.DateTime),
+    )
+    _create(server, table)
+    moment = datetime.datetime(2024, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=5)))
+    target = Target(table, ("key",))
+    _write(server, target, *({"key": i, "naive": moment} for i in range(count)))
+    assert {row[1] for row in _rows(server, table)} == {datetime.datetime(2023, 12, 31, 20)}
+
+
+def test_zero_is_a_key(server: DatabaseServer) -> None:
+    """MariaDB does not take it for "the next number"."""
+    table = sa.Table(
+        "numbers",
+        sa.MetaData(),
+        sa.Column("n", sa.Integer, primary_key=True),
+        sa.Column("x", sa.Integer),
+    )
+    _create(server, table)
+    for x in 1, 2:
+        _write(server, Target(table, ("n",)), {"n": 0, "x": x})
+    assert _rows(server, table) == [(0, 2)]
+
+
+def test_copy_reads_values_as_statements_do(postgres_server: PostgresServer) -> None:
+    """Values of other types than the column's are stored alike, or refused, however many."""
+    postgres_server.fresh()
+    server = DatabaseServer(postgres_server.url, connect_timeout=10)
+    table = _books(server)
+    target = Target(table, ("url",))
+    for odd in ({"stock": 1.5}, {"stock": "7"}, {"title": True}, {"title": 5}):
+        _write(server, target, {"url": "one", **odd})
+        _write(server, target, *({"url": f"m{i}", **odd} for i in range(MANY)))
+        assert len({row[1:] for row in _rows(server, table)}) == 1, odd
+    for wrong in ({"stock": "x"}, {"title": {1}}, {"title": "\x00"}, {"stock": 2**40}):
+        for count in 1, MANY:
+            with pytest.raises(RowRefused):
+                _write(server, target, *({"url": f"w{i}", **wrong} for i in range(count)))
+    server.close()
+
+
+def test_many_rows_without_the_right_to_temporary_tables(postgres_server: PostgresServer) -> None:
+    """They are written without COPY."""
+    postgres_server.fresh()
+    admin = DatabaseServer(postgres_server.url, connect_timeout=10)
+    table = _books(admin)
+    postgres_server.execute("CREATE ROLE plain LOGIN PASSWORD 'plain password'")
+    postgres_server.execute(f"REVOKE TEMPORARY ON DATABASE {postgres_server.database} FROM PUBLIC")
+    postgres_server.execute("GRANT SELECT, INSERT, UPDATE ON books TO plain")
+    url = sa.make_url(postgres_server.url).set(username="plain", password="plain password")
+    server = DatabaseServer(url.render_as_string(hide_password=False), connect_timeout=10)
+    for stock in 1, 2:
+        rows = [{"url": f"u{i}", "stock": stock} for i in range(MANY)]
+        _write(server, Target(table, ("url",)), *rows)
+    assert len(_rows(admin, table)) == MANY
+    server.close()
+    admin.close()
+
+
+HOSTILE = [
+    *('"', "'", "`", "``", '"; DROP TABLE keep; --', "'; DROP TABLE keep; --"),
+    *("`; DROP TABLE keep; --", "x; y", "--", "/* x", "*/", "%", "%s", "%%", "%(a)s", "%(a", "a)s"),
+    *(":a", "::int", "?", "values (%s)", "VALUES(`a`) ON DUPLICATE KEY", "a.b", "[a]", "a\\b"),
+    *("select", "table", "Order", "new", "excluded", "ünï 世界", "a b", "x" * 63, "tab\tnew\nline"),
+    *("redisq_stage_1", "c0", "param_1", "$1", "{a}"),
+]
+
+
+def test_hostile_names_change_no_statement(server: DatabaseServer, each_database: Database) -> None:
+    """Tables and columns may have any name; a table that must not be dropped is still there."""
+    assert len(HOSTILE) >= 30
+    each_database.execute("CREATE TABLE keep (a INTEGER)")
+    metadata = sa.MetaData()
+    tables = [
+        sa.Table(
+            name,
+            metadata,
+            sa.Column(name, sa.String(50), primary_key=True),
+            sa.Column(f"{name[:60]} 2", sa.Integer),
+            sa.Column("version", sa.Integer),
+        )
+        for name in HOSTILE
+    ]
+    wide = sa.Table(
+        "wide",
+        metadata,
+        sa.Column("id", sa.String(50), primary_key=True),
+        *(sa.Column(name, sa.Integer) for name in HOSTILE),
+    )
+    with server.transaction() as connection:
+        metadata.create_all(connection)
+    most = MANY if server.dialect.name == "postgresql" else 4
+    for number, count in ((1, 2), (2, most)):
+        with server.transaction() as connection:
+            for table in tables:
+                key, value, version = table.columns.keys()
+                target = Target(table, (key,), version=version if number == 1 else None)
+                rows = [{key: f"k{i}", value: number, version: number} for i in range(count)]
+                write(connection, [Record(target, row) for row in rows])
+            values = dict(zip(HOSTILE, range(number, 99), strict=False))
+            rows = [{"id": f"k{i}", **values} for i in range(count)]
+            write(connection, [Record(Target(wide, ("id",)), row) for row in rows])
+    mark = "`" if server.dialect.name == "mysql" else '"'
+    for table in [*tables, wide]:
+        name = table.name.replace(mark, mark + mark)
+        found = each_database.query(f"SELECT * FROM {mark}{name}{mark}")
+        expected = (2, 2) if table is not wide else tuple(values.values())
+        assert {row[1:] for row in found} == {expected}, table.name
+        assert len(found) == most, table.name
+    assert each_database.query("SELECT * FROM keep") == []
+
+
+# What an error is about
+
+
+def _refusing(server: DatabaseServer) -> Target:
+    """A table that refuses some rows."""
+    metadata = sa.MetaData()
+    shops = sa.Table("shops", metadata, sa.Column("name", sa.String(20), primary_key=True))
+    table = sa.Table(
+        "strict",
+        metadata,
+        sa.Column("url", sa.String(20), primary_key=True),
+        sa.Column("stock", sa.Integer),
+        sa.Column("title", sa.String(5), nullable=False),
+        sa.Column("shop", sa.ForeignKey(shops.c.name)),
+        sa.Column("price", sa.Numeric(4, 2)),
+        sa.Column("day", sa.Date),
+        sa.CheckConstraint("stock >= 0", name="stock_not_negative"),
+    )
+    _create(server, shops, table)
+    return Target(table, ("url",))
+
+
+REFUSED = {
+    "CHECK": ({"stock": -1}, "stock_not_negative"),
+    "NOT NULL": ({"title": None}, "title"),
+    "foreign key": ({"shop": "none"}, "(?i)foreign key"),
+    "too long": ({"title": "longer than that"}, "(?i)too long"),
+    "out of range": ({"price": decimal.Decimal(1000)}, "(?i)overflow|out of range"),
+    "too large": ({"stock": 2**70}, "(?i)out of range|too large"),
+    "no date": ({"day": "no date"}, "(?i)date"),
+    "not a value": ({"stock": object()}, "(?i)object|type|out of range|incorrect"),
+    "half a character": ({"title": "\ud800"}, "(?i)surrogate"),
+    "half a key": ({"url": None}, "url"),
+}
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+@pytest.mark.parametrize("why", REFUSED)
+def test_rows_that_the_database_refuses(server: DatabaseServer, why: str, count: int) -> None:
+    """They are refused with the database's words on one line, the others can be written after."""
+    if server.dialect.name == "sqlite" and why in {"too long", "out of range"}:
+        pytest.skip("SQLite stores it")
+    if server.dialect.name == "sqlite" and why == "half a key":
+        pytest.skip("SQLite stores NULL in a text key")
+    target = _refusing(server)
+    values, said = REFUSED[why]
+    good = {"stock": 1, "title": "t", "shop": None, "price": 1, "day": None}
+    bad = {"url": "bad", **good, **values}
+    others = [{"url": f"u{i}", **good} for i in range(count - 1)]
+    with pytest.raises(RowRefused, match=said) as refused:
+        _write(server, target, *others, bad)
+    assert _rows(server, target.table) == []
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) <= 600
+    assert "INSERT" not in str(refused.value)
+    assert "sqlalche.me" not in str(refused.value)
+    _write(server, target, *others, {"url": "good", **good})
+    assert len(_rows(server, target.table)) == count
+
+
+def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> None:
+    """It is refused, or, on MariaDB, whose upsert knows no key, the other row is updated."""
+    target = Target(table := _books(server, sa.UniqueConstraint("title")), ("url",))
+    _write(server, target, {"url": "a", "title": "same", "stock": 1})
+    if server.dialect.name == "mysql":
+        _write(server, target, {"url": "b", "title": "same", "stock": 2})
+        assert _rows(server, table) == [("a", "same", 2, None)]
+        return
+    with pytest.raises(RowRefused, match=r"(?i)unique.*title"):
+        _write(server, target, {"url": "b", "title": "same", "stock": 2})
+
+
+def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:
+    """MariaDB would hang up on it for ever; it is refused before it is sent."""
+    mariadb_server.fresh()
+    server = DatabaseServer(mariadb_server.url, connect_timeout=10)
+    table = sa.Table(
+        "large",
+        sa.MetaData(),
+        sa.Column("key", sa.Integer, primary_key=True),
+        sa.Column("data", mysql.LONGBLOB),
+    )
+    _create(server, table)
+    target = Target(table, ("key",))
+    for size in 2**24, 2**23:  # pymysql writes each byte as two digits
+        with pytest.raises(RowRefused, match="max_allowed_packet"):
+            _write(server, target, {"key": 1, "data": b"x" * size})
+    data = b"x" * (2**23 - 500)
+    _write(server, target, {"key": 1, "data": data}, {"key": 2, "data": data})
+    assert len(_rows(server, table)) == 2
+    server.close()
+
+
+def test_what_someone_can_put_right_is_waited_for(
+    server: DatabaseServer, each_database: Database
+) -> None:
+    """A table or a column that is gone is no row's fault; back again, it takes the rows."""
+    target = Target(table := _books(server), ("url",))
+    row = {"url": "a", "title": "A", "stock": 1, "version": 1}
+    for away, back in (
+        ("ALTER TABLE books RENAME TO away", "ALTER TABLE away RENAME TO books"),
+        (
+            "ALTER TABLE books RENAME COLUMN stock TO x",
+            "ALTER TABLE books RENAME COLUMN x TO stock",
+        ),
+    ):
+        each_database.execute(away)
+        for count in 1, MANY:
+            with pytest.raises(SinkUnavailable, match="REDISQ_DATABASE_URL"):
+                _write(server, target, *({**row, "url": f"u{i}"} for i in range(count)))
+        each_database.execute(back)
+        _write(server, target, row)
+    assert _rows(server, table) == [tuple(row.values())]
+
+
+def test_the_type_of_a_column_may_change_meanwhile(
+    server: DatabaseServer, each_database: Database
+) -> None:
+    """What was refused before fits then, although the connection stays the same."""
+    if server.dialect.name == "sqlite":
+        pytest.skip("SQLite has no length of text")
+    target = Target(table := _books(server), ("url",))
+    rows = [{"url": f"u{i}", "title": "t" * 60} for i in range(MANY)]
+    with pytest.raises(RowRefused):
+        _write(server, target, *rows)
+    change = "ALTER title TYPE" if server.dialect.name == "postgresql" else "MODIFY title"
+    each_database.execute(f"ALTER TABLE books {change} VARCHAR(100)")
+    _write(server, target, *rows)
+    assert len(_rows(server, table)) == MANY
+
+
+TRIGGERS = {
+    "postgres": (
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF NEW.stock = 13 THEN RAISE 'no thirteen' USING ERRCODE = 'ZZ001'; END IF;"
+        " RETURN NEW; END $$",
+        "CREATE TRIGGER t BEFORE INSERT ON books FOR EACH ROW EXECUTE FUNCTION no()",
+    ),
+    "mariadb": (
+        "CREATE TRIGGER t BEFORE INSERT ON books FOR EACH ROW IF NEW.stock = 13 THEN"
+        " SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 9999, MESSAGE_TEXT = 'no thirteen'; END IF",
+    ),
+}
+
+
+def test_errors_of_unknown_kinds(server: DatabaseServer, each_database: Database) -> None:
+    """They count as passing five times, then as of rows: one must not hold up all others."""
+    if each_database.kind not in TRIGGERS:
+        pytest.skip("SQLite has no errors of other kinds")
+    target = Target(table := _books(server), ("url",))
+    for sql in TRIGGERS[each_database.kind]:
+        each_database.execute(sql)
+    for _ in range(5):
+        with pytest.raises(SinkUnavailable, match="no thirteen"):
+            _write(server, target, {"url": "a", "stock": 13})
+        _write(server, target, {"url": "b", "stock": 12})
+    with pytest.raises(RowRefused, match="no thirteen"):
+        _write(server, target, {"url": "a", "stock": 13})
+    assert [row[0] for row in _rows(server, table)] == ["b"]
+
+
+def test_other_errors_pass_through_and_roll_back(server: DatabaseServer) -> None:
+    """An error of the block itself is raised as it is; nothing of it is committed."""
+    target = Target(table := _books(server), ("url",))
+    for error in (KeyError("own"), KeyboardInterrupt(), RowRefused("own")):
+        with pytest.raises(type(error)), server.transaction() as connection:
+            write(connection, [Record(target, {"url": "a"})])
+            raise error
+    assert _rows(server, table) == []
+
+
+# Databases that go away
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_it_connects_again(server: DatabaseServer, each_database: Database, how: str) -> None:
+    """Rows that could not be written while it was away can be written when it is back."""
+    target = Target(table := _books(server), ("url",))
+    rows = [{"url": f"u{i}", "stock": i} for i in range(MANY)]
+    _write(server, target, *rows)
+    getattr(each_database, how)()
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match="REDISQ_DATABASE_URL"):
+            _write(server, target, {"url": "new"})
+    each_database.start()
+    for batch in (rows, [{"url": "new"}]):
+        try:
+            _write(server, target, *batch)
+        except SinkUnavailable:
+            _write(server, target, *batch)  # the connection was broken: at most once
+    assert len(_rows(server, table)) == MANY + 1
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_gone_before_the_commit(
+    server: DatabaseServer, each_database: Database, count: int
+) -> None:
+    """Nothing of the batch is there; written again, all of it is, once."""
+    if isinstance(each_database, SQLiteDatabase):
+        pytest.skip("has no server")
+    target = Target(table := _books(server), ("url",))
+    rows = [{"url": f"u{i}", "stock": i} for i in range(count)]
+    with pytest.raises(SinkUnavailable), server.transaction() as connection:
+        write(connection, [Record(target, row) for row in rows])
+        each_database.kill()
+    each_database.start()
+    assert each_database.query("SELECT count(*) FROM books") == [(0,)]
+    _write(server, target, *rows)
+    assert len(_rows(server, table)) == count
+
+
+def test_a_connection_that_an_administrator_ends(
+    server: DatabaseServer, each_database: Database
+) -> None:
+    """The next transaction fails as unavailable, the one after connects anew."""
+    end = {
+        "postgres": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'scrapy-redisq'",
+        "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id()"
+        " AND user = 'redisq'",
+    }
+    if each_database.kind not in end:
+        pytest.skip("has no server")
+    target = Target(table := _books(server), ("url",))
+    found = each_database.query(end[each_database.kind])
+    if each_database.kind == "mariadb":
+        for (number,) in found:
+            each_database.execute(f"KILL {number}")
+    with pytest.raises(SinkUnavailable):
+        _write(server, target, {"url": "a"})
+    _write(server, target, {"url": "a"})
+    assert len(_rows(server, table)) == 1
+
+
+def test_writers_of_the_same_keys_in_opposite_order(
+    server: DatabaseServer, each_database: Database
+) -> None:
+    """One of two that wait for each other is told to try again, and both succeed."""
+    target = Target(table := _books(server), ("url",))
+    met = threading.Barrier(2, timeout=20)
+    retries = []
+
+    def work(name: str, keys: list[str]) -> None:
+        own = DatabaseServer(each_database.url, connect_timeout=10)
+        for attempt in range(20):
+            try:
+                with own.transaction() as connection:
+                    for key in keys:
+                        write(connection, [Record(target, {"url": key, "title": name})])
+                        if attempt == 0 and key == keys[0] and each_database.kind != "sqlite":
+                            met.wait()
+                break
+            except SinkUnavailable as error:
+                retries.append(error)
+        own.close()
+
+    threads = [
+        threading.Thread(target=work, args=("one", ["a", "b"])),
+        threading.Thread(target=work, args=("two", ["b", "a"])),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    rows = _rows(server, table)
+    assert [row[0] for row in rows] == ["a", "b"]
+    assert len({row[1] for row in rows}) == 1, "both of the same writer"
+    assert bool(retries) == (each_database.kind != "sqlite"), "they did not wait for each other"
+
+
+def test_many_workers_begin_at_the_same_moment(each_database: Database) -> None:
+    """All of them can open a new database and write to it."""
+    servers = [DatabaseServer(each_database.url, connect_timeout=10) for _ in range(6)]
+    table = _books(servers[0])
+    servers[0].close()
+    each_database.fresh()
+    servers = [DatabaseServer(each_database.url, connect_timeout=10) for _ in range(6)]
+    errors: list[BaseException] = []
+
+    def work(server: DatabaseServer, number: int) -> None:
+        try:
+            server.open()
+            if number == 0:
+                _create(server, table)
+            server.close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(s, i)) for i, s in enumerate(servers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert each_database.query("SELECT count(*) FROM books") == [(0,)]
+
+
+# At start
+
+
+def test_a_server_that_is_still_coming_up_is_waited_for(
+    each_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning says so; the crawl begins when it is there."""
+    if isinstance(each_database, SQLiteDatabase):
+        pytest.skip("has no server")
+    each_database.stop()
+    back = threading.Timer(0.5, each_database.start)
+    back.start()
+    server = DatabaseServer(each_database.url, connect_timeout=60)
+    server.open()
+    back.join()
+    server.close()
+    assert len(caplog.records) == 1
+    assert "waiting 60 s" in caplog.text
+    _no_password(caplog.text)
+
+
+def test_a_server_that_does_not_come_up(each_database: Database) -> None:
+    """The error names the setting and the address, not the password."""
+    each_database.stop()
+    server = DatabaseServer(_url(each_database), connect_timeout=0.3)
+    with pytest.raises(SinkUnavailable, match=r"refused|locked") as away:
+        server.open()
+    assert str(away.value).startswith(f"REDISQ_DATABASE_URL: {server.address}: ")
+    _no_password(str(away.value))
+    server.close()
+
+
+@pytest.mark.parametrize("wrong", ["password", "database", "user"])
+def test_what_waiting_does_not_change(
+    each_database: Database, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong password or database is an error at once, which shows no password."""
+    if isinstance(each_database, SQLiteDatabase):
+        pytest.skip("has no server")
+    url = sa.make_url(each_database.url).set(**{wrong if wrong != "user" else "username": "gone"})
+    if wrong == "password":
+        url = url.set(password=PASSWORD + "x")
+    server = DatabaseServer(url.render_as_string(hide_password=False), connect_timeout=600)
+    with pytest.raises(SinkUnavailable, match=r"(?i)fatal|denied|unknown database") as refused:
+        server.open()
+    server.close()
+    _no_password(str(refused.value))
+    assert caplog.text == ""
+
+
+def _no_password(text: str) -> None:
+    for form in (PASSWORD, "pa ss", "w@rd", "w%40rd", "%2541", "pa%20ss", "pa+ss"):
+        assert form not in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "postgresql",
+        "postgresql://u:secret@host:port/db",
+        "postgresql://u:se@cret@host/db",
+        "postgresql://u:se@cret/db",
+        "postgresql://u:x@secret?y@host/db",
+        "nosuch://u:secret@host/db",
+        "postgresql+psycopg2://u:secret@host/db",
+        "postgresql+nosuch://u:secret@host/db",
+        "sqlite+aiosqlite:///secret",
+        None,
+    ],
+)
+def test_urls_that_cannot_be_used(url: Any) -> None:
+    """The error names the setting and what it takes, and shows no password."""
+    if url == "postgresql://u:se@cret/db":  # looks like a host
+        return
+    with pytest.raises(SettingError, match="REDISQ_DATABASE_URL") as refused:
+        DatabaseServer(url, connect_timeout=1)
+    if "+aio" not in str(url):
+        assert "secret" not in str(refused.value)
+        assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [
+        ("postgresql://h/d", "psycopg", "postgres"),
+        ("postgres://h/d", "psycopg", "postgres"),
+        ("mysql://h/d", "pymysql", "mysql"),
+        ("mariadb+pymysql://h/d", "pymysql", "mysql"),
+    ],
+)
+def test_a_driver_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, url: str, driver: str, extra: str
+) -> None:
+    """The error names the extra that installs it; a URL without a driver means that one."""
+    assert DatabaseServer(url, connect_timeout=1).dialect.driver == driver
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(SettingError, match=rf"pip install scrapy-redisq\[{extra}\]"):
+        DatabaseServer(url, connect_timeout=1)
+
+
+def test_an_sqlite_file_without_its_folder(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error; a relative path begins in the current folder; in memory is a warning."""
+    server = DatabaseServer(f"sqlite:///{tmp_path}/none/items.db", connect_timeout=600)
+    with pytest.raises(SettingError, match=r"folder that exists: .*none"):
+        server.open()
+    monkeypatch.chdir(tmp_path)
+    server = DatabaseServer("sqlite:///items.db", connect_timeout=600)
+    server.open()
+    server.close()
+    assert (tmp_path / "items.db").exists()
+    (tmp_path / "text.db").write_text("no database " * 100)
+    server = DatabaseServer("sqlite:///text.db", connect_timeout=600)
+    with pytest.raises(SinkUnavailable, match="not a database"):
+        server.open()
+    assert caplog.records == []
+    server = DatabaseServer("sqlite://", connect_timeout=1)
+    server.open()
+    server.close()
+    assert caplog.record_tuples[0][1] == logging.WARNING
+
+
+def test_redact_hides_the_password_in_all_its_forms() -> None:
+    """As it is, quoted as in URLs or in Python, and a short one only where it is a word."""
+    url = sa.URL.create("postgresql", "u", PASSWORD, "h", 1, "d", {"sslpassword": "key word"})
+    server = DatabaseServer(url.render_as_string(hide_password=False), connect_timeout=1)
+    text = f"{PASSWORD} {url.render_as_string(hide_password=False)} {PASSWORD!r} key word"
+    shown = server.redact(text)
+    _no_password(shown)
+    assert "key word" not in shown
+    assert server.address == "postgresql+psycopg://u@h:1/d"
+    short = DatabaseServer("postgresql://u:p@h/d", connect_timeout=1)
+    assert short.redact("p, 'p' and :p@ not please") == "***, '***' and :***@ not please"
+
+
+def test_sessions(server: DatabaseServer, each_database: Database) -> None:
+    """Each database is told what the rows need: UTC, strictness, durability, foreign keys."""
+    asked = {
+        "sqlite": [
+            *(("PRAGMA journal_mode", "wal"), ("PRAGMA synchronous", 2)),
+            *(("PRAGMA foreign_keys", 1), ("PRAGMA busy_timeout", 100)),
+        ],
+        "postgres": [
+            *(("SHOW timezone", "UTC"), ("SHOW application_name", "scrapy-redisq")),
+            ("SHOW tcp_user_timeout", "0"),  # the server's own
+        ],
+        "mariadb": [
+            ("SELECT @@time_zone", "+00:00"),
+            ("SELECT @@character_set_client", "utf8mb4"),
+            ("SELECT @@sql_mode LIKE '%%STRICT_ALL_TABLES%%'", 1),
+        ],
+    }
+    with server.transaction() as connection:
+        for sql, answer in asked[each_database.kind]:
+            assert connection.exec_driver_sql(sql).scalar_one() == answer, sql
+
+
+def test_options_of_the_url_come_first(postgres_server: PostgresServer) -> None:
+    """What the URL says is not overridden."""
+    url = f"{postgres_server.url}?application_name=mine"
+    server = DatabaseServer(url, connect_timeout=10)
+    with server.transaction() as connection:
+        name = connection.exec_driver_sql("SHOW application_name").scalar_one()
+    assert name == "mine"
+    server.close()
+
+
+def test_a_server_that_hangs_at_start(postgres_server: PostgresServer) -> None:
+    """A port that takes connections and never answers is given up after the time limit."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = DatabaseServer(postgres_server.url_through(port), connect_timeout=1)
+        with pytest.raises(SinkUnavailable, match=r"(?i)timeout"):
+            server.open()
+        server.close()
