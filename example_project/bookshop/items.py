@@ -1,4 +1,4 @@
-"""What the spider finds. The URL is the key of both: the same page seen again is the same row."""
+"""What the spider finds. `REDISQ_TABLES` in the settings makes a table of each, keyed by URL."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass
 class Page:
-    """Any page of the shop, books included."""
+    """Any page of the shop, books included. ``worker`` is the pid of the process that read it."""
 
     url: str
     kind: str
     title: str
     found_on: str
+    worker: int
 
 
 @dataclass

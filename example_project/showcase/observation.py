@@ -1,25 +1,26 @@
-"""What is seen of the crawl from outside: by the site's log, the result and the frontier.
+"""What is seen of the crawl from outside: by the site's log, the database and the frontier.
 
-Pages and items come from the first two, which know nothing of scrapy-redisq: the demo does not
+Pages and rows come from the first two, which know nothing of scrapy-redisq: the demo does not
 take its word for what it claims.
 """
 
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+import sqlalchemy
 
 from scrapy_redisq.frontier import Frontier
 from shop_site.catalogue import Catalogue
 from shop_site.server import Hit
 
 _RATE_WINDOW = 2.0  # seconds
+_NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 _PID = re.compile(r"\(pid (\d+)\)")
 
 
@@ -98,22 +99,35 @@ class FrontierView:
         return self.queued + self.delayed + self.leased
 
 
-class ResultFile:
-    """Reads the pipeline's database while others write to it."""
+class Result:
+    """Reads the database while the pipelines of all workers write to it."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+    def __init__(self, url: str) -> None:
+        # A transaction left open would keep old rows alive, and show no new ones.
+        self._engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+        with self._engine.connect():
+            dialect: Any = self._engine.dialect
+        version = ".".join(str(part) for part in dialect.server_version_info)
+        self.database = f"{_NAMES[dialect.name]} {version}"
 
     def close(self) -> None:
-        self._connection.close()
+        self._engine.dispose()
 
-    def urls(self, table: str) -> set[str]:
-        return {url for (url,) in self._connection.execute(f"SELECT url FROM {table}")}
+    def _query(self, table: str, sql: str) -> list[Any]:
+        """Rows of a query; none while no worker has made the table."""
+        with self._engine.connect() as connection:
+            if not sqlalchemy.inspect(connection).has_table(table):
+                return []
+            return list(connection.execute(sqlalchemy.text(sql)))
 
-    def rows_by_pid(self) -> Counter[int]:
-        """Rows of pages and books by the worker that wrote them last."""
-        rows = self._connection.execute(
-            "SELECT worker, count(*) FROM (SELECT worker FROM pages UNION ALL"
-            " SELECT worker FROM books) GROUP BY worker"
-        )
-        return Counter({int(worker.rpartition(":")[2]): count for worker, count in rows})
+    def urls(self, table: str) -> list[str]:
+        """The URL of each row."""
+        return [url for (url,) in self._query(table, f"SELECT url FROM {table}")]
+
+    def count(self, table: str) -> int:
+        return sum(count for (count,) in self._query(table, f"SELECT count(*) FROM {table}"))
+
+    def pages_by_pid(self) -> Counter[int]:
+        """Rows of pages by the worker that wrote them last."""
+        rows = self._query("pages", "SELECT worker, count(*) FROM pages GROUP BY worker")
+        return Counter(dict(rows))

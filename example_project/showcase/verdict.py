@@ -29,13 +29,13 @@ class Killed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that is known at the end. ``pages`` and ``books`` are the paths in the result."""
+    """All that is known at the end. ``pages`` and ``books`` are the paths of all rows there."""
 
     shop: Catalogue
     site: SiteLog
     frontier: FrontierView
-    pages: set[str]
-    books: set[str]
+    pages: Sequence[str]
+    books: Sequence[str]
     reasons: Sequence[str]
     """How each worker that was not killed ended."""
     killed: Killed | None
@@ -45,11 +45,15 @@ class Outcome:
 def judge(outcome: Outcome) -> list[Check]:
     """All checks, kept or not."""
     shop, site = outcome.shop, outcome.site
-    books = {book.path for book in shop.books}
+    pages, books = set(shop.pages), {book.path for book in shop.books}
+    lost = len(pages.difference(outcome.pages)) + len(books.difference(outcome.books))
+    rows = len(outcome.pages) + len(outcome.books)
+    doubled = rows - len(set(outcome.pages)) - len(set(outcome.books))
     return [
-        _complete("pages in the result", set(shop.pages), outcome.pages),
-        _complete("books in the result", books, outcome.books),
-        _none("missing pages", len(shop.pages.keys() - outcome.pages), "pages are missing"),
+        _complete("rows of pages", pages, outcome.pages),
+        _complete("rows of books", books, outcome.books),
+        _none("rows missing", lost, "rows are missing in the database"),
+        _none("rows doubled", doubled, "rows are in the database twice"),
         _fetched_twice(site, outcome.killed),
         _none(
             "links left out",
@@ -75,11 +79,11 @@ def _none(name: str, number: int, complaint: str) -> Check:
     return Check(name, "0", f"{number:,}", f"{number:,} {complaint}" if number else "")
 
 
-def _complete(name: str, expected: set[str], found: set[str]) -> Check:
+def _complete(name: str, expected: set[str], found: Sequence[str]) -> Check:
     complaint = ""
-    if lost := sorted(expected - found):
+    if lost := sorted(expected.difference(found)):
         complaint = f"{name}: {len(lost):,} are not there: {_some(lost)}"
-    elif surplus := sorted(found - expected):
+    elif surplus := sorted(set(found) - expected):
         complaint = f"{name}: {len(surplus):,} do not belong there: {_some(surplus)}"
     return Check(name, f"{len(expected):,}", f"{len(found):,}", complaint)
 

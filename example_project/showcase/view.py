@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from showcase.observation import FrontierView, SiteLog
+from showcase.observation import FrontierView, Result, SiteLog
 from showcase.verdict import Check, Killed
 from showcase.workers import Worker
 
@@ -65,9 +65,10 @@ class View:
         workers: Sequence[Worker],
         site: SiteLog,
         frontier: FrontierView,
-        items: Counter[int],
+        result: Result,
     ) -> None:
         """Show how far the crawl is."""
+        rows = f"{result.count('pages'):,} pages and {result.count('books'):,} books"
         numbers = (
             f"queued {frontier.queued:,}, leased {frontier.leased:,}, "
             f"duplicates {frontier.duplicates:,}, recovered {frontier.reclaimed:,}"
@@ -78,14 +79,15 @@ class View:
                 Group(
                     self._bar(site.fetched, progress),
                     Text(f"frontier: {numbers}"),
-                    _workers(workers, site, frontier, items),
+                    Text(f"database: {rows}"),
+                    _workers(workers, site, frontier, result.pages_by_pid()),
                 ),
                 refresh=True,
             )
         elif self.elapsed - self._last_line >= _LINE_EVERY:
             self._last_line = self.elapsed
             shares = " ".join(f"{worker.number}:{site.pages[worker.pid]:,}" for worker in workers)
-            self.event(f"{progress}, {numbers}, by worker {shares}")
+            self.event(f"{progress}, {numbers}, stored {rows}, by worker {shares}")
 
     def _bar(self, fetched: int, progress: str) -> RenderableType:
         row = Table.grid(padding=(0, 2))
@@ -100,11 +102,11 @@ def _state(worker: Worker, frontier: FrontierView) -> str:
 
 
 def _workers(
-    workers: Sequence[Worker], site: SiteLog, frontier: FrontierView, items: Counter[int]
+    workers: Sequence[Worker], site: SiteLog, frontier: FrontierView, stored: Counter[int]
 ) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("worker")
-    for column in ("pid", "pages", "items", "leased", "last seen"):
+    for column in ("pid", "fetched", "stored", "leased", "last seen"):
         table.add_column(column, justify="right")
     table.add_column("state", min_width=10)
     for worker in workers:
@@ -114,7 +116,7 @@ def _workers(
             str(worker.number),
             str(worker.pid),
             f"{site.pages[worker.pid]:,}",
-            f"{items[worker.pid]:,}",
+            f"{stored[worker.pid]:,}",
             f"{frontier.leases.get(worker.pid, 0):,}",
             "" if seen_ago is None else f"{seen_ago:.1f} s ago",
             Text(state, _STYLES.get(state, "")),
@@ -123,16 +125,15 @@ def _workers(
 
 
 def final_workers(
-    workers: Sequence[Worker], site: SiteLog, items: Counter[int], killed: Killed | None
+    workers: Sequence[Worker], site: SiteLog, stored: Counter[int], killed: Killed | None
 ) -> Table:
-    """Who did what: pages by the site's log, items by the result."""
+    """Who did what: pages fetched by the site's log, and pages that it wrote to the database."""
     table = Table(title="Workers", title_justify="left", box=box.SIMPLE_HEAD, show_footer=True)
     pages = sum(site.pages[worker.pid] for worker in workers)
-    stored = sum(items[worker.pid] for worker in workers)
     table.add_column("worker", "all")
     table.add_column("pid", justify="right")
     table.add_column("pages fetched", f"{pages:,}", justify="right")
-    table.add_column("items in the result", f"{stored:,}", justify="right")
+    table.add_column("pages stored", f"{stored.total():,}", justify="right")
     table.add_column("end")
     for worker in workers:
         end = worker.reason
@@ -142,15 +143,15 @@ def final_workers(
             str(worker.number),
             str(worker.pid),
             f"{site.pages[worker.pid]:,}",
-            f"{items[worker.pid]:,}",
+            f"{stored[worker.pid]:,}",
             Text(end, _STYLES.get(worker.reason, "red")),
         )
     return table
 
 
-def final_checks(checks: Sequence[Check]) -> Table:
+def final_checks(checks: Sequence[Check], database: str) -> Table:
     """What was promised and what was found."""
-    table = Table(title="Result", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=f"Result in {database}", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column("found", justify="right")
     table.add_column("expected")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,6 +58,7 @@ class BooksSpider(scrapy.Spider):
             kind=kind,
             title=title or response.css("h1::text").get(""),
             found_on=response.meta.get("found_on", ""),
+            worker=os.getpid(),
         )
 
     def follow_links(self, response: Any) -> Iterator[scrapy.Request]:
