@@ -20,6 +20,7 @@ NEWSPIDER_MODULE = "bookshop.spiders"
 
 # The process is named so that the site's log tells the workers apart.
 USER_AGENT = f"bookshop-example (pid {os.getpid()})"
+DOWNLOADER_MIDDLEWARES = {"bookshop.middlewares.OwnUserAgent": 499}  # 500: Scrapy's
 ROBOTSTXT_OBEY = True
 CONCURRENT_REQUESTS_PER_DOMAIN = 4
 DOWNLOAD_DELAY = 0
