@@ -136,7 +136,7 @@ class Demo:
         self.result = stack.enter_context(contextlib.closing(Result(url)))
         by = ""
         if self.options.database == "postgres" and os.geteuid() == 0:
-            by = ", run by a user 'pgserver' that was made for it: it refuses root"
+            by = ", run by the user 'pgserver', not root"
         self.console.print(
             f"Its pages and books go to {self.result.database}{by}", highlight=False, soft_wrap=True
         )
