@@ -89,16 +89,6 @@ class Row(dict[str, Any]):
         self.key = key
 
 
-@dataclass(eq=False)
-class _Waiting:
-    """A row that is not written yet; ``written`` is there if Scrapy waits for it."""
-
-    row: Row
-    page: Request | None
-    since: float
-    written: asyncio.Future[None] | None
-
-
 class BatchPipeline:
     """Base of the item pipelines of this package, and of your own.
 
@@ -117,19 +107,19 @@ class BatchPipeline:
     lease is kept until the item is written.
     """
 
+    batches: int = 0
+    """Batches begun so far."""
+
+    settings: RedisqSettings
+    """All settings of this package; there from `open` on, as are the two names."""
+    spider_name: str
+    frontier_name: str
+
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
-        self.batches = 0
-        """Batches begun so far."""
-        self._waiting: deque[_Waiting] = deque()
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._scheduler: Scheduler | None = None
-        self._closing = False
-        self._patient_until = 0.0
-        self._away = False
-        self._failed: SinkMismatch | None = None
+        # The only other name, so that those of a subclass are free.
+        self._batches = _Batches(self)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -163,62 +153,95 @@ class BatchPipeline:
     # Scrapy asks. Before 2.14 it passes the spider to each of these.
 
     def open_spider(self, spider: Any = None) -> Any:
-        return awaited(self._open())
+        return awaited(self._batches.open())
 
-    async def _open(self) -> None:
-        watch_output(self.crawler)
-        scheduler = scheduler_of(self.crawler)
+    def close_spider(self, spider: Any = None) -> Any:
+        return awaited(self._batches.close())
+
+    async def process_item(self, item: Any, spider: Any = None) -> Any:
+        """Returns when the item is written, see `batch_seconds`. Raises `DropItem` if it is not."""
+        await self._batches.take(item)
+        return item
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A row that is not written yet; ``written`` is there if Scrapy waits for it."""
+
+    row: Row
+    page: Request | None
+    since: float
+    written: asyncio.Future[None] | None
+
+
+class _Batches:
+    """What waits to be written by a pipeline, and how it is written."""
+
+    def __init__(self, pipeline: BatchPipeline) -> None:
+        self._pipeline = pipeline
+        self._crawler = pipeline.crawler
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._scheduler: Scheduler | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._closing = False
+        self._patient_until = 0.0
+        self._away = False
+        self._failed: SinkMismatch | None = None
+
+    async def open(self) -> None:
+        pipeline = self._pipeline
+        watch_output(self._crawler)
+        scheduler = scheduler_of(self._crawler)
         # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
         if Scheduler in type(scheduler).__mro__:
             self._scheduler = scheduler
-        spider: Any = self.crawler.spider
+        spider: Any = self._crawler.spider
         try:
-            self.settings = RedisqSettings.read(self.crawler.settings)
-            self.spider_name: str = spider.name
-            self.frontier_name = self.settings.frontier_name(spider.name)
-            await self.open()
+            pipeline.settings = RedisqSettings.read(self._crawler.settings)
+            pipeline.spider_name = spider.name
+            pipeline.frontier_name = pipeline.settings.frontier_name(spider.name)
+            await pipeline.open()
         except RedisqError as error:
             # Scrapy shows what is raised here in the midst of tracebacks.
             logger.error("The crawl cannot start: %s", error)
             raise
         self._writing = asyncio.ensure_future(self._write_until_closed())
 
-    def close_spider(self, spider: Any = None) -> Any:
-        return awaited(self._close())
-
-    async def _close(self) -> None:
-        if hasattr(self, "_writing"):
+    async def close(self) -> None:
+        """Write what waits."""
+        if self._writing is not None:
             self._closing = True
             self._changed.set()
             await self._writing
-        await self.close()
+        await self._pipeline.close()
 
-    async def process_item(self, item: Any, spider: Any = None) -> Any:
-        """Returns when the item is written, see `batch_seconds`. Raises `DropItem` if it is not."""
+    async def take(self, item: Any) -> None:
+        """Have an item written."""
         found = current_item.get()
         page = found[0] if found else None
         if self._failed is not None:
             raise self._returned(page)
         try:
-            row = self.row(item, self._key(item, found))
+            row = self._pipeline.row(item, self._key(item, found))
         except RowRefused as error:
             self._count("refused", 1)
             raise self._refused(page, error) from error
         except SinkMismatch as error:
             self._fail(error)
             raise self._returned(page) from error
-        if not self.batch_seconds:
+        if not self._pipeline.batch_seconds:
             written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._add(row, page, written)
             await written
-        else:
-            while len(self._waiting) >= 2 * self.batch_rows:
-                self._room.clear()
-                await self._room.wait()
-            if self._scheduler:
-                self._scheduler.sink_pages.hold(page)
-            self._add(row, page, None)
-        return item
+            return
+        while len(self._waiting) >= 2 * self._pipeline.batch_rows:
+            self._room.clear()
+            await self._room.wait()
+        if self._scheduler:
+            self._scheduler.sink_pages.hold(page)
+        self._add(row, page, None)
 
     def _add(self, row: Row, page: Request | None, written: asyncio.Future[None] | None) -> None:
         self._waiting.append(_Waiting(row, page, time.monotonic(), written))
@@ -230,7 +253,7 @@ class BatchPipeline:
             content = json.dumps(fields, sort_keys=True, default=str)
             return _digest(global_object_name(type(item)), content)
         request, number = found
-        fingerprinter: Any = self.crawler.request_fingerprinter
+        fingerprinter: Any = self._crawler.request_fingerprinter
         # Two callbacks may read the same page.
         callback = getattr(request.callback, "__name__", "parse")
         return _digest(fingerprinter.fingerprint(request).hex(), callback, str(number))
@@ -241,11 +264,12 @@ class BatchPipeline:
         while self._waiting or not self._closing:
             await self._until_due()
             batch = [
-                self._waiting.popleft() for _ in range(min(self.batch_rows, len(self._waiting)))
+                self._waiting.popleft()
+                for _ in range(min(self._pipeline.batch_rows, len(self._waiting)))
             ]
             self._room.set()
             if batch:
-                self.batches += 1
+                self._pipeline.batches += 1
                 try:
                     await self._commit(batch)
                 except Exception as error:  # a fault of this class must not stall the crawl
@@ -258,9 +282,9 @@ class BatchPipeline:
             self._changed.clear()
             pause = None
             if self._waiting:
-                if len(self._waiting) >= self.batch_rows:
+                if len(self._waiting) >= self._pipeline.batch_rows:
                     return
-                pause = self._waiting[0].since + self.batch_seconds - time.monotonic()
+                pause = self._waiting[0].since + self._pipeline.batch_seconds - time.monotonic()
                 if pause <= 0:
                     return
             try:
@@ -312,11 +336,11 @@ class BatchPipeline:
         silent = f"no answer for {SILENT_AFTER:g} s"
         warning = asyncio.get_running_loop().call_later(SILENT_AFTER, self._is_away, silent)
         try:
-            await self.write(rows)
+            await self._pipeline.write(rows)
         finally:
             warning.cancel()
             seconds = time.monotonic() - began
-            stats: Any = self.crawler.stats
+            stats: Any = self._crawler.stats
             stats.inc_value("redisq/sink/seconds", seconds)
             if self._scheduler:
                 self._scheduler.sink_counted("us", int(seconds * 1e6))
@@ -351,7 +375,7 @@ class BatchPipeline:
             self._away = True
             logger.warning(
                 "%s cannot write, keeps its items and claims nothing until it can: %s",
-                type(self).__name__,
+                type(self._pipeline).__name__,
                 why,
             )
             if self._scheduler:
@@ -360,24 +384,24 @@ class BatchPipeline:
     def _is_back(self) -> None:
         if self._away:
             self._away = False
-            logger.warning("%s writes again; the crawl goes on", type(self).__name__)
+            logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
             if self._scheduler:
                 self._scheduler.sink_is_away(False)
 
     def _patience_ended(self) -> bool:
         """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since."""
-        if not (self._closing or is_closing(self.crawler)):
+        if not (self._closing or is_closing(self._crawler)):
             return False
         now = time.monotonic()
         if not self._patient_until:
-            self._patient_until = now + self.settings.close_timeout
+            self._patient_until = now + self._pipeline.settings.close_timeout
         return now > self._patient_until
 
     def _fail(self, error: SinkMismatch) -> None:
         if self._failed is None:
             self._failed = error
             logger.error("Closing (sink_failed): %s", error)
-            close_spider(self.crawler, "sink_failed")
+            close_spider(self._crawler, "sink_failed")
 
     def _refused(self, page: Request | None, error: Exception) -> ItemRefused:
         name = global_object_name(type(error))
@@ -400,7 +424,7 @@ class BatchPipeline:
         )
 
     def _count(self, name: str, by: int) -> None:
-        stats: Any = self.crawler.stats
+        stats: Any = self._crawler.stats
         stats.inc_value(f"redisq/sink/{name}", by)
         if self._scheduler:
             self._scheduler.sink_counted(name, by)
