@@ -18,6 +18,7 @@ COMMANDS = {
     "memory": "bytes per request and per URL",
     "seen": "dupefilters: false positives and CPU",
     "latency": "from a push to its download, from the last page to the end",
+    "sink": "rows per second into databases, and what it costs a crawl",
 }
 
 

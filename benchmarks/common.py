@@ -104,17 +104,31 @@ def shown(value: Any) -> str:
 
 
 def alternate(variants: Mapping[str, Callable[[], Figures]], rounds: int) -> dict[str, Figures]:
-    """Run every variant once a round, the order turned each time; -> medians of each figure.
+    """Medians of each figure of `alternating` rounds."""
+    return {name: medians(runs) for name, runs in alternating(variants, rounds).items()}
+
+
+def alternating(
+    variants: Mapping[str, Callable[[], Figures]], rounds: int
+) -> dict[str, list[Figures]]:
+    """Run every variant once a round, the order turned each time; -> figures of each round.
 
     Side by side, because what else the machine does changes from minute to minute.
     """
     measured: dict[str, list[Figures]] = {name: [] for name in variants}
     names = list(variants)
-    for _ in range(rounds):
-        for name in names:
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
             measured[name].append(variants[name]())
-        names.reverse()
-    return {
-        name: {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
-        for name, runs in measured.items()
-    }
+    return measured
+
+
+def medians(runs: list[Figures]) -> Figures:
+    """The median of each figure."""
+    return {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
+
+
+def ratio(runs: list[Figures], beside: list[Figures], figure: str, over: str = "") -> float:
+    """Median of the rounds' ratios of ``figure`` to ``over``, which are neighbours in time."""
+    pairs = zip(runs, beside, strict=True)
+    return statistics.median(run[figure] / other[over or figure] for run, other in pairs)

@@ -17,7 +17,7 @@ from benchmarks.workers import (
     SCRAPY_REDIS_BLOOM,
 )
 
-ORDER = ("crawl", "fleet", "frontier", "growth", "memory", "seen", "latency")
+ORDER = ("crawl", "fleet", "frontier", "growth", "memory", "seen", "latency", "sink")
 FILE = RESULTS.parent / "RESULTS.md"
 PLOTS = RESULTS.parent / "plots"
 

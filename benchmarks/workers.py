@@ -75,6 +75,7 @@ class Worker:
     """One process. Its report is what `benchmarks.spiders.follow.Report` writes.
 
     ``go``: the file that it waits for before it begins. ``under``: a command to run it under.
+    ``spider``: a file of ``spiders/``, with its ``arguments``.
     """
 
     def __init__(
@@ -87,13 +88,17 @@ class Worker:
         settings: Mapping[str, Any] | None = None,
         go: Path | None = None,
         under: Sequence[str] = (),
+        spider: Path = SPIDER,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         number = len(list(folder.glob("worker-*.log")))
         self._report = folder / f"worker-{number}.json"
         self._log = folder / f"worker-{number}.log"
         python = str(peers.python()) if variant.peer else sys.executable
-        command = [*under, python, "-m", "scrapy", "runspider", str(SPIDER)]
+        command = [*under, python, "-m", "scrapy", "runspider", str(spider)]
         command += ["-a", f"start_url={start_url}", "-a", f"report={self._report}"]
+        for name, value in (arguments or {}).items():
+            command += ["-a", f"{name}={value}"]
         if go is not None:
             command += ["-a", f"go={go}"]
         chosen = {**variant.settings, **(settings or {})}

@@ -45,11 +45,15 @@ class Report:
             self.crawler.signals.disconnect(self.received, signals.response_received)
 
     def closed(self, spider: Follow, reason: str) -> None:
+        Path(spider.report).write_text(json.dumps(self.figures(reason)))
+
+    def figures(self, reason: str) -> dict[str, Any]:
+        """What the report is to have."""
         now, cpu = time.time(), cpu_seconds()
         first, cpu_before = self.first or (now, cpu)
         assert self.crawler.stats is not None
         stats = self.crawler.stats.get_stats()
-        report = {
+        return {
             "reason": reason,
             "first": first,
             "closed": now,
@@ -61,7 +65,6 @@ class Report:
             "errors": stats.get("log_count/ERROR", 0),
             "exchanges": stats.get("redisq/exchanges", 0),
         }
-        Path(spider.report).write_text(json.dumps(report))
 
 
 class Follow(scrapy.Spider):
