@@ -52,7 +52,10 @@ OF_LIMIT = 0.5
 OF_CRAWL = 0.9
 
 METADATA = sqlalchemy.MetaData()
-URL = sqlalchemy.String(500).with_variant(mysql.VARCHAR(500, collation="utf8mb4_bin"), "mysql")
+URL = sqlalchemy.String(500).with_variant(
+    mysql.VARCHAR(500, collation="utf8mb4_nopad_bin"), "mysql"
+)
+TIME = sqlalchemy.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
 TABLE = sqlalchemy.Table(
     "product",
     METADATA,
@@ -63,9 +66,7 @@ TABLE = sqlalchemy.Table(
     sqlalchemy.Column("stock", sqlalchemy.BigInteger),
     sqlalchemy.Column("available", sqlalchemy.Boolean),
     sqlalchemy.Column("brand", sqlalchemy.Text),
-    sqlalchemy.Column(
-        "crawled_at", sqlalchemy.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
-    ),
+    sqlalchemy.Column("crawled_at", TIME),
 )
 """All contestants write into it."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import astuple, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy
 from scrapy.crawler import Crawler
 
-SINCE = datetime(2026, 1, 1)
+SINCE = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WORDS = ("plain", "oak", "chair", "with", "four", "legs", "and", "a", "woven", "seat")
 
 
