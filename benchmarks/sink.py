@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import sqlalchemy
@@ -84,7 +85,7 @@ class Size:
 
 
 FULL = Size(rows=20_000, usual_rows=4_000, rounds=5, pages=1500, links=(50, 10), crawl_rounds=3)
-QUICK = Size(rows=4_000, usual_rows=500, rounds=1, pages=120, links=(50,), crawl_rounds=1)
+QUICK = Size(rows=3_000, usual_rows=300, rounds=1, pages=80, links=(50,), crawl_rounds=1)
 
 COLUMNS = ["what", "database", "rows", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
 COLUMNS += ["x limit", "rows/batch", "CPU µs/row", "pages/s", "CPU ms/page"]
@@ -299,6 +300,15 @@ WAYS: dict[str, Way] = {
 }
 
 
+def _versions(databases: dict[str, Database]) -> Iterator[str]:
+    for name, database in databases.items():
+        function = "sqlite_version()" if name == "SQLite" else "version()"
+        (answer,) = database.query(f"SELECT {function}")[0]
+        yield f"{name} {answer.removeprefix('PostgreSQL ').split()[0].partition('-')[0]}"
+    for package in ("SQLAlchemy", "psycopg", "PyMySQL"):
+        yield f"{package} {version(package)}"
+
+
 def run(*, quick: bool) -> Result:
     """Write into all databases in all ways, then crawl with each."""
     size = QUICK if quick else FULL
@@ -310,6 +320,7 @@ def run(*, quick: bool) -> Result:
             bench.compare(name)
         for links in size.links:
             bench.crawls(links)
+        software = ", ".join(_versions(databases))
     return Result(
         "sink",
         "Rows into databases, beside the usual pipeline, Scrapy's pace and the driver alone",
@@ -328,5 +339,6 @@ def run(*, quick: bool) -> Result:
             "All are durable: SQLite with WAL and synchronous = FULL, PostgreSQL and MariaDB with "
             "fsync at each commit, as they are by default. The usual pipeline: INSERT … ON "
             "CONFLICT DO UPDATE (MariaDB: ON DUPLICATE KEY UPDATE) and COMMIT in process_item.",
+            f"{software}.",
         ],
     )

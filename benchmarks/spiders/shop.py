@@ -74,7 +74,7 @@ def connect(url: str) -> Any:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         return connection
-    whose = {"host": parts.host, "port": parts.port, "user": parts.username}
+    whose: dict[str, Any] = {"host": parts.host, "port": parts.port, "user": parts.username}
     if parts.get_backend_name() == "postgresql":
         import psycopg  # noqa: PLC0415 - a worker needs but one of the drivers
 
