@@ -87,7 +87,7 @@ class Size:
 FULL = Size(rows=20_000, usual_rows=4_000, rounds=5, pages=1500, links=(50, 10), crawl_rounds=3)
 QUICK = Size(rows=3_000, usual_rows=300, rounds=1, pages=80, links=(50,), crawl_rounds=1)
 
-COLUMNS = ["what", "database", "rows", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
+COLUMNS = ["what", "database", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
 COLUMNS += ["x limit", "rows/batch", "CPU µs/row", "pages/s", "CPU ms/page"]
 
 
