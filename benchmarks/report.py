@@ -45,12 +45,12 @@ WHY = {
     ),
     "new URL, bitmap": "Past the designed size a second layer is asked as well.",
     "rows/s of the crawl beside the usual": (
-        "Scrapy itself takes 100 µs or more to hand an item over, whatever becomes of it: no "
-        "pipeline can be faster than the line without one."
+        "Scrapy itself takes about 100 µs of CPU to hand an item over, whatever becomes of it: the "
+        "line without a pipeline is the most that any can reach."
     ),
-    "rows/s of the sink itself beside the limit": (
-        "Rows are merged, sorted and bound by SQLAlchemy, and the interpreter is shared with "
-        "Scrapy's thread; the limit has nothing to do but that."
+    "SQLite: rows/s of the sink itself beside the limit": (
+        "Merging, sorting and binding by SQLAlchemy take 8 to 12 µs of CPU a row, by themselves "
+        "twice as much as the driver's 4 to 6."
     ),
 }
 """Why goals were not reached, by a part of what they are about."""

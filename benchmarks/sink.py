@@ -329,7 +329,8 @@ def run(*, quick: bool) -> Result:
         targets=bench.targets,
         notes=[
             f"Medians of {size.rounds} rounds, crawls {size.crawl_rounds}; a process for each. "
-            f"Items of 8 fields, all from one page, CONCURRENT_ITEMS {BATCH}; crawls have three "
+            f"Items of 8 fields, all from one page, {size.rows:,} (usual pipeline: "
+            f"{size.usual_rows:,}), CONCURRENT_ITEMS {BATCH}; crawls have three "
             "a page and Scrapy's default of 100. Everybody writes into a table that is there.",
             "rows/s: from the first response to the close of the spider. Scrapy's pace, with no "
             "pipeline, is the most that any pipeline can reach there.",
