@@ -830,6 +830,22 @@ def test_a_table_in_a_schema(engine: sqlalchemy.Engine) -> None:
         assert len(rows(engine, record.target.table)) == 1
 
 
+def test_a_table_that_the_database_cannot_have_says_why(engine: sqlalchemy.Engine) -> None:
+    """More columns, in the table or its key, than it takes: no retry would help."""
+    many = [f"c{number}" for number in range(2500)]
+    for options in ({"columns": dict.fromkeys(many, "int")}, _keyed(many[:40])):
+        tables = Tables({"dict": options}, None, engine.dialect)
+        if engine.dialect.name == "sqlite" and "key" in options:
+            prepare(engine, tables)  # has no such limit
+            continue
+        with pytest.raises(SinkMismatch, match=r"(?s)table dict cannot be made: .*REDISQ_TABLES"):
+            prepare(engine, tables)
+
+
+def _keyed(names: list[str]) -> dict[str, Any]:
+    return {"key": names, "columns": dict.fromkeys(names, "int")}
+
+
 # What is in the database before
 
 
@@ -1345,6 +1361,14 @@ def test_the_key_of_the_projects_table_must_be_unique_in_the_database(
     options = {"dict": {"table": "other", "columns": {"url": "str", "shop": "str"}}}
     with pytest.raises(SinkMismatch, match="no unique index for the key url"):
         prepare(engine, Tables(options, metadata, engine.dialect))
+
+
+def test_keys_of_columns_that_make_one_parameter_are_refused() -> None:
+    """SQLAlchemy before 2.1 writes the value of one of them into both."""
+    columns = [sqlalchemy.Column(name, sqlalchemy.Text) for name in ("a.b", "a_b")]
+    options = {"table": "other", "columns": {"url": "str", "a.b": "str", "a_b": "str"}}
+    with pytest.raises(SinkMismatch, match="differ only in punctuation"):
+        Tables({"dict": options}, table_of(url_column(), *columns), SQLITE)
 
 
 def test_columns_with_keys_of_their_own(engine: sqlalchemy.Engine) -> None:

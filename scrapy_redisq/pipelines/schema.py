@@ -26,9 +26,12 @@ _CREATING = 0x7265646973710001
 
 _ATTEMPTS = 3
 
-# Name too long, duplicate column, key too long, too many columns, row too large, no such schema.
-_MYSQL_DEFINITION_ERRORS = {1059, 1060, 1071, 1117, 1118, 1049}
+# Name too long, column twice, too many parts or bytes of a key, too many columns, too large a row.
+_MYSQL_DEFINITION_ERRORS = {1059, 1060, 1070, 1071, 1117, 1118}
+_MYSQL_CANNOT_CREATE = 1005
+_MYSQL_DISK_FULL = "errno: 28 "
 _SQLITE_ERROR = 1
+_SQLSTATES = {"42", "54"}  # access rule violation or syntax error, and limit exceeded
 
 
 def create(connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]) -> None:
@@ -182,8 +185,13 @@ def _second_digits(type_: Any, dialect: sqlalchemy.Dialect) -> int:
 
 def _is_definite(problem: OperationalError) -> bool:
     """Whether an error that is said to be operational is in the statement."""
-    number = problem.orig.args[0] if problem.orig is not None and problem.orig.args else None
-    code = getattr(problem.orig, "sqlite_errorcode", None)
+    error: Any = problem.orig
+    if isinstance(sqlstate := getattr(error, "sqlstate", None), str):
+        return sqlstate[:2] in _SQLSTATES
+    number = error.args[0] if error.args else None
+    if number == _MYSQL_CANNOT_CREATE:
+        return _MYSQL_DISK_FULL not in str(error)
+    code = getattr(error, "sqlite_errorcode", None)
     return number in _MYSQL_DEFINITION_ERRORS or code == _SQLITE_ERROR
 
 

@@ -15,16 +15,16 @@ from scrapy_redisq.errors import SettingError, SinkMismatch
 from scrapy_redisq.pipelines import schema
 from scrapy_redisq.pipelines.conversion import json_text
 from scrapy_redisq.pipelines.fields import Field, class_path, item_fields
-from scrapy_redisq.pipelines.options import Options, read_options, wrong
-from scrapy_redisq.pipelines.plans import (
+from scrapy_redisq.pipelines.mapping import (
     KEY_COLUMN,
     KEY_LENGTH,
-    Plan,
     has_default,
     make_plan,
     make_table,
     table_name,
 )
+from scrapy_redisq.pipelines.options import Options, read_options, wrong
+from scrapy_redisq.pipelines.plans import Plan
 from scrapy_redisq.pipelines.records import Record
 
 _COLLECTIONS = (list, tuple, set, frozenset)

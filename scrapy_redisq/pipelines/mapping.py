@@ -1,0 +1,310 @@
+"""Which field fills which column: tables of our own for classes, and tables that are given."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy
+
+from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.pipelines.columns import MYSQL, column_kind, column_type, key_bytes
+from scrapy_redisq.pipelines.conversion import Convert, converter
+from scrapy_redisq.pipelines.fields import ANY, Field, class_path
+from scrapy_redisq.pipelines.options import Options, nearest, wrong
+from scrapy_redisq.pipelines.plans import Filled, Plan
+from scrapy_redisq.pipelines.records import Target
+
+KEY_COLUMN = "redisq_key"
+"""Column of the key that a row gets when its fields have none."""
+
+KEY_LENGTH = 32
+"""Characters of such a key, hexadecimal."""
+
+_VERSION_KINDS = ("int", "float", "decimal", "date", "datetime")
+_POSTGRES_NAME_BYTES = 63
+_MYSQL_NAME_CHARACTERS = 64
+# What either MySQL does not take in a name or its reflection or pymysql do not get right.
+_NOT_FOR_MYSQL = re.compile(r"[`%\x00-\x1f\U00010000-\U0010ffff]|\s$")
+# What SQLAlchemy makes of a key that it makes a parameter of.
+_AS_PARAMETER = str.maketrans("%():.[] ", "PAZC____")
+
+
+def table_name(item_class: type) -> str:
+    """The table of a class by default: ``BookReview`` is kept in ``book_review``."""
+    name = item_class.__name__
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def make_table(
+    item_class: type,
+    fields: Mapping[str, Field],
+    options: Options,
+    dialect: sqlalchemy.Dialect,
+    metadata: sqlalchemy.MetaData,
+) -> sqlalchemy.Table:
+    """A table of our own for a class. Raises `SettingError`, `SinkMismatch`."""
+    for name in options.key:
+        if name not in fields:
+            hint = nearest(name, fields)
+            raise wrong(item_class, "key", name, f"fields: {', '.join(fields)}{hint}")
+        if fields[name].kind == "json":
+            raise wrong(item_class, "key", name, "fields that are no JSON")
+    if options.extra in fields:
+        raise wrong(item_class, "extra", options.extra, "a name that no field has")
+    if not options.key and KEY_COLUMN in fields:
+        raise wrong(item_class, "key", (), f"a key, as a field is called {KEY_COLUMN!r}")
+    each = key_bytes(fields[name].kind for name in options.key)
+    columns = []
+    if not options.key:
+        columns.append(_column(KEY_COLUMN, column_type("key", dialect), False))
+    for name, declared in fields.items():
+        type_ = column_type(declared.kind, dialect, each if name in options.key else 0)
+        columns.append(_column(name, type_, declared.optional and name not in options.key))
+    if options.extra:
+        columns.append(_column(options.extra, column_type("json", dialect), True))
+    *_, name = full_name = (options.table or table_name(item_class)).split(".", 1)
+    _check_names(item_class, full_name, [column.name for column in columns], dialect)
+    key = [columns[0]]
+    if options.key:
+        key = [next(c for c in columns if c.name == wanted) for wanted in options.key]
+    return sqlalchemy.Table(
+        name,
+        metadata,
+        *columns,
+        sqlalchemy.PrimaryKeyConstraint(*key),
+        schema=full_name[0] if len(full_name) > 1 else None,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mariadb_charset="utf8mb4",
+    )
+
+
+def _column(name: str, type_: Any, nullable: bool) -> sqlalchemy.Column[Any]:
+    # SQLAlchemy makes parameters of keys, and before 2.1 takes "a.b" and "a_b" for one.
+    digest = hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
+    key = name if re.fullmatch(r"\w+", name) else f"column_{digest}"
+    # Without autoincrement=False an integer in the key would be numbered by the database.
+    return sqlalchemy.Column(name, type_, key=key, nullable=nullable, autoincrement=False)
+
+
+def _check_names(
+    item_class: type, table: list[str], columns: list[str], dialect: sqlalchemy.Dialect
+) -> None:
+    path = class_path(item_class)
+    for name in (*table, *columns):
+        problem = _name_problem(name, dialect.name, name not in columns)
+        if problem:
+            raise SinkMismatch(
+                f"{path}: {dialect.name} takes no name such as {reprlib.repr(name)} ({problem}); "
+                f"use another in REDISQ_TABLES[{path!r}] or for the field"
+            )
+    if dialect.name != "postgresql":
+        seen: dict[str, str] = {}
+        for name in columns:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise SinkMismatch(
+                    f"{path}: {dialect.name} does not tell the columns {other!r} and {name!r} "
+                    "apart; rename one of the fields"
+                )
+
+
+def _name_problem(name: str, dialect: str, is_table: bool) -> str:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "half of a surrogate pair"
+    if not name:
+        return "empty"
+    if "\0" in name:
+        return "the character NUL"
+    if re.search(r"%\([^)]+\)s", name):
+        return "SQLAlchemy may take it for a parameter"
+    if dialect == "postgresql" and size > _POSTGRES_NAME_BYTES:
+        return f"{size} bytes of UTF-8, of {_POSTGRES_NAME_BYTES}"
+    if dialect in MYSQL:
+        if len(name) > _MYSQL_NAME_CHARACTERS:
+            return f"{len(name)} characters, of {_MYSQL_NAME_CHARACTERS}"
+        if _NOT_FOR_MYSQL.search(name):
+            return "a backtick, percent sign, control character, emoji or final space"
+    if dialect == "sqlite" and is_table and name.lower().startswith("sqlite_"):
+        return "sqlite_ is reserved"
+    if dialect not in MYSQL and is_table and name.lower() == "excluded":
+        return "an upsert calls the new row so"
+    return ""
+
+
+def make_plan(
+    item_class: type,
+    fields: Mapping[str, Field],
+    children: list[str],
+    options: Options,
+    table: sqlalchemy.Table,
+    foreign: Mapping[str, str],
+    given: bool,
+    dialect: sqlalchemy.Dialect,
+) -> Plan:
+    """What fills each column of ``table``. Raises `SettingError`, `SinkMismatch`.
+
+    ``foreign`` maps keys of columns that refer to the parent's table to the columns there.
+    """
+    path = class_path(item_class)
+    columns = {column.name: column for column in table.columns}
+    _check_names(item_class, [table.name], list(columns) if given else [], dialect)
+    problems: list[str] = []
+    taken: dict[str, tuple[Field, sqlalchemy.Column[Any], Convert]] = {}
+    loose = []
+    for name, declared in fields.items():
+        column = columns.get(name)
+        if name in children:
+            continue
+        if column is None:
+            loose.append(name)
+            if declared.kind != ANY and options.extra is None:
+                problems.append(f"no column takes the field {name!r}")
+            continue
+        convert = converter(declared.kind, column, dialect)
+        if convert is None:
+            problems.append(f"column {name!r} is {column.type!r} and the field {declared.kind}")
+            continue
+        taken[name] = (declared, column, convert)
+    by_name = {columns[name].key: name for name in taken}
+    has_key_column = KEY_COLUMN in columns and KEY_COLUMN not in taken
+    available = {*taken, *(table.columns[key].name for key in foreign)}
+    if has_key_column:
+        available.add(KEY_COLUMN)
+    if options.extra is not None:
+        available.add(options.extra)
+    for column in table.columns:
+        # A child that comes without its parent has no value for a foreign key: the row is refused.
+        optional = column.nullable or column.foreign_keys or has_default(column)
+        if column.name not in available and not optional:
+            problems.append(f"column {column.name!r} is NOT NULL and no field fills it")
+    key = _key(item_class, options, table, available, problems)
+    parameters = [columns[name].key.translate(_AS_PARAMETER) for name in taken]
+    if len(set(parameters)) < len(parameters):
+        problems.append("keys of its columns differ only in punctuation, give them others")
+    if problems:
+        raise SinkMismatch(
+            f"{path} does not fit table {table.fullname}: {'; '.join(problems)}. Change the class "
+            f"or the table, or see to REDISQ_TABLES[{path!r}]: 'extra' names a JSON column for "
+            "fields without a column, 'key' the columns of a unique key"
+        )
+    version = options.version
+    if version is not None:
+        fit = [name for name in taken if column_kind(taken[name][1].type) in _VERSION_KINDS]
+        if version not in fit:
+            takes = f"a field with a number or time: {', '.join(fit)}{nearest(version, fit)}"
+            raise wrong(item_class, "version", version, takes)
+    filled = []
+    for column_key, name in by_name.items():
+        declared, column, convert = taken[name]
+        required = ""
+        if column_key not in foreign:
+            if name in key:
+                required = "it is of the key"
+            elif name == version:
+                required = "it is the version"
+            elif not column.nullable:
+                required = f"takes {declared.kind} and not None"
+        filled.append(Filled(name, column_key, convert, required))
+    key_column = columns[KEY_COLUMN].key if has_key_column else None
+    return Plan(
+        item_class=item_class,
+        target=Target(
+            table,
+            tuple(columns[name].key for name in key),
+            options.on_conflict,
+            columns[version].key if version is not None else None,
+        ),
+        given=given,
+        filled=tuple(filled),
+        loose=tuple(loose),
+        extra=_extra(item_class, options, columns, dialect),
+        key_column=key_column,
+        foreign=tuple(foreign.items()),
+        children=children,
+    )
+
+
+def has_default(column: sqlalchemy.Column[Any]) -> bool:
+    """Whether the table fills the column if a row has no value for it, other than by NULL."""
+    return (
+        column.default is not None
+        or column.server_default is not None  # which computed columns and identities have too
+        or column is column.table.autoincrement_column
+    )
+
+
+def _extra(
+    item_class: type,
+    options: Options,
+    columns: Mapping[str, sqlalchemy.Column[Any]],
+    dialect: sqlalchemy.Dialect,
+) -> Filled | None:
+    if options.extra is None:
+        return None
+    column = columns.get(options.extra)
+    convert = converter("json", column, dialect) if column is not None else None
+    if column is None or convert is None:
+        raise wrong(item_class, "extra", options.extra, "the name of a JSON or text column")
+    return Filled(options.extra, column.key, convert, "")
+
+
+def _key(
+    item_class: type,
+    options: Options,
+    table: sqlalchemy.Table,
+    available: set[str],
+    problems: list[str],
+) -> tuple[str, ...]:
+    """The names of the key's columns: those that are named, else the primary key, else ours."""
+    if options.key:
+        for name in options.key:
+            if name not in available:
+                hint = nearest(name, available)
+                takes = f"columns that fields fill: {', '.join(sorted(available))}{hint}"
+                raise wrong(item_class, "key", name, takes)
+        if not _is_unique(table, options.key):
+            takes = f"columns with a primary key or unique constraint in table {table.fullname}"
+            raise wrong(item_class, "key", options.key, takes)
+        return options.key
+    primary = tuple(column.name for column in table.primary_key.columns)
+    if primary and available.issuperset(primary):
+        return primary
+    if KEY_COLUMN in available and _is_unique(table, (KEY_COLUMN,)):
+        return (KEY_COLUMN,)
+    problems.append(
+        f"no key: name one, or have a column {KEY_COLUMN!r} of {KEY_LENGTH} characters as the "
+        "primary key"
+    )
+    return ()
+
+
+def _is_unique(table: sqlalchemy.Table, names: tuple[str, ...]) -> bool:
+    wanted = set(names)
+    unique: list[Any] = [
+        constraint
+        for constraint in table.constraints
+        if isinstance(constraint, (sqlalchemy.PrimaryKeyConstraint, sqlalchemy.UniqueConstraint))
+    ]
+    unique += [
+        index
+        for index in table.indexes
+        if index.unique and len(index.expressions) == len(wanted) and not _is_partial(index)
+    ]
+    return any({column.name for column in each.columns} == wanted for each in unique)
+
+
+def _is_partial(index: sqlalchemy.Index) -> bool:
+    """Whether the index leaves out some rows, or the ends of texts."""
+    options = index.dialect_options
+    return any(
+        options[dialect].get(option)
+        for dialect, option in (("mysql", "length"), ("mariadb", "length"))
+    ) or any(options[dialect].get("where") is not None for dialect in ("postgresql", "sqlite"))
