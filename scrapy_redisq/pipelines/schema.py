@@ -12,11 +12,19 @@ from typing import Any
 
 import sqlalchemy
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError, NoSuchTableError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchTableError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines.columns import MYSQL, OTHER, KeyText, column_kind
 from scrapy_redisq.pipelines.fields import class_path
 from scrapy_redisq.pipelines.plans import Plan
@@ -40,8 +48,10 @@ def create(connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]
         _one_at_a_time(connection)
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
+        except IntegrityError as problem:  # of PostgreSQL's catalogue: someone without the lock
+            raise SinkUnavailable(f"table {table.fullname} is being made elsewhere") from problem
         except DBAPIError as problem:
-            if isinstance(problem, OperationalError) and not _is_definite(problem):
+            if not _is_definite(problem, connection.dialect):
                 raise  # away, locked or full: another time
             raise SinkMismatch(
                 f"table {table.fullname} cannot be made: {problem.orig}. See to its name and "
@@ -183,16 +193,21 @@ def _second_digits(type_: Any, dialect: sqlalchemy.Dialect) -> int:
     return 6 if digits is None else int(digits)
 
 
-def _is_definite(problem: OperationalError) -> bool:
-    """Whether an error that is said to be operational is in the statement."""
+def _is_definite(problem: DBAPIError, dialect: sqlalchemy.Dialect) -> bool:
+    """Whether the error is in the statement, so that no repetition helps."""
+    if not isinstance(problem, OperationalError):
+        return isinstance(problem, (DataError, NotSupportedError, ProgrammingError))
     error: Any = problem.orig
-    if isinstance(sqlstate := getattr(error, "sqlstate", None), str):
-        return sqlstate[:2] in _SQLSTATES
+    if dialect.name == "postgresql":
+        return str(getattr(error, "sqlstate", None))[:2] in _SQLSTATES
     number = error.args[0] if error.args else None
     if number == _MYSQL_CANNOT_CREATE:
         return _MYSQL_DISK_FULL not in str(error)
-    code = getattr(error, "sqlite_errorcode", None)
-    return number in _MYSQL_DEFINITION_ERRORS or code == _SQLITE_ERROR
+    if dialect.name == "sqlite":
+        # Python 3.10 does not have the code.
+        code = getattr(error, "sqlite_errorcode", None)
+        return code == _SQLITE_ERROR or (code is None and "too many" in str(error))
+    return number in _MYSQL_DEFINITION_ERRORS
 
 
 def _missing(
