@@ -129,9 +129,9 @@ DATABASE_FIXTURES = {
 
 @pytest.fixture(params=DATABASE_FIXTURES)
 def each_database(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """Runs the test on every kind of database, in a new empty one; brings it back afterwards."""
+    """Runs the test on every kind of database, emptied first, and brings it back afterwards."""
     database: Database = request.getfixturevalue(DATABASE_FIXTURES[request.param])
-    database.fresh()
+    database.empty()
     yield database
     database.resume()
     database.start()

@@ -331,7 +331,7 @@ def test_zero_is_a_key(server: DatabaseServer) -> None:
 
 def test_copy_reads_values_as_statements_do(postgres_server: PostgresServer) -> None:
     """Values of other types than the column's are stored alike, or refused, however many."""
-    postgres_server.fresh()
+    postgres_server.empty()
     server = DatabaseServer(postgres_server.url, connect_timeout=10)
     table = _books(server)
     target = Target(table, ("url",))
@@ -348,7 +348,7 @@ def test_copy_reads_values_as_statements_do(postgres_server: PostgresServer) -> 
 
 def test_many_rows_without_the_right_to_temporary_tables(postgres_server: PostgresServer) -> None:
     """They are written without COPY."""
-    postgres_server.fresh()
+    postgres_server.empty()
     admin = DatabaseServer(postgres_server.url, connect_timeout=10)
     table = _books(admin)
     postgres_server.execute("CREATE ROLE plain LOGIN PASSWORD 'plain password'")
@@ -491,7 +491,7 @@ def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> Non
 
 def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:
     """MariaDB would hang up on it for ever; it is refused before it is sent."""
-    mariadb_server.fresh()
+    mariadb_server.empty()
     server = DatabaseServer(mariadb_server.url, connect_timeout=10)
     table = sa.Table(
         "large",
@@ -690,17 +690,13 @@ def test_writers_of_the_same_keys_in_opposite_order(
 def test_many_workers_begin_at_the_same_moment(each_database: Database) -> None:
     """All of them can open a new database and write to it."""
     servers = [DatabaseServer(each_database.url, connect_timeout=10) for _ in range(6)]
-    table = _books(servers[0])
-    servers[0].close()
-    each_database.fresh()
-    servers = [DatabaseServer(each_database.url, connect_timeout=10) for _ in range(6)]
     errors: list[BaseException] = []
 
     def work(server: DatabaseServer, number: int) -> None:
         try:
             server.open()
             if number == 0:
-                _create(server, table)
+                _books(server)
             server.close()
         except BaseException as error:
             errors.append(error)

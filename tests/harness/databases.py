@@ -32,6 +32,18 @@ _OTHER_USER = "nobody"
 """Who runs PostgreSQL, which refuses root, if root runs the tests."""
 
 
+@functools.lru_cache(maxsize=16)
+def _engine(url: str) -> sqlalchemy.Engine:
+    # pymysql would read all certificates of the machine for each connection.
+    options = {"ssl_disabled": True} if "pymysql" in url else {}
+    return sqlalchemy.create_engine(
+        url,
+        connect_args=options,
+        poolclass=sqlalchemy.NullPool,
+        isolation_level="AUTOCOMMIT",
+    )
+
+
 class Database(abc.ABC):
     """A database that can be taken away."""
 
@@ -49,6 +61,10 @@ class Database(abc.ABC):
     @abc.abstractmethod
     def fresh(self) -> str:
         """Make a new empty database, let ``url`` and ``query`` mean it, and return its URL."""
+
+    @abc.abstractmethod
+    def empty(self) -> None:
+        """Remove everything from the current database, which takes less time than a new one."""
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -79,16 +95,10 @@ class Database(abc.ABC):
 
         It is committed by itself.
         """
-        engine = sqlalchemy.create_engine(
-            self.url, poolclass=sqlalchemy.NullPool, isolation_level="AUTOCOMMIT"
-        )
-        try:
-            with engine.connect() as connection:
-                connection.execution_options(no_parameters=True)
-                result = connection.exec_driver_sql(sql)
-                return [tuple(row) for row in result] if result.returns_rows else []
-        finally:
-            engine.dispose()
+        with _engine(self.url).connect() as connection:
+            connection.execution_options(no_parameters=True)
+            result = connection.exec_driver_sql(sql)
+            return [tuple(row) for row in result] if result.returns_rows else []
 
     def execute(self, sql: str) -> None:
         """Run one statement."""
@@ -118,6 +128,9 @@ class SQLiteDatabase(Database):
         self._databases += 1
         return self.url
 
+    def empty(self) -> None:
+        self.fresh()
+
     def start(self) -> None:
         if self._lock is not None:
             self._lock.close()
@@ -140,7 +153,6 @@ class DatabaseServer(Database):
     """A server process of our own."""
 
     driver: ClassVar[str]
-    drop_option: ClassVar[str] = ""
     orderly: ClassVar[signal.Signals]
     abandon: ClassVar[signal.Signals]
     """Signal that ends the server at once and lets it take its shared memory along."""
@@ -179,11 +191,9 @@ class DatabaseServer(Database):
 
     def fresh(self) -> str:
         self._databases += 1
-        before, name = self.database, f"items_{self._databases}"
+        name = f"items_{self._databases}"
         self.execute(f"CREATE DATABASE {name}")
         self.database = name
-        if before.startswith("items_"):  # a crash takes longer to recover from with many files
-            self.execute(f"DROP DATABASE {before}{self.drop_option}")
         return self.url
 
     def start(self) -> None:
@@ -313,7 +323,6 @@ class PostgresServer(DatabaseServer):
 
     kind = "postgres"
     driver = "postgresql+psycopg"
-    drop_option = " WITH (FORCE)"
     orderly = signal.SIGINT  # "fast": does not wait for clients to leave
     abandon = signal.SIGQUIT
 
@@ -335,6 +344,16 @@ class PostgresServer(DatabaseServer):
 
     def _spawn(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         return super()._spawn(command, **options, **_other_user())
+
+    def empty(self) -> None:
+        self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        self.execute(
+            "DROP SCHEMA public CASCADE; CREATE SCHEMA public;"
+            " GRANT USAGE ON SCHEMA public TO PUBLIC"
+        )
 
     def _command(self) -> list[str]:
         settings = {
@@ -381,6 +400,12 @@ class MariaServer(DatabaseServer):
             f"CREATE USER IF NOT EXISTS {self.user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON *.* TO {self.user}@'127.0.0.1';\n"
         )
+
+    def empty(self) -> None:
+        self.execute(f"DROP DATABASE {self.database}")
+        name, self.database = self.database, ""
+        self.execute(f"CREATE DATABASE {name}")
+        self.database = name
 
     def _command(self) -> list[str]:
         return [
