@@ -370,6 +370,7 @@ HOSTILE = [
     *(":a", "::int", "?", "values (%s)", "VALUES(`a`) ON DUPLICATE KEY", "a.b", "[a]", "a\\b"),
     *("select", "table", "Order", "new", "excluded", "ünï 世界", "a b", "x" * 63, "tab\tnew\nline"),
     *("redisq_stage_1", "c0", "param_1", "$1", "{a}"),
+    *("a_b", "_a_", "P", "PP", "Ps", "C", "redisq_0", "redisq__0"),
 ]
 
 

@@ -65,6 +65,8 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     }
     if driver == "pymysql":
         options["use_insertmanyvalues"] = False  # pymysql does that faster, and splits by size
+    if url.drivername.startswith("sqlite"):
+        options["paramstyle"] = "named"  # as the others: see upsert.py
     try:
         made = sqlalchemy.create_engine(url, **options)
     except exc.NoSuchModuleError:

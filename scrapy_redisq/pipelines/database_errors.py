@@ -90,7 +90,7 @@ def words(error: BaseException) -> str:
     if isinstance(error, exc.StatementError) and error.orig is not None:
         cause = error.orig
     if len(cause.args) > 1 and isinstance(cause.args[0], int):  # MySQL: number and text
-        text = f"{cause.args[1]} ({cause.args[0]})"
+        text = f"{cause.args[1] or type(cause).__name__} ({cause.args[0]})"
     elif isinstance(cause, exc.SQLAlchemyError):  # str() would add the address of a web page
         text = str(cause.args[0]) if cause.args else ""
     else:

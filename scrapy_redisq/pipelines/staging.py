@@ -13,8 +13,6 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.errors import RowRefused
-
 __all__ = ["Staging", "forget"]
 
 _TYPES: tuple[tuple[type[Any], set[str]], ...] = (
@@ -50,9 +48,6 @@ class Staging:
     """A temporary table for some columns of a table, in each connection that needs it."""
 
     table: sqlalchemy.Table
-    columns: tuple[str, ...]
-    converters: tuple[Callable[[Any], Any] | None, ...]
-    """For each column what SQLAlchemy does to values before the driver gets them."""
     allowed: tuple[set[str], ...]
     """For each column the names of the types that its values may have."""
     source: sqlalchemy.Select[Any]
@@ -70,10 +65,8 @@ class Staging:
         ``upsert`` makes the statement that writes the rows of a SELECT of the temporary table.
         """
         allowed = []
-        converters = []
         for column in columns:
             implementation = column.type.dialect_impl(dialect)
-            converters.append(implementation.bind_processor(dialect))
             if isinstance(implementation, sqlalchemy.types.TypeDecorator):
                 implementation = implementation.impl_instance
             for kind, names in _TYPES:
@@ -89,30 +82,10 @@ class Staging:
             schema="pg_temp",
         )
         source = sqlalchemy.select(*(column.label(f"c{i}") for i, column in enumerate(columns)))
-        return cls(
-            stage,
-            tuple(column.key for column in columns),
-            tuple(converters),
-            tuple(allowed),
-            source,
-            upsert(sqlalchemy.select(stage)),
-        )
-
-    def converted(self, rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-        """The values of each column, as the driver takes them; raises `RowRefused`."""
-        columns = []
-        for name, convert in zip(self.columns, self.converters, strict=True):
-            values = [row[name] for row in rows]
-            if convert is not None:
-                try:
-                    values = [convert(value) for value in values]
-                except Exception as error:  # of the types of any project
-                    raise RowRefused(f"{name}: {type(error).__name__}: {error}") from error
-            columns.append(values)
-        return columns
+        return cls(stage, tuple(allowed), source, upsert(sqlalchemy.select(stage)))
 
     def takes(self, connection: sqlalchemy.Connection, columns: Sequence[Sequence[Any]]) -> bool:
-        """Whether these values, and this user, can go this way."""
+        """Whether this user may do so with these values, of each column as the driver takes them."""
         for values, allowed in zip(columns, self.allowed, strict=True):
             if not {kind.__name__ for kind in set(map(type, values))} <= allowed:
                 return False
