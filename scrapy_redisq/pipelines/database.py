@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -45,12 +46,13 @@ class DatabasePipeline(BatchPipeline):
         self._server = DatabaseServer(
             settings.database_url, connect_timeout=settings.connect_timeout
         )
-        self._tables = Tables(settings.tables, _metadata(settings.metadata), self._server.dialect)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redisq-database")
-        await self._in_thread(self._prepare)
+        await self._in_thread(self._prepare, settings.tables, _metadata(settings.metadata))
 
-    def _prepare(self) -> None:
+    def _prepare(self, tables: Mapping[Any, Mapping[str, Any]], metadata: MetaData | None) -> None:
         self._server.open()
+        # Only a dialect that has connected knows MariaDB from MySQL.
+        self._tables = Tables(tables, metadata, self._server.dialect)
         with self._server.transaction() as connection:
             self._tables.prepare(connection)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import sqlalchemy
 
+from scrapy_redisq.pipelines.columns import JsonText
+
 __all__ = ["Staging", "forget"]
 
 _TYPES: tuple[tuple[type[Any], set[str]], ...] = (
@@ -26,6 +28,7 @@ _TYPES: tuple[tuple[type[Any], set[str]], ...] = (
     (sqlalchemy.Uuid, {"UUID"}),
     (sqlalchemy.LargeBinary, {"Binary"}),
     (sqlalchemy.JSON, {"Json", "Jsonb"}),
+    (JsonText, {"str"}),
 )
 """What values become of these types, by COPY and by the cast of a statement alike.
 
@@ -85,7 +88,7 @@ class Staging:
         return cls(stage, tuple(allowed), source, upsert(sqlalchemy.select(stage)))
 
     def takes(self, connection: sqlalchemy.Connection, columns: Sequence[Sequence[Any]]) -> bool:
-        """Whether this user may do so with these values, of each column as the driver takes them."""
+        """Whether this user may do so with these values of each column, as the driver has them."""
         for values, allowed in zip(columns, self.allowed, strict=True):
             if not {kind.__name__ for kind in set(map(type, values))} <= allowed:
                 return False
