@@ -392,6 +392,8 @@ class MariaServer(DatabaseServer):
         self._server, install = binaries
         user = psutil.Process().username()
         self._common = [f"--user={user}", f"--datadir={self.folder / 'data'}"]
+        # Several servers that start at once delete each other's temporary tables in /tmp.
+        self._common += [f"--tmpdir={self.folder}"]
         self._common += ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=16M"]
         command = [install, "--no-defaults", *self._common, "--skip-test-db"]
         command += ["--auth-root-authentication-method=normal"]
