@@ -3,6 +3,7 @@
 Layers, top to bottom; imports point down only::
 
     addon, commands                                  what a user touches
+    pipelines/                                       items into databases, files, Redis
     retry                                            Scrapy's retries, over the scheduler
     scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
     frontier/                                        the protocol: knows Redis, knows no Scrapy

@@ -33,9 +33,9 @@ from scrapy.settings import Settings
 
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines import ParquetPipeline
-from scrapy_redisq.pipelines.arrow import Columns, convert_free
-from scrapy_redisq.pipelines.folders import open_folder
-from scrapy_redisq.pipelines.parquet import safe_name
+from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
+from scrapy_redisq.pipelines.parquet.folders import open_folder
+from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings import RedisqSettings
 from tests.harness.crawl import Run
 from tests.harness.servers import free_port, wait_until
@@ -455,8 +455,8 @@ class TestFiles:
         script = """
 import os
 import sys
-from scrapy_redisq.pipelines.arrow import Columns
-from scrapy_redisq.pipelines.folders import open_folder
+from scrapy_redisq.pipelines.parquet.arrow import Columns
+from scrapy_redisq.pipelines.parquet.folders import open_folder
 folder = open_folder(sys.argv[1], {})
 columns = Columns.of_names(["x"])
 rows = [("0" * 32, {"x": os.urandom(500).hex()}) for _ in range(10_000)]
@@ -633,7 +633,7 @@ class TestObjectStore:
         script = """
 import json
 import sys
-from scrapy_redisq.pipelines.folders import open_folder
+from scrapy_redisq.pipelines.parquet.folders import open_folder
 open_folder("s3://books/x", json.loads(sys.argv[1])).put("a.parquet", bytes(110 << 20))
 """
         client = store.client()

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable
-from scrapy_redisq.pipelines.database_server import DatabaseServer
-from scrapy_redisq.pipelines.records import Record, Target
-from scrapy_redisq.pipelines.upsert import STAGED_ROWS, _Portable, write
+from scrapy_redisq.pipelines.database.records import Record, Target
+from scrapy_redisq.pipelines.database.server import DatabaseServer
+from scrapy_redisq.pipelines.database.upsert import STAGED_ROWS, _Portable, write
 from tests.harness.databases import (
     PASSWORD,
     Database,

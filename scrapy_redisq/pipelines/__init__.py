@@ -7,13 +7,8 @@
     RedisPipeline      a list or a stream: at least once
     BatchPipeline      the base of all of them, and of your own
 
-Layers, top to bottom::
-
-    database          the pipeline: rows in a thread
-    tables, columns   item classes, their tables, and values that go into them
-    upsert            records into tables, in the dialect of the database
-    database_server   a connection that comes back, and what its errors mean
-    records
+``batch`` is the base; ``database/`` and ``parquet/`` each have a room of their own, ``redis_items``
+and ``encoding`` (JSON and msgpack of items) stand beside it.
 """
 
 from __future__ import annotations
@@ -24,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scrapy_redisq.pipelines.batch import BatchPipeline as BatchPipeline
     from scrapy_redisq.pipelines.batch import Row as Row
-    from scrapy_redisq.pipelines.database import DatabasePipeline as DatabasePipeline
-    from scrapy_redisq.pipelines.parquet import ParquetPipeline as ParquetPipeline
+    from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline as DatabasePipeline
+    from scrapy_redisq.pipelines.parquet.pipeline import ParquetPipeline as ParquetPipeline
     from scrapy_redisq.pipelines.redis_items import RedisPipeline as RedisPipeline
 
 # Imported when first used: each needs libraries that the others do not.
 _HOMES = {
     "BatchPipeline": "scrapy_redisq.pipelines.batch",
-    "DatabasePipeline": "scrapy_redisq.pipelines.database",
-    "ParquetPipeline": "scrapy_redisq.pipelines.parquet",
+    "DatabasePipeline": "scrapy_redisq.pipelines.database.pipeline",
+    "ParquetPipeline": "scrapy_redisq.pipelines.parquet.pipeline",
     "RedisPipeline": "scrapy_redisq.pipelines.redis_items",
     "Row": "scrapy_redisq.pipelines.batch",
 }

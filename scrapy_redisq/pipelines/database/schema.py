@@ -25,9 +25,9 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
-from scrapy_redisq.pipelines.columns import MYSQL, OTHER, KeyText, column_kind
-from scrapy_redisq.pipelines.fields import class_path
-from scrapy_redisq.pipelines.plans import Plan
+from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, KeyText, column_kind
+from scrapy_redisq.pipelines.database.fields import class_path
+from scrapy_redisq.pipelines.database.plans import Plan
 
 _CREATING = 0x7265646973710001
 """Number of PostgreSQL's advisory lock for creating tables, any that nobody else uses."""

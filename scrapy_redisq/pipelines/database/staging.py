@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.pipelines.columns import JsonText
+from scrapy_redisq.pipelines.database.columns import JsonText
 
 __all__ = ["Staging", "forget"]
 

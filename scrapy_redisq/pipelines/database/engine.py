@@ -11,7 +11,7 @@ import sqlalchemy
 from sqlalchemy import event, exc
 
 from scrapy_redisq.errors import RowRefused, SettingError
-from scrapy_redisq.pipelines.database_url import SETTING, TAKES
+from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 
 __all__ = ["engine"]
 

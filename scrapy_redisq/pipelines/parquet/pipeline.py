@@ -18,8 +18,8 @@ from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 
 if TYPE_CHECKING:
-    from scrapy_redisq.pipelines.arrow import Columns
-    from scrapy_redisq.pipelines.folders import Folder
+    from scrapy_redisq.pipelines.parquet.arrow import Columns
+    from scrapy_redisq.pipelines.parquet.folders import Folder
 
 __all__ = ["ParquetPipeline"]
 
@@ -46,11 +46,11 @@ class ParquetPipeline(BatchPipeline):
         pyarrow.dataset.dataset("items/shop.items.Book").to_table().to_pandas()
             .sort_values("redisq_written").drop_duplicates("redisq_key", keep="last")
 
-    The columns come from the annotations of the item's class (see `scrapy_redisq.pipelines.arrow`),
+    The columns come from the annotations of the item's class (see ``arrow.py``),
     so that all files of a class have the same. Dicts have columns of text, and only those of their
     batch (``read_parquet(…, union_by_name = true)``).
 
-    Readers never see half a file: see `scrapy_redisq.pipelines.folders`. What a killed process
+    Readers never see half a file: see ``folders.py``. What a killed process
     leaves behind is hidden (``.….tmp``), or on S3 an incomplete upload that a lifecycle rule of the
     bucket can remove. S3 takes its keys, endpoint and region from Scrapy's ``AWS_…`` settings or
     from where all AWS tools look; others from fsspec's configuration.
@@ -78,8 +78,8 @@ class ParquetPipeline(BatchPipeline):
     def _open_folder(self, url: str) -> Folder:
         try:
             # Not above: they are an extra, and slow to import.
-            from scrapy_redisq.pipelines import arrow  # noqa: PLC0415
-            from scrapy_redisq.pipelines.folders import open_folder  # noqa: PLC0415
+            from scrapy_redisq.pipelines.parquet import arrow  # noqa: PLC0415
+            from scrapy_redisq.pipelines.parquet.folders import open_folder  # noqa: PLC0415
         except ImportError as error:
             raise SettingError(
                 "ITEM_PIPELINES",

@@ -15,10 +15,10 @@ from pathlib import Path
 import sqlalchemy
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable
-from scrapy_redisq.pipelines.database_engine import engine
-from scrapy_redisq.pipelines.database_errors import ErrorClasses, Kind, words
-from scrapy_redisq.pipelines.database_url import SETTING, address, parsed, secrets
-from scrapy_redisq.pipelines.staging import forget
+from scrapy_redisq.pipelines.database.engine import engine
+from scrapy_redisq.pipelines.database.errors import ErrorClasses, Kind, words
+from scrapy_redisq.pipelines.database.staging import forget
+from scrapy_redisq.pipelines.database.url import SETTING, address, parsed, secrets
 
 __all__ = ["DatabaseServer"]
 

@@ -12,10 +12,10 @@ from sqlalchemy import MetaData
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
-from scrapy_redisq.pipelines.database_server import DatabaseServer
-from scrapy_redisq.pipelines.records import Record
-from scrapy_redisq.pipelines.tables import Tables
-from scrapy_redisq.pipelines.upsert import write
+from scrapy_redisq.pipelines.database.records import Record
+from scrapy_redisq.pipelines.database.server import DatabaseServer
+from scrapy_redisq.pipelines.database.tables import Tables
+from scrapy_redisq.pipelines.database.upsert import write
 
 
 class _RecordsRow(Row):

@@ -18,8 +18,8 @@ import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from scrapy_redisq.errors import RowRefused
-from scrapy_redisq.pipelines.records import Record, Target
-from scrapy_redisq.pipelines.staging import Staging
+from scrapy_redisq.pipelines.database.records import Record, Target
+from scrapy_redisq.pipelines.database.staging import Staging
 
 __all__ = ["write"]
 

@@ -11,7 +11,7 @@ from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.pipelines.fields import KINDS, class_path, kind_of
+from scrapy_redisq.pipelines.database.fields import KINDS, class_path, kind_of
 
 SETTING = "REDISQ_TABLES"
 ON_CONFLICT = ("update", "ignore")

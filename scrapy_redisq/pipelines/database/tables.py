@@ -12,10 +12,10 @@ from itemadapter import ItemAdapter
 from sqlalchemy.exc import NoReferencedTableError
 
 from scrapy_redisq.errors import SettingError, SinkMismatch
-from scrapy_redisq.pipelines import schema
-from scrapy_redisq.pipelines.conversion import json_text
-from scrapy_redisq.pipelines.fields import Field, class_path, item_fields
-from scrapy_redisq.pipelines.mapping import (
+from scrapy_redisq.pipelines.database import schema
+from scrapy_redisq.pipelines.database.conversion import json_text
+from scrapy_redisq.pipelines.database.fields import Field, class_path, item_fields
+from scrapy_redisq.pipelines.database.mapping import (
     KEY_COLUMN,
     KEY_LENGTH,
     has_default,
@@ -23,9 +23,9 @@ from scrapy_redisq.pipelines.mapping import (
     make_table,
     table_name,
 )
-from scrapy_redisq.pipelines.options import Options, read_options, wrong
-from scrapy_redisq.pipelines.plans import Plan
-from scrapy_redisq.pipelines.records import Record
+from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
+from scrapy_redisq.pipelines.database.plans import Plan
+from scrapy_redisq.pipelines.database.records import Record
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 

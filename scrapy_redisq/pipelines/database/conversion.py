@@ -29,8 +29,8 @@ from uuid import UUID
 import sqlalchemy
 from itemadapter import ItemAdapter
 
-from scrapy_redisq.pipelines.columns import MYSQL, OTHER, JsonText, column_kind
-from scrapy_redisq.pipelines.fields import ANY, enum_values, is_url_class
+from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, JsonText, column_kind
+from scrapy_redisq.pipelines.database.fields import ANY, enum_values, is_url_class
 
 Convert = Callable[[Any], Any]
 

@@ -12,9 +12,9 @@ from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter
 from scrapy.item import Item
 
 from scrapy_redisq.errors import RowRefused
-from scrapy_redisq.pipelines.conversion import Convert, WrongValue
-from scrapy_redisq.pipelines.fields import class_path
-from scrapy_redisq.pipelines.records import Target
+from scrapy_redisq.pipelines.database.conversion import Convert, WrongValue
+from scrapy_redisq.pipelines.database.fields import class_path
+from scrapy_redisq.pipelines.database.records import Target
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60

@@ -11,12 +11,12 @@ from typing import Any
 import sqlalchemy
 
 from scrapy_redisq.errors import SinkMismatch
-from scrapy_redisq.pipelines.columns import MYSQL, column_kind, column_type, key_bytes
-from scrapy_redisq.pipelines.conversion import Convert, converter
-from scrapy_redisq.pipelines.fields import ANY, Field, class_path
-from scrapy_redisq.pipelines.options import Options, nearest, wrong
-from scrapy_redisq.pipelines.plans import Filled, Plan
-from scrapy_redisq.pipelines.records import Target
+from scrapy_redisq.pipelines.database.columns import MYSQL, column_kind, column_type, key_bytes
+from scrapy_redisq.pipelines.database.conversion import Convert, converter
+from scrapy_redisq.pipelines.database.fields import ANY, Field, class_path
+from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
+from scrapy_redisq.pipelines.database.plans import Filled, Plan
+from scrapy_redisq.pipelines.database.records import Target
 
 KEY_COLUMN = "redisq_key"
 """Column of the key that a row gets when its fields have none."""
