@@ -108,7 +108,7 @@ def test_f39_database_down(rig: Rig, database: Database) -> None:
 
 def test_f40_slow_database(rig: Rig, database: Database) -> None:
     """A second per batch: nothing is reclaimed, and memory stays flat."""
-    rig.set_up(pages=int(rig.size.pick(150, 10_000)), ttl=1.5, database=database)
+    rig.set_up(pages=int(rig.size.pick(150, 10_000)), ttl=2, database=database)
     rig.fleet(environment={"FAULT_SLOW": "1"})
     rig.wait_for_pages(0.3)
     before = memory(rig)
@@ -154,8 +154,8 @@ def test_f42_refused_row(rig: Rig, database: Database) -> None:
     """One row of 500 breaks a constraint: the others are stored, its page is a dead letter."""
     rig.set_up(pages=1, page=lambda path: Answer() if path == "/0" else None, database=database)
     database.execute(
-        "CREATE TABLE fact (redisq_key CHAR(32) PRIMARY KEY, page BIGINT, "
-        "number BIGINT CONSTRAINT not_250 CHECK (number <> 250))"
+        "CREATE TABLE fact (redisq_key CHAR(32) PRIMARY KEY, page BIGINT NOT NULL, "
+        "number BIGINT NOT NULL, CONSTRAINT not_250 CHECK (number <> 250))"
     )
     rig.worker(facts=500, settings={"CONCURRENT_ITEMS": 600})
     rig.finish()
