@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.faults.report import report
 
 ROOT = Path(__file__).parent.parent.parent
-LONGEST = ["test_long", "f06", "f01", "f11b"]
+LONGEST = ["test_long", "f06", "f01", "f40", "f11b"]
 """What is begun first, so that no process is left alone at the end."""
 
 

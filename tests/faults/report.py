@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sqlite3
 import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.faults.rig import MOST_LEASES
+from tests.faults.rig import FACTS, MOST_LEASES
 from tests.faults.size import SIZES
+from tests.harness.databases import mariadb_binaries, postgres_binaries
 from tests.harness.servers import binaries
 
 Record = dict[str, Any]
@@ -36,7 +38,19 @@ def _versions() -> str:
         f"{name} {version(name)}" for name in ("scrapy-redisq", "Scrapy", "redis", "Twisted")
     ]
     python = f"Python {platform.python_version()}"
-    return ", ".join([python, *packages, f"Redis server {' and '.join(servers)}"])
+    databases = [f"SQLite {sqlite3.sqlite_version}"]
+    postgres, maria = postgres_binaries(), mariadb_binaries()
+    for name, command in (
+        ("PostgreSQL", postgres and postgres / "postgres"),
+        ("MariaDB", maria and maria[0]),
+    ):
+        if command:
+            told = subprocess.run(
+                [command, "--version"], capture_output=True, text=True, check=True
+            )
+            databases.append(f"{name} {re.search(r'[0-9][0-9.]+', told.stdout)[0]}")
+    redis = f"Redis server {' and '.join(servers)}"
+    return ", ".join([python, *packages, redis, *databases])
 
 
 def _share(value: float) -> str:
@@ -53,7 +67,7 @@ def _row(fault: str, records: list[Record]) -> str:
     )
     for name in ("missing", "duplicates"):
         known = [record[name] for record in records if name in record]
-        cells.append(str(sum(known)) if known else "–")
+        cells.append(f"{sum(known):.0f}" if known else "–")
     known = [record for record in records if "refetch" in record]
     for name in ("refetch", "allowed"):
         cells.append(_share(max(record[name] for record in known)) if known else "–")
@@ -85,7 +99,9 @@ def report(records: list[Record], size_name: str) -> str:
         f"is what the dead workers held, at most {MOST_LEASES} requests each. Measured and allowed "
         f"are the largest of all runs, missing pages and duplicate rows their sums. In each run "
         f"also: no lease, no entry and no undocumented key is left, survivors end with `finished` "
-        f"and exit code 0, no password and no traceback is in a log.",
+        f"and exit code 0, no password and no traceback is in a log. F01b writes to PostgreSQL, "
+        f"F39 to F43 to SQLite, PostgreSQL and MariaDB, {1 + FACTS} items a page: what is missing "
+        f"or duplicate are then rows.",
         "",
         "| | fault | runs | pages missing | duplicate rows | refetched | allowed |",
         "|---|---|--:|--:|--:|--:|--:|",

@@ -25,6 +25,9 @@ CONCURRENCY = 16
 MOST_LEASES = 2 * CONCURRENCY
 """L: the most leases that one worker holds, by default twice CONCURRENT_REQUESTS."""
 
+FACTS = 2
+"""Rows a page in a database, beside the page's own."""
+
 # With the time in seconds since 1970, to the millisecond.
 LOG_FORMAT = "%(created).3f [%(name)s] %(levelname)s: %(message)s"
 
