@@ -18,11 +18,12 @@ from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
 
-
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which Python's threads take turns while there is a database. Drivers let others run
-at each row, and to get a turn again beside a busy crawl takes that long: 5 ms by default, which would
-make 40 ms of a write of 20 rows, for which the pages of the batch wait."""
+"""Seconds after which Python's threads take turns while there is a database.
+
+Drivers let other threads run at each row, and beside a busy crawl it takes that long to get a turn
+again: by default 5 ms, which made 40 ms of a write of 20 rows, and the pages wait for it.
+"""
 
 
 class _RecordsRow(Row):
