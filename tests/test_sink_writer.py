@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gc
 import logging
 import socket
+import ssl
 import sys
 import threading
 import uuid
@@ -627,6 +629,28 @@ def test_gone_before_the_commit(
     assert each_database.query("SELECT count(*) FROM books") == [(0,)]
     _write(server, target, *rows)
     assert len(_rows(server, table)) == count
+
+
+def test_attempts_leave_nothing_behind(server: DatabaseServer, each_database: Database) -> None:
+    """However often it is tried while the server is away, no memory is held until a collection."""
+    if isinstance(each_database, SQLiteDatabase):
+        pytest.skip("has no server")
+
+    def attempt() -> None:
+        with pytest.raises(SinkUnavailable), server.transaction():
+            pass
+
+    each_database.kill()
+    attempt()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            attempt()
+        assert not [each for each in gc.get_objects() if isinstance(each, ssl.SSLContext)]
+        assert gc.collect() < 500
+    finally:
+        gc.enable()
 
 
 def test_a_connection_that_an_administrator_ends(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,7 @@ class DatabaseServer:
                 return
             except Exception as error:  # drivers have other ones as well, such as RuntimeError
                 said = self.redact(words(error))
+                _release(error)
                 if not self._errors.may_come_up(error) or time.monotonic() >= deadline:
                     raise SinkUnavailable(f"{SETTING}: {self.address}: {said}") from None
             if attempt == 0:
@@ -96,6 +98,7 @@ class DatabaseServer:
             if kind is Kind.OTHER:
                 raise
             said = self.redact(words(error))
+            _release(error)
             if kind is Kind.ROW:
                 raise RowRefused(said) from None
             raise SinkUnavailable(f"{SETTING}: {self.address}: {said}") from None
@@ -143,3 +146,12 @@ class DatabaseServer:
             connection.invalidate()
         with contextlib.suppress(Exception):
             connection.close()
+
+
+def _release(error: BaseException) -> None:
+    """Let go of what an error holds that is not shown: half a megabyte with PyMySQL, whose errors,
+    connections and TLS contexts refer to each other. It would gather while a database is away."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
