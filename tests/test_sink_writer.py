@@ -640,15 +640,19 @@ def test_attempts_leave_nothing_behind(server: DatabaseServer, each_database: Da
         with pytest.raises(SinkUnavailable), server.transaction():
             pass
 
+    def contexts() -> int:
+        # What is large in PyMySQL's connections.
+        return sum(isinstance(each, ssl.SSLContext) for each in gc.get_objects())
+
     each_database.kill()
     attempt()
     gc.collect()
     gc.disable()
     try:
+        before = contexts()
         for _ in range(5):
             attempt()
-        assert not [each for each in gc.get_objects() if isinstance(each, ssl.SSLContext)]
-        assert gc.collect() < 500
+        assert contexts() == before
     finally:
         gc.enable()
 
