@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import scrapy
 
 from scrapy_redisq.frontier import Frontier
-from tests.harness.crawl import Run
+from tests.harness.crawl import PROJECT, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Site, linked_pages
 
@@ -71,6 +73,10 @@ def test_every_item_is_written(
     assert sink["seconds"] > 0
     rows = sum(worker.stats.get("redisq/sink/rows", 0) for worker in workers)
     assert rows == PAGES
+    command = [sys.executable, "-m", "scrapy", "redisq", "status", "follow"]
+    command += ["-s", f"REDISQ_URL={redis_server.url}"]
+    shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert f"sink {PAGES} rows in {sink['batches']} batches, {sink['seconds']:.1f} s" in shown
 
 
 def test_batches_gather_while_one_is_written(crawl: Run, tmp_path: Path) -> None:

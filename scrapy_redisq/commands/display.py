@@ -153,7 +153,7 @@ def _seen(status: Mapping[str, Any]) -> Text:
 
 def _sink(sink: Mapping[str, Any]) -> Text:
     """What item pipelines wrote: how much, how fast, and what went wrong."""
-    text = f"{sink['rows']:,} rows in {sink['batches']:,} batches, {duration(sink['seconds'])}"
+    text = f"{sink['rows']:,} rows in {sink['batches']:,} batches, {sink['seconds']:,.1f} s"
     if sink["retries"]:
         text += f", {sink['retries']:,} retries"
     refused = (f", {sink['refused']:,} refused", "bold red") if sink["refused"] else ""

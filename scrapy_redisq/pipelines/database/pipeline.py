@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
+
+logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which Python's threads take turns while there is a database.
@@ -57,6 +60,7 @@ class DatabasePipeline(BatchPipeline):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redisq-database")
         sys.setswitchinterval(min(SWITCH_INTERVAL, sys.getswitchinterval()))
         await self._in_thread(self._prepare, settings.tables, _metadata(settings.metadata))
+        logger.info("Items go to %s", self._server.address)
 
     def _prepare(self, tables: Mapping[Any, Mapping[str, Any]], metadata: MetaData | None) -> None:
         self._server.open()
