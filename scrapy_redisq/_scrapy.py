@@ -11,14 +11,14 @@ import contextvars
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import scrapy
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.pipelines import ItemPipelineManager
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import RedisqError
@@ -135,6 +135,13 @@ def watch_output(crawler: Crawler) -> None:
     setattr(scraper, start_name, watched_start_itemproc)
 
 
+class Flight(Protocol):
+    """A download that has begun."""
+
+    def ended(self) -> None:
+        """It has ended, one way or the other."""
+
+
 class Engine:
     """What the scheduler needs of Scrapy's engine while a spider is open."""
 
@@ -245,6 +252,42 @@ class Engine:
             return None
 
         return downloading
+
+    def gate_downloads(self, may_begin: Callable[[Request, str], Awaitable[Flight | None]]) -> None:
+        """Let no download begin before ``may_begin(request, slot)`` has returned, and tell what it
+        returns when it has ended."""
+        handlers = self._downloader.handlers
+
+        def slot_of(request: Request) -> str:
+            return str(request.meta.get(self._downloader.DOWNLOAD_SLOT, ""))
+
+        if hasattr(handlers, "download_request_async"):  # 2.14
+            download_async = handlers.download_request_async
+
+            async def gated_async(request: Request) -> Any:
+                flight = await may_begin(request, slot_of(request))
+                try:
+                    return await download_async(request)
+                finally:
+                    if flight:
+                        flight.ended()
+
+            handlers.download_request_async = gated_async
+            return
+
+        download = handlers.download_request
+
+        async def gated(request: Request, spider: Any) -> Any:
+            flight = await may_begin(request, slot_of(request))
+            try:
+                return await maybe_deferred_to_future(download(request, spider))
+            finally:
+                if flight:
+                    flight.ended()
+
+        handlers.download_request = lambda request, spider: deferred_from_coro(
+            gated(request, spider)
+        )
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""

@@ -74,6 +74,16 @@ class Inbox(Generic[S]):
         self._taken[slot] = self._taken.get(slot, 0) + 1
         return lease, source
 
+    def waiting(self) -> dict[str, int]:
+        """How many leases of each slot wait."""
+        return {slot: len(waiting) for slot, waiting in self._slots.items()}
+
+    def remove(self, slot: str) -> list[tuple[Lease, S]]:
+        """Remove and return what waits of a slot."""
+        removed = [(lease, source) for _, _, lease, source in self._slots.pop(slot, [])]
+        self._size -= len(removed)
+        return removed
+
     def clear(self) -> list[tuple[Lease, S]]:
         """Remove and return what waits."""
         removed = list(self)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider, signals
@@ -26,16 +28,19 @@ from scrapy_redisq._scrapy import Engine, require_asyncio
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import FrontierLost, RedisqError, Undecodable
+from scrapy_redisq.frontier.config import shard_of
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Finish, Lease, Membership, Reply
-from scrapy_redisq.frontier.pace import FLUSH
+from scrapy_redisq.frontier.pace import FLUSH, IDLE_LAST
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.intake import Intake
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.pages import Page, Pages, Problem
+from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.turns import NOT_NOW, Turns
 from scrapy_redisq.values import type_name
 
 if TYPE_CHECKING:
@@ -55,6 +60,8 @@ class Scheduler(BaseScheduler):
         self._in_progress = Pages()
         self._held_up = False
         self._sinks_away = 0
+        self._turns = Turns()
+        self._next_start: asyncio.TimerHandle | None = None
         self._open = False
         self._lost = False
 
@@ -121,6 +128,9 @@ class Scheduler(BaseScheduler):
             pages=pages,
             local=self._local,
             courier=self.courier,
+        )
+        self.engine.gate_downloads(
+            lambda request, slot: self._turns.may_begin(request, slot_name(slot))
         )
         self.engine.watch_pages(failed=pages.download_failed, arrived=pages.arrived)
         connect = self.crawler.signals.connect
@@ -280,7 +290,7 @@ class Scheduler(BaseScheduler):
             await asyncio.sleep(FLUSH)
 
     def _next_from_inbox(self) -> Request | None:
-        downloading = self.engine.downloads()
+        downloading = self._downloading()
         while (popped := self.inbox.pop(downloading)) is not None:
             lease, membership = popped
             try:
@@ -294,12 +304,33 @@ class Scheduler(BaseScheduler):
                 request.meta["is_start_request"] = 1  # see _enqueue
             self._in_progress.begin(request, Page(lease, membership))
             self.engine.handed_out(request, lease.slot)
+            self._turns.handed_out(request, lease.slot)
             if self.inbox.is_low(self._capacity(), downloading):
                 self.courier.poke()
             return request
         self.settle()
+        self._wake_at_next_start()
         self.courier.poke()
         return None
+
+    def _downloading(self) -> Callable[[str], int | None]:
+        """A function of a slot: how many requests of it are being downloaded, or None if no more
+        should be handed to Scrapy now."""
+        downloading = self.engine.downloads()
+        if not self._turns:
+            return downloading
+        return lambda slot: None if self._turns.wait(slot) > 0 else downloading(slot)
+
+    def _wake_at_next_start(self) -> None:
+        if self._next_start is not None:
+            self._next_start.cancel()
+            self._next_start = None
+        if not self._turns:
+            return
+        wait = min((self._turns.wait(slot) for slot in self.inbox.waiting()), default=NOT_NOW)
+        if 0 < wait < NOT_NOW:
+            loop = asyncio.get_running_loop()
+            self._next_start = loop.call_later(wait, self.engine.wake)
 
     # The courier asks (see scrapy_redisq.frontier.courier.Worker)
 
@@ -309,6 +340,7 @@ class Scheduler(BaseScheduler):
     def demand(self) -> Demand:
         capacity = self._capacity()
         waiting = self.courier.waiting()
+        within = self._turns.needed_within(self.inbox.waiting()) if self._turns else IDLE_LAST
         if (
             self._lost
             or self._sinks_away
@@ -316,13 +348,25 @@ class Scheduler(BaseScheduler):
             or capacity <= len(self.inbox)
             or self._outbox_is_full()
         ):
-            return NOTHING
+            return replace(NOTHING, within=within)
         return Demand(
-            self.inbox.is_low(capacity, self.engine.downloads()),
+            self.inbox.is_low(capacity, self._downloading()),
             # With more finishes than one exchange carries, leases would exceed the limit.
             capacity - len(self.inbox) if waiting < MAX_OPERATIONS else 0,
             self.inbox.slot_limit,
             self.inbox.room(),
+            within,
+        )
+
+    def turns(self, membership: Membership) -> list[list[Any]]:
+        if not self._turns:
+            return []
+        memberships = self.courier.roster.memberships
+        worth = self.inbox.limit if not self.engine.closing else lambda slot: 0
+        return self._turns.report(
+            self.inbox.waiting(),
+            worth,
+            lambda slot: shard_of(slot, len(memberships)) == membership.shard,
         )
 
     def in_progress(self) -> bool:
@@ -335,6 +379,9 @@ class Scheduler(BaseScheduler):
 
     def settle(self) -> None:
         working_on = self.engine.in_progress
+        for request in self._turns.on_the_way():
+            if request not in working_on:
+                self._turns.is_done(request)
         for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is None or page.given_back:
@@ -357,7 +404,15 @@ class Scheduler(BaseScheduler):
         )
         self.courier.finish(membership, problem.finish(lease.id))
 
-    def received(self, membership: Membership, reply: Reply) -> None:
+    def received(
+        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+    ) -> None:
+        if told or reply.turns:
+            for slot in self._turns.received(reply.turns, told, sent_at):
+                for lease, owner in self.inbox.remove(slot):
+                    self.courier.finish(owner, Finish(lease.id, "released"))
+            if self.inbox:
+                self.engine.wake()
         if reply.accepted:
             self.stats.inc_value("scheduler/enqueued/redis", len(reply.accepted))
             self.stats.inc_value("scheduler/enqueued", len(reply.accepted))
@@ -382,6 +437,7 @@ class Scheduler(BaseScheduler):
         held = sum(len(membership.held) for membership in self.courier.roster.memberships)
         self.stats.inc_value("redisq/leases_lost", held)
         self.inbox.clear()
+        self._turns.forgotten()
         self._intake.forget()
 
     def lost(self, error: Exception) -> None:

@@ -93,6 +93,8 @@ class Session:
             dead_max=settings.dead_max,
             resume=settings.resume,
             keep_seen=settings.keep_seen,
+            limits=settings.limits(),
+            slot_ttl=settings.slot_ttl,
         )
         roster = Roster(client, terms)
         joined = await self._persist(server, roster.join)

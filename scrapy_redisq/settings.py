@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.limits import LIMIT_TAKES, RATE_TAKES, SlotLimit, parse_limit, parse_rate
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,29 @@ def _tables(value: Any) -> dict[Any, dict[str, Any]]:
     return tables
 
 
+def _rate(value: Any) -> str:
+    parse_rate(value)
+    return str(value or "")
+
+
+_SLOT = re.compile(r"\*|(\*\.)?[^*\x00-\x20]+")
+
+
+def _slot_limits(value: Any) -> dict[str, dict[str, Any]]:
+    if isinstance(value, str):  # from the command line
+        value = json.loads(value or "{}")
+    limits = {}
+    for slot, options in dict(value).items():
+        if not isinstance(slot, str) or not _SLOT.fullmatch(slot):
+            raise ValueError(f"a slot such as example.com or *.example.com, not {slot!r}")
+        try:
+            parse_limit(options)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"for {slot!r} {LIMIT_TAKES}; not {options!r}") from error
+        limits[slot] = dict(options)
+    return limits
+
+
 def _path_pattern(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
@@ -169,9 +193,11 @@ class Setting:
             return self.default
         try:
             return self.check(value)
-        except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
             shown = "(not shown)" if self.name.endswith("_URL") else value  # it has a password
-            raise SettingError(self.name, shown, self.takes) from None
+            # A check may say more than the table does.
+            takes = str(error) if self.name == "REDISQ_SLOT_LIMITS" else self.takes
+            raise SettingError(self.name, shown, takes) from None
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -285,6 +311,42 @@ SETTINGS: tuple[Setting, ...] = (
         "a whole number from 0 to 10,000,000",
         "Dead letters kept for reading and requeueing; the count goes on past it.",
         _integer(0, 10_000_000),
+    ),
+    Setting(
+        "REDISQ_SLOT_DELAY",
+        0.0,
+        "seconds from 0 to 86,400",
+        "Between two requests to one slot, of all workers together.",
+        _number(0, 86_400),
+    ),
+    Setting(
+        "REDISQ_SLOT_CONCURRENCY",
+        0,
+        "a whole number from 0 to 10,000",
+        "Requests to one slot in progress, of all workers together. 0: no limit.",
+        _integer(0, 10_000),
+    ),
+    Setting(
+        "REDISQ_SLOT_RATE",
+        "",
+        f"{RATE_TAKES}, or ''",
+        "Requests to one slot in a time, of all workers together.",
+        _rate,
+    ),
+    Setting(
+        "REDISQ_SLOT_LIMITS",
+        {},
+        f"a dict of slots, each with a dict of {LIMIT_TAKES}",
+        "Limits of single slots, or of all below a domain: `*.example.com`. What one leaves out is "
+        "as in the three settings above.",
+        _slot_limits,
+    ),
+    Setting(
+        "REDISQ_SLOT_TTL",
+        3_600.0,
+        "seconds from 1 to 31,536,000",
+        "Seconds without anything happening after which a slot with limits leaves no key in Redis.",
+        _number(1, 31_536_000),
     ),
     Setting(
         "REDISQ_RETRY_DELAYS",
@@ -468,6 +530,11 @@ class RedisqSettings:
     max_entry_bytes: int
     max_outbox: int
     dead_max: int
+    slot_delay: float
+    slot_concurrency: int
+    slot_rate: str
+    slot_limits: dict[str, dict[str, Any]]
+    slot_ttl: float
     retry_delays: tuple[float, ...] | str
     """`EXPONENTIAL` or the pauses."""
     retry_base: float
@@ -512,7 +579,18 @@ class RedisqSettings:
             raise SettingError(
                 "REDISQ_SHARDS", settings.shards, "1 with REDISQ_SCHEDULING = 'priority'"
             )
+        if settings.scheduling == "priority" and settings.limits():
+            raise SettingError(
+                "REDISQ_SCHEDULING", "priority", "'slot' with limits of slots (REDISQ_SLOT_…)"
+            )
         return settings
+
+    def limits(self) -> dict[str, str]:
+        """Limits of slots by pattern, as the frontier keeps them."""
+        common = SlotLimit(self.slot_delay, self.slot_concurrency, parse_rate(self.slot_rate))
+        limits = {slot: parse_limit(given, common) for slot, given in self.slot_limits.items()}
+        limits.setdefault("*", common)
+        return {slot: limit.to_text() for slot, limit in limits.items() if slot != "*" or limit}
 
     def frontier_name(self, spider: str) -> str:
         """The frontier's name for the spider called ``spider``; raises `SettingError`."""

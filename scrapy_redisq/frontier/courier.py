@@ -47,13 +47,15 @@ TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, ServerFull, OSEr
 class Demand:
     """What a worker could take now: entries in all, of one slot, and of slots it has some of.
 
-    ``hungry``: what it has will not last long, so it is worth an exchange.
+    ``hungry``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
+    which one is needed in any case.
     """
 
     hungry: bool
     want: int
     slot_limit: int
     room: Mapping[str, int]
+    within: float = IDLE_LAST
 
 
 NOTHING = Demand(False, 0, 0, {})
@@ -77,8 +79,14 @@ class Worker(Protocol):
     def starting(self) -> tuple[bool, bool]:
         """(it may still add requests of its own, all its start requests were added)."""
 
-    def received(self, membership: Membership, reply: Reply) -> None:
-        """Take in the leases and the outcomes of enqueues."""
+    def turns(self, membership: Membership) -> list[list[Any]]:
+        """What it did with the turns of slots of this shard."""
+
+    def received(
+        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+    ) -> None:
+        """Take in the leases, the outcomes of enqueues, and the turns in return for those that
+        it told of at ``sent_at`` (time.monotonic())."""
 
     def forgotten(self) -> None:
         """All leases are void, and so is what is cached about seen URLs."""
@@ -173,8 +181,10 @@ class Courier:
 
     def _pause(self) -> float:
         waiting = self.waiting()
+        demand = self.worker.demand()
         return self._pace.pause(
-            hungry=self.worker.demand().hungry,
+            hungry=demand.hungry,
+            within=demand.within,
             waiting=waiting > 0,
             enqueues=self.roster.enqueues_waiting(),
             many=waiting >= MAX_OPERATIONS,
@@ -291,6 +301,7 @@ class Courier:
     async def _exchange(self, membership: Membership, want: int, demand: Demand) -> Reply:
         starting, seeded = self.worker.starting()
         membership.full = self._pace.still_full()
+        told = self.worker.turns(membership)
         call = membership.call(
             want=want,
             slot_limit=demand.slot_limit,
@@ -300,8 +311,11 @@ class Courier:
             seeded=seeded,
             pages=self.worker.pages,
             items=self.worker.items,
+            turns=told,
+            slot_ttl=self.roster.terms.slot_ttl,
         )
         self.exchanges += 1
+        sent_at = time.monotonic()
         try:
             reply = membership.received(await self.roster.run(call))
         except ServerFull as error:
@@ -312,7 +326,7 @@ class Courier:
             membership.refused()
             return await self._exchange(membership, want, demand)
         if reply.status in {"ok", "replayed"}:
-            self.worker.received(membership, reply)
+            self.worker.received(membership, reply, told, sent_at)
         elif reply.status == "lost":
             raise FrontierLost(
                 f"frontier {membership.name!r} is gone from Redis or was begun anew by others: "

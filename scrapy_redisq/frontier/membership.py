@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.scripts import Call, load
+from scrapy_redisq.frontier.scripts import Call, load, unpack
 
 MAX_OPERATIONS = 300
 """Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
@@ -91,6 +91,8 @@ class Reply:
     overdue: bool = False
     next_due: int | None = None
     """Milliseconds until it is worth asking again; None if nothing waits."""
+    turns: list[list[Any]] = field(default_factory=list)
+    """What this worker may do with slots that have limits, see ``turns.lua``."""
 
 
 @dataclass
@@ -192,6 +194,8 @@ class Membership:
         seeded: bool = True,
         pages: int = 0,
         items: int = 0,
+        turns: list[list[Any]] | None = None,
+        slot_ttl: float = 3_600.0,
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
 
@@ -199,7 +203,8 @@ class Membership:
         and of those that may be what their workers died of at most ``suspects``.
         ``starting``: this worker may still add start requests, as it may while something waits
         behind this exchange; when it no longer does, ``seeded`` says that they were all added.
-        ``pages`` and ``items`` are totals, for people.
+        ``pages`` and ``items`` are totals, for people. ``turns``: what was done with the turns.
+        ``slot_ttl``: seconds for which slots with limits are remembered.
         """
         if self._in_flight is None:
             operations = self._take_operations()
@@ -227,6 +232,9 @@ class Membership:
         }
         if room:
             data["room"] = room
+        if turns:
+            data["turns"] = turns
+        data["slot_ttl"] = int(slot_ttl * 1000)
         if self._in_flight.tally:
             data["tally"] = dict(self._in_flight.tally)
         return Call.of(self._script, self._key, data, self._decode)
@@ -307,7 +315,9 @@ class Membership:
             )
         if status not in {"ok", "replayed"}:
             return Reply(status)
-        outcome, created, finished, starting, waiting, dead, overdue, due, *leases = reply[1:]
+        outcome, created, finished, starting, waiting, dead, overdue, due, turns, *leases = reply[
+            1:
+        ]
         answer = Reply(
             status,
             complete=created == finished and starting == 0,
@@ -318,6 +328,7 @@ class Membership:
             dead=dead,
             overdue=bool(overdue),
             next_due=None if due < 0 else due,
+            turns=unpack(turns) if turns else [],
             leases=[
                 parse_lease(lease_id.decode(), record)
                 for lease_id, record in zip(leases[::2], leases[1::2], strict=True)

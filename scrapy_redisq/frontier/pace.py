@@ -79,13 +79,20 @@ class Pace:
         return time.monotonic() < self._full_until
 
     def pause(
-        self, *, hungry: bool, waiting: bool, many: bool, busy: bool, enqueues: bool = True
+        self,
+        *,
+        hungry: bool,
+        waiting: bool,
+        many: bool,
+        busy: bool,
+        enqueues: bool = True,
+        within: float = IDLE_LAST,
     ) -> float:
         """Seconds until the next exchange.
 
         ``hungry``: the worker has little left to start. ``waiting``: there is something to send,
         ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
-        something.
+        something. ``within``: seconds from now.
         """
         since = time.monotonic() - self._sent_at
         if self.still_full():
@@ -104,4 +111,4 @@ class Pace:
             pauses.append(HUNGRY if not busy or (hungry and enqueues) else self._flush)
         if hungry and self._next_due is not None:
             pauses.append(max(HUNGRY, self._next_due))
-        return max(0.0, min(pauses) - since)
+        return max(0.0, min(min(pauses) - since, max(within, IDLE_FIRST - since)))

@@ -8,7 +8,8 @@ import os
 import secrets
 import socket
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import redis.asyncio
 
@@ -37,6 +38,9 @@ class Terms:
     dead_max: int
     resume: bool
     keep_seen: bool
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Of slots by pattern, see ``turns.lua``."""
+    slot_ttl: float = 3_600.0
 
 
 class Roster:
@@ -118,6 +122,7 @@ class Roster:
                 follow=shard > 0 and not again,
                 again=again,
                 keep_seen=self.terms.keep_seen,
+                limits=self.terms.limits,
             )
             joined_shard = await self.run(call)
             joined = joined or joined_shard

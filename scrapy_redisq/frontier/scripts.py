@@ -1,6 +1,7 @@
 """The Lua scripts, put together from their files, and how one is run.
 
-A script is ``common.lua``, for some commands one ``seen_*.lua``, and the command's own file. A
+A script is ``common.lua``, for some commands ``turns.lua`` and one ``seen_*.lua``, and the
+command's own file. A
 `Call` is one run of a script on one shard: `execute` and `execute_async` send it and decode the
 reply, so that everything above is written once for synchronous and asynchronous callers.
 """
@@ -59,11 +60,16 @@ class Script:
     sha: str
 
 
+WITH_TURNS = frozenset({"exchange", "reap", "leave", "join", "clear"})
+"""Scripts that concern the limits of slots."""
+
+
 @functools.cache
 def load(command: str, backend: str | None = None) -> Script:
     """The script ``command``, with the ``seen_add`` of ``backend`` if it needs one."""
     folder = resources.files(__package__) / "lua"
-    parts = ["common", f"seen_{backend}" if backend else "", command]
+    turns = "turns" if command in WITH_TURNS else ""
+    parts = ["common", turns, f"seen_{backend}" if backend else "", command]
     text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts if part)
     return Script(command, text, hashlib.sha1(text.encode()).hexdigest())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha1
+from typing import Any
 
 import redis
 
@@ -46,6 +47,7 @@ class Worker:
         ttl: float = 3_600.0,
         dead_max: int = 1_000,
         keep_seen: bool = False,
+        limits: Mapping[str, str] | None = None,
         observe: Callable[[Worker, Membership, Reply], None] | None = None,
         on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
         on_leave: Callable[[Worker, Membership, int, bool], None] | None = None,
@@ -55,6 +57,7 @@ class Worker:
         self.config = config
         self.ttl = ttl
         self.keep_seen = keep_seen
+        self.limits = limits
         self.holding: dict[str, tuple[Membership, Lease]] = {}
         self.held_back: list[tuple[Membership, Finish, dict[int, int]]] = []
         self.rejoins = 0
@@ -95,6 +98,7 @@ class Worker:
                     follow=shard > 0 and not again,
                     again=bool(again),
                     keep_seen=self.keep_seen,
+                    limits=self.limits,
                 ),
             )
 
@@ -173,6 +177,7 @@ class Worker:
         room: Mapping[str, int] | None = None,
         starting: bool = False,
         seeded: bool = True,
+        turns: list[list[Any]] | None = None,
     ) -> Reply | None:
         """One exchange. ``lose`` the "request" or the "reply": then None.
 
@@ -182,7 +187,12 @@ class Worker:
         self._let_go()
         membership = self.memberships[shard]
         call = membership.call(
-            want=want, slot_limit=slot_limit, room=room, starting=starting, seeded=seeded
+            want=want,
+            slot_limit=slot_limit,
+            room=room,
+            starting=starting,
+            seeded=seeded,
+            turns=turns,
         )
         if lose == "request":
             return None

@@ -16,15 +16,15 @@ for _, slot in ipairs(slots) do
   for _, priority in ipairs(redis.call('ZRANGE', levels_of(slot), 0, -1)) do
     redis.call('UNLINK', queue_of(slot, priority))
   end
-  redis.call('DEL', levels_of(slot))
+  redis.call('DEL', levels_of(slot), slot_key(slot))
   redis.call('ZREM', READY, slot)
 end
 local workers = redis.call('ZRANGE', WORKERS, 0, 99)
 for _, worker in ipairs(workers) do
-  redis.call('UNLINK', leases_of(worker), worker_key(worker))
+  redis.call('UNLINK', leases_of(worker), worker_key(worker), tokens_key(worker))
   redis.call('ZREM', WORKERS, worker)
 end
 if #slots > 0 or #workers > 0 then return {'more', #slots + #workers} end
-redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS)
+redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS, LIMITS)
 redis.call('HSET', META, 'state', 'complete')
 return {'done', 0}

@@ -25,7 +25,11 @@
 --                           entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
---   reaped          string  exists for a second after a reap; the only key that expires
+--   limits          hash    pattern of slots -> limit, see turns.lua
+--   slot:SLOT       hash    a slot with limits, see turns.lua; expires when nothing happens to it
+--   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
+--   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
+--                           that expires
 --   seen:N...               the dupefilter of generation N
 --   trash           list    "BACKEND N" for each dupefilter that waits to be deleted
 --

@@ -9,10 +9,13 @@
 --          starting, seeded, pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), done {{slot, {lease...}}...},
 --          released {lease...}, dead {{lease, reason, detail, error, status}...},
---          delayed {{lease, ms}...}, room {slot = limit}, tally {count = what is added to it}
+--          delayed {{lease, ms}...}, room {slot = limit}, tally {count = what is added to it},
+--          turns {{slot, ... (see report_turn() in turns.lua), entries to claim of it}...}
+--          and slot_ttl (ms), for which a slot is remembered
 -- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
 --          finished, starting, waiting, dead, 1 if a worker is overdue, ms until it is worth
---          asking again (-1: nothing waits), lease, record, lease, record...}; the status is
+--          asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
+--          turns.lua) or '', lease, record, lease, record...}; the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are all that the worker holds
 --            gone     the worker was reaped or is unknown: it must join again
@@ -29,7 +32,8 @@ local done, released = input.done or NONE, input.released or NONE
 local dead, delayed = input.dead or NONE, input.delayed or NONE
 
 -- 1. guard
-local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state')
+local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state',
+  'limited')
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
 local state = redis.call('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
@@ -105,6 +109,11 @@ if not replayed then
   end)
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
+end
+
+local limited, turns, told, has_turn = meta[5], input.turns or NONE, {}, {}
+if limited then
+  for _, item in ipairs(turns) do report_turn(worker, item) end
 end
 
 -- 6. promote
@@ -185,6 +194,27 @@ local function claim_slot(slot, most)
   return n
 end
 
+-- -> how many of `most` entries the worker may claim of a slot
+local function admit(slot, most)
+  if not limited then return most end
+  local n, turn = give_turn(worker, slot, most)
+  if turn then
+    told[#told + 1] = turn
+    has_turn[slot] = true
+  end
+  return n
+end
+
+if limited and not replayed then
+  for _, item in ipairs(turns) do
+    local slot = item[1]
+    if item[5] == 0 then
+      local n = admit(slot, math.min(item[6], math.max(0, input.want - #claimed)))
+      if n > 0 then claim_slot(slot, n) end
+    end
+  end
+end
+
 if input.want > 0 and not replayed then
   local rooms, full = input.room or NONE, 0
   for _ in pairs(rooms) do full = full + 1 end
@@ -193,6 +223,7 @@ if input.want > 0 and not replayed then
   local open = {}
   for _, slot in ipairs(due_slots) do
     local room = rooms[slot] or input.slot_limit
+    if room > 0 and not has_turn[slot] then room = admit(slot, math.min(room, input.want)) end
     if room > 0 then open[#open + 1] = {slot, room} end
   end
   -- An equal share of each slot first, then what is left of those that have more.
@@ -208,6 +239,8 @@ if input.want > 0 and not replayed then
     open = still_open
   end
 end
+
+for slot in pairs(has_turn) do after_turn(slot) end
 
 -- 8. reply
 set_flag(worker, 'starting', state[2] == '1', input.starting)
@@ -238,6 +271,17 @@ end
 
 local ended = not replayed and (#done > 0 or #dead > 0)
 if added > 0 or (all_finished(counts) and (ended or state[2] == '1')) then wake(counts) end
+if limited and replayed then
+  local slots = {}
+  for _, item in ipairs(turns) do slots[item[1]] = true end
+  for i = 2, #leases, 2 do slots[origin_of(leases[i])] = true end
+  for slot in pairs(slots) do told[#told + 1] = turn_of(worker, slot) end
+end
+if limited and #claimed == 0 then
+  local first = redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'WITHSCORES',
+    'LIMIT', 0, 1)
+  if first[2] then due = math.min(due or tonumber(first[2]), tonumber(first[2])) end
+end
 local ask_again = -1
 if #leases > 0 then
   ask_again = 0
@@ -246,6 +290,7 @@ elseif due then
 end
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   counts.starting, counts.waiting, counts.dead,
-  #redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 1), ask_again}
-for i = 1, #leases do reply[9 + i] = leases[i] end
+  #redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 1), ask_again,
+  #told > 0 and cmsgpack.pack(told) or ''}
+for i = 1, #leases do reply[10 + i] = leases[i] end
 return reply

@@ -4,7 +4,8 @@
 --          run (the id of the run to begin, if one must be), follow (the shard belongs to that
 --          run already begun on shard 0), again (a worker comes back into that run), keep
 --          (the stored config wins when a run is begun), keep_seen, backend (of config), worker ('' for none:
---          a producer), info {field, value...} of the worker, ttl (us), starting
+--          a producer), info {field, value...} of the worker, ttl (us), starting, limits {pattern =
+--          text...} (see turns.lua) or false: those that are there stay
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (a new run), config, generation, trash (dupefilters
 --                       that wait to be deleted)
@@ -83,7 +84,7 @@ if begin then
     generation = generation + 1
   end
   for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
-    redis.call('DEL', worker_key(worker), leases_of(worker))
+    redis.call('DEL', worker_key(worker), leases_of(worker), tokens_key(worker))
   end
   redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
@@ -102,6 +103,17 @@ if begin or not input.adopt then
     end
   end
   redis.call('HSET', META, 'order', redis.call('HGET', META, 'config:order'))
+end
+
+if input.limits then
+  redis.call('DEL', LIMITS)
+  local limited = false
+  for pattern, text in pairs(input.limits) do
+    redis.call('HSET', LIMITS, pattern, text)
+    limited = true
+  end
+  if limited then redis.call('HSET', META, 'limited', 1)
+  else redis.call('HDEL', META, 'limited') end
 end
 
 -- Whoever comes back or follows may find that others have completed the run meanwhile.

@@ -24,7 +24,10 @@ if #ids > 0 then
   count('released', #ids)
 end
 local left = redis.call('HLEN', key)
-if left == 0 then remove_worker(input.worker) end
+if left == 0 then
+  remove_worker(input.worker)
+  return_tokens(input.worker)
+end
 local counts = flush_counts()
 local complete = left == 0 and input.complete and all_finished(counts) and live_workers() == 0
   and redis.call('HGET', META, 'seeded') == '1'

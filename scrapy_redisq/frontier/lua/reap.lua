@@ -48,7 +48,10 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
     put_back(back)
   end
   left = left + redis.call('HLEN', key)
-  if redis.call('HLEN', key) == 0 then remove_worker(worker) end
+  if redis.call('HLEN', key) == 0 then
+    remove_worker(worker)
+    return_tokens(worker)
+  end
 end
 count('reclaimed', reclaimed)
 local counts = flush_counts()

@@ -55,8 +55,8 @@ def wrap():
     received, answered = Scheduler.received, Membership.received
     send = AbstractConnection.send_packed_command
 
-    def scheduler_received(self, membership, reply):
-        received(self, membership, reply)
+    def scheduler_received(self, membership, reply, *told):
+        received(self, membership, reply, *told)
         if reply.leases:
             reached("claim")
 

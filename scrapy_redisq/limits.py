@@ -1,0 +1,87 @@
+"""Limits of slots: from the settings to what the frontier keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+RATE_TAKES = "a number of requests per s, m, h or d, such as '30/m'"
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*([smhd])\s*")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+LONGEST = 86_400.0
+"""Seconds: the longest delay."""
+
+MOST = 10_000
+"""The highest concurrency and the largest burst."""
+
+LIMIT_TAKES = (
+    f"'delay' (seconds from 0 to {LONGEST:,.0f}), "
+    f"'concurrency' (a whole number from 0 to {MOST:,}), "
+    f"'rate' ({RATE_TAKES}) and 'burst' (from 1 to {MOST:,})"
+)
+
+
+@dataclass(frozen=True)
+class SlotLimit:
+    """What the whole fleet may do with one slot. 0: no limit.
+
+    ``delay`` in seconds between two starts, ``concurrency`` downloads at a time, ``rate`` starts a
+    second, of which ``burst`` may come at once.
+    """
+
+    delay: float = 0.0
+    concurrency: int = 0
+    rate: float = 0.0
+    burst: int = 1
+
+    def __bool__(self) -> bool:
+        return bool(self.delay or self.concurrency or self.rate)
+
+    def to_text(self) -> str:
+        """As ``frontier/lua/turns.lua`` keeps it, with times in microseconds."""
+        interval = round(1e6 / self.rate) if self.rate else 0
+        return f"{round(self.delay * 1e6)} {interval} {self.burst} {self.concurrency}"
+
+    @classmethod
+    def from_text(cls, text: str) -> SlotLimit:
+        delay, interval, burst, concurrency = map(int, text.split())
+        return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst)
+
+
+def parse_rate(value: Any) -> float:
+    """Requests a second of "30/m", or 0 of "" and 0. Raises ValueError."""
+    if value in ("", 0, None) or value is False:
+        return 0.0
+    if not isinstance(value, str) or not (match := _RATE.fullmatch(value)):
+        raise ValueError(RATE_TAKES)
+    rate = float(match[1]) / _SECONDS[match[2]]
+    if not 1 / LONGEST <= rate <= 1e6:
+        raise ValueError(RATE_TAKES)
+    return rate
+
+
+def parse_limit(options: Any, base: SlotLimit | None = None) -> SlotLimit:
+    """A limit of its options; those that are left out are as in ``base``. Raises ValueError."""
+    limit = base or SlotLimit()
+    if not isinstance(options, Mapping) or set(options) - {"delay", "concurrency", "rate", "burst"}:
+        raise ValueError(LIMIT_TAKES)
+    for name, value in options.items():
+        if name == "rate":
+            limit = replace(limit, rate=parse_rate(value))
+            continue
+        if isinstance(value, bool):
+            raise ValueError(LIMIT_TAKES)
+        number = float(value)
+        low, high = {"delay": (0, LONGEST), "concurrency": (0, MOST), "burst": (1, MOST)}[name]
+        if not low <= number <= high or (name != "delay" and number != int(number)):
+            raise ValueError(LIMIT_TAKES)
+        if name == "delay":
+            limit = replace(limit, delay=number)
+        elif name == "concurrency":
+            limit = replace(limit, concurrency=int(number))
+        else:
+            limit = replace(limit, burst=int(number))
+    return limit

@@ -1,0 +1,254 @@
+"""The limits of slots, kept by the worker that starts their requests.
+
+The frontier gives a slot's turn to one worker at a time, for about a second, and tokens for the
+downloads of a slot with a concurrency (see ``frontier/lua/turns.lua``). A download begins when the
+limit allows it by this process's clock, and is told to the frontier with the next exchange. Delays
+of the network make a start later, never earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NOT_NOW = 3_600.0
+"""Seconds until something may start that needs a turn or a token first."""
+
+SLACK = 0.03
+"""Share of a delay by which it may be lengthened for what a request needs to get to the host."""
+
+AT_THE_GATE = 0.02
+"""Seconds between looks at whether a download may begin."""
+
+RENEW = 0.5
+"""Seconds before its end at which a turn is asked for again."""
+
+
+@dataclass
+class Turn:
+    """What this worker may do with one slot. Times are those of time.monotonic().
+
+    ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
+    without a limit on the concurrency, ``ends`` is None without a delay and a rate.
+    """
+
+    slot: str
+    delay: float = 0.0
+    interval: float = 0.0
+    burst: int = 1
+    ends: float | None = None
+    next_start: float = 0.0
+    tat: float = 0.0
+    tokens: int | None = None
+    on_the_way: int = 0
+    """Handed to Scrapy, and not begun to be downloaded."""
+    flying: int = 0
+    """Being downloaded."""
+    at_the_gate: int = 0
+    """About to be downloaded, and held up."""
+
+    def wait(self, now: float) -> float:
+        """Seconds until a download may begin; NOT_NOW without a turn or a token."""
+        if self.tokens is not None and self.flying >= self.tokens:
+            return NOT_NOW
+        if self.ends is None:
+            return 0.0
+        start = max(now, self.next_start, self.tat - (self.burst - 1) * self.interval)
+        return start - now if start < self.ends else NOT_NOW
+
+    def begin(self, now: float) -> None:
+        """A download begins."""
+        self.flying += 1
+        self.next_start = now + self.delay
+        self.tat = max(self.tat, now) + self.interval
+
+    def end(self, late: float) -> None:
+        """A download has ended. Its request got to the host up to ``late`` seconds after it began
+        here, so the next one must begin later, too."""
+        self.flying -= 1
+        self.next_start += min(late, SLACK * self.delay)
+        self.tat += min(late, SLACK * self.interval)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.on_the_way or self.flying or self.at_the_gate)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A download that began at a time."""
+
+    turns: Turns
+    turn: Turn
+    began: float
+
+    def ended(self) -> None:
+        """It has ended, one way or the other."""
+        self.turn.end(time.monotonic() - self.began)
+        self.turns.warmed_up()
+
+
+class Turns:
+    """The turns of one worker. Slots that are not in it have no limits."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Turn] = {}
+        self._on_the_way: dict[Hashable, Turn] = {}
+        self._warm = False
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def __contains__(self, slot: str) -> bool:
+        return slot in self._turns
+
+    def received(
+        self, records: list[list[Any]], told: list[list[Any]], sent_at: float
+    ) -> list[str]:
+        """Take in what the frontier says in return for a `report`, sent at ``sent_at``.
+
+        -> slots of which this worker may start nothing: others have the turn or all tokens.
+        """
+        now = time.monotonic()
+        given = {record[0] for record in records}
+        refused = []
+        for slot, *_, done, _ in told:
+            turn = self._turns[slot]
+            if done and turn.idle:
+                del self._turns[slot]
+            elif not done and slot not in given:
+                refused.append(slot)
+                turn.ends = None if turn.ends is None else 0.0
+                turn.tokens = None if turn.tokens is None else turn.flying
+        for record in records:
+            slot, left, is_new, next_start, tat, delay, interval, burst, tokens = record
+            turn = self._turns.setdefault(slot, Turn(slot))
+            turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
+            turn.tokens = None if tokens < 0 else tokens
+            # It was given after it was asked for, and so ends later than this; and what must be
+            # waited for is over earlier than this.
+            turn.ends = None if left < 0 else sent_at + left / 1e6
+            if is_new:
+                turn.next_start = max(turn.next_start, now + next_start / 1e6)
+                turn.tat = max(turn.tat, now + tat / 1e6)
+        return refused
+
+    def forgotten(self) -> None:
+        """All turns are void. Downloads go on."""
+        for turn in list(self._turns.values()):
+            turn.ends = None if turn.ends is None else 0.0
+            turn.tokens = None if turn.tokens is None else 0
+            if turn.idle:
+                del self._turns[turn.slot]
+
+    # Starting
+
+    def on_the_way(self) -> list[Hashable]:
+        """Requests that were handed to Scrapy and not begun to be downloaded."""
+        return list(self._on_the_way)
+
+    def wait(self, slot: str) -> float:
+        """Seconds until another request of ``slot`` may be handed to Scrapy.
+
+        One at a time is on its way to a download whose start is limited.
+        """
+        turn = self._turns.get(slot)
+        if turn is None:
+            return 0.0
+        if turn.ends is not None and (turn.on_the_way or turn.at_the_gate):
+            return NOT_NOW
+        if not self._warm and turn.flying:
+            return NOT_NOW
+        if turn.tokens is not None and turn.flying + turn.on_the_way >= turn.tokens:
+            return NOT_NOW
+        return turn.wait(time.monotonic())
+
+    def handed_out(self, request: Hashable, slot: str) -> None:
+        """``request`` was handed to Scrapy."""
+        if turn := self._turns.get(slot):
+            turn.on_the_way += 1
+            self._on_the_way[request] = turn
+
+    def is_done(self, request: Hashable) -> None:
+        """``request`` is done with; perhaps it was never downloaded."""
+        if turn := self._on_the_way.pop(request, None):
+            turn.on_the_way -= 1
+
+    async def may_begin(self, request: Hashable, slot: str) -> Flight | None:
+        """Returns when the download of ``request`` may begin, and takes it for begun.
+
+        None: the slot has no limits.
+        """
+        turn = self._turns.get(slot)
+        if turn is None:
+            return None
+        turn.at_the_gate += 1
+        self.is_done(request)
+        try:
+            while (wait := self._wait_at_the_gate(turn)) > 0:
+                await asyncio.sleep(min(wait, AT_THE_GATE))
+        finally:
+            turn.at_the_gate -= 1
+        now = time.monotonic()
+        turn.begin(now)
+        return Flight(self, turn, now)
+
+    def _wait_at_the_gate(self, turn: Turn) -> float:
+        if not self._warm and turn.flying:
+            return NOT_NOW
+        return turn.wait(time.monotonic())
+
+    def warmed_up(self) -> None:
+        """The first download has ended: what began before it may have got to its host only now.
+
+        Until Scrapy has made its first connection a download may take much longer to begin than
+        to be answered.
+        """
+        if not self._warm:
+            self._warm = True
+            now = time.monotonic()
+            for turn in self._turns.values():
+                turn.next_start = max(turn.next_start, now + turn.delay)
+                turn.tat = max(turn.tat, now + turn.interval)
+
+    # Telling
+
+    def needed_within(self, waiting: Mapping[str, int]) -> float:
+        """Seconds within which an exchange is needed to keep the turns that are of use."""
+        ends = [
+            turn.ends
+            for slot, turn in self._turns.items()
+            if turn.ends is not None and (waiting.get(slot) or turn.at_the_gate)
+        ]
+        return max(0.0, min(ends) - RENEW - time.monotonic()) if ends else NOT_NOW
+
+    def report(
+        self, waiting: Mapping[str, int], worth: Callable[[str], int], mine: Callable[[str], bool]
+    ) -> list[list[Any]]:
+        """What the next exchange tells, as ``report_turn()`` of ``turns.lua`` reads it, with how
+        many entries to claim.
+
+        ``waiting``: leases of each slot, ``worth``: how many are worth having, ``mine``: whether
+        the slot is of the shard that is told.
+        """
+        now = time.monotonic()
+        told = []
+        for slot, turn in self._turns.items():
+            if not mine(slot):
+                continue
+            held = waiting.get(slot, 0)
+            to_start = held + turn.on_the_way + turn.at_the_gate
+            tokens = max(turn.flying, min(turn.flying + to_start, turn.tokens or 0))
+            # What is given up is given up at once: the frontier may do so before it answers.
+            turn.tokens = None if turn.tokens is None else tokens
+            if not to_start and turn.ends is not None:
+                turn.ends = 0.0
+            after, arrival = turn.next_start - now, turn.tat - now
+            want = max(0, worth(slot) - held) if to_start else 0
+            told.append(
+                [slot, int(after * 1e6), int(arrival * 1e6), tokens, int(not to_start), want]
+            )
+        return told

@@ -1,0 +1,375 @@
+"""Limits of slots, which the whole fleet keeps: settings, protocol, and crawls of real sites."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from scrapy.settings import Settings
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.membership import Reply
+from scrapy_redisq.limits import SlotLimit, parse_limit, parse_rate
+from scrapy_redisq.settings import RedisqSettings
+from tests.harness.crawl import Crawl, Run
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+from tests.harness.worker import Worker
+
+NAME = "books"
+EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+TURN = 1_000_000  # us, as in turns.lua
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("rate", "per_second"),
+    [
+        ("30/m", 0.5),
+        ("10/s", 10),
+        (" 7 / h ", 7 / 3600),
+        ("2.5/s", 2.5),
+        ("1/d", 1 / 86_400),
+        ("", 0),
+    ],
+)
+def test_rates(rate: str, per_second: float) -> None:
+    """A rate is a number of requests in a second, minute, hour or day."""
+    assert parse_rate(rate) == pytest.approx(per_second)
+
+
+@pytest.mark.parametrize("rate", ["30", "m", "30/w", "-1/s", "0/s", "1e3/s", 30, True, "9999999/s"])
+def test_wrong_rates(rate: Any) -> None:
+    """Anything else is an error that says what a rate is."""
+    with pytest.raises(ValueError, match="such as '30/m'"):
+        parse_rate(rate)
+    with pytest.raises(SettingError, match="REDISQ_SLOT_RATE"):
+        RedisqSettings.read(Settings({"REDISQ_SLOT_RATE": rate}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": -1},
+        {"delay": "long"},
+        {"delay": float("nan")},
+        {"concurrency": 1.5},
+        {"concurrency": True},
+        {"burst": 0},
+        {"rate": "often"},
+        {"dealy": 1},
+        "10/s",
+        None,
+    ],
+)
+def test_wrong_limits_name_the_slot(options: Any) -> None:
+    """The error names the setting, the slot, what was given and what it takes."""
+    with pytest.raises(SettingError) as caught:
+        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"shop.example": options}}))
+    assert "REDISQ_SLOT_LIMITS" in str(caught.value)
+    assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
+
+
+@pytest.mark.parametrize("slot", ["", "*.", "a*b", "*a", "two words", 7])
+def test_wrong_slots(slot: Any) -> None:
+    """A slot is a name, or all below a domain."""
+    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
+        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {slot: {"delay": 1}}}))
+
+
+def test_limits_of_the_settings() -> None:
+    """What a slot's limit leaves out is as for all; without any limit there is none for all."""
+    given = {
+        "REDISQ_SLOT_DELAY": 2,
+        "REDISQ_SLOT_RATE": "30/m",
+        "REDISQ_SLOT_LIMITS": {"a.example": {"delay": 0}, "*.b.example": {"concurrency": 3}},
+    }
+    limits = RedisqSettings.read(Settings(given)).limits()
+    assert {slot: SlotLimit.from_text(text) for slot, text in limits.items()} == {
+        "a.example": SlotLimit(0, 0, 0.5),
+        "*.b.example": SlotLimit(2, 3, 0.5),
+        "*": SlotLimit(2, 0, 0.5),
+    }
+    assert RedisqSettings.read(Settings({})).limits() == {}
+    from_command_line = Settings({"REDISQ_SLOT_LIMITS": '{"a": {"rate": "1/s"}}'})
+    assert RedisqSettings.read(from_command_line).limits() == {"a": "0 1000000 1 0"}
+
+
+def test_limits_need_slots() -> None:
+    """With strict priority over the whole frontier there are no slots to limit."""
+    given = {"REDISQ_SCHEDULING": "priority", "REDISQ_SLOT_DELAY": 1}
+    with pytest.raises(SettingError, match=r"REDISQ_SCHEDULING.*limits of slots"):
+        RedisqSettings.read(Settings(given))
+
+
+# Protocol
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    with each_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of the frontier "books" with limits by slot, given as in the settings."""
+
+    def make(limits: dict[str, dict[str, Any]], **options: Any) -> Worker:
+        texts = {slot: parse_limit(given).to_text() for slot, given in limits.items()}
+        return Worker(client, NAME, dataclasses.replace(EXACT), limits=texts, **options)
+
+    return make
+
+
+def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
+    reply = worker.exchange(want, turns=turns)
+    assert reply is not None
+    return reply
+
+
+def report(
+    slot: str = "host", *, after: int = 0, tat: int = 0, tokens: int = 0, **more: int
+) -> Any:
+    return [[slot, after, tat, tokens, more.get("done", 0), more.get("want", 0)]]
+
+
+def test_a_delayed_slot_is_one_workers_at_a_time(member: Callable[..., Worker]) -> None:
+    """Who claims of a slot with a delay has its turn, with as many entries as it can start in it;
+    others get none, and are told when to ask again."""
+    limits = {"host": {"delay": 0.3}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(20))
+    reply = ask(first)
+    assert len(reply.leases) == 4  # at once, and after 0.3, 0.6 and 0.9 s
+    ((slot, left, is_new, next_start, *_),) = reply.turns
+    assert (slot, left, is_new) == ("host", TURN, 1)
+    assert next_start <= 0
+    reply = ask(second)
+    assert (reply.leases, reply.turns) == ([], [])
+    assert reply.next_due is not None
+    assert 0 < reply.next_due <= TURN / 1000
+
+
+def test_a_turn_is_kept_and_given_up(member: Callable[..., Worker]) -> None:
+    """The owner keeps the turn as long as it asks; when it is done, the delay still holds."""
+    limits = {"host": {"delay": 2}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(20))
+    ask(first)
+    ((_, left, is_new, next_start, *_),) = ask(first, turns=report(after=1_500_000)).turns
+    assert is_new == 0
+    assert 1_400_000 < next_start <= 1_500_000
+    assert TURN < left <= TURN + 1_500_000
+    assert ask(first, turns=report(after=1_400_000, done=1)).turns == []
+    assert ask(second).leases == []
+    assert 900 < (ask(second).next_due or 0) <= 1_250  # a quarter of a second early
+
+
+def test_the_worst_is_assumed_of_a_turn_that_was_not_reported(
+    member: Callable[..., Worker],
+) -> None:
+    """A worker that had the turn and said nothing may have started a request at its very end."""
+    limits = {"host": {"delay": 0.9}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(5))
+    ask(first)
+    reply = wait_until(lambda: (r := ask(second)).leases and r, 4, "its turn is over")
+    ((_, _, is_new, next_start, *_),) = reply.turns
+    assert is_new == 1
+    assert next_start > 0
+    ((_, left, *_),) = ask(second, turns=report(after=next_start)).turns
+    assert left > 0
+    # The first one comes back, and has no turn.
+    assert ask(first, turns=report(after=100_000)).turns == []
+
+
+def test_rate_with_burst(member: Callable[..., Worker]) -> None:
+    """As many entries as the rate allows in a turn, the burst at once."""
+    worker = member({"host": {"rate": "4/s", "burst": 3}})
+    worker.send(f"/{n}" for n in range(40))
+    reply = ask(worker, want=40)
+    assert len(reply.leases) == 7
+    assert reply.turns[0][5:8] == [0, 250_000, 3]
+    # Three starts later nothing may be started for a while.
+    after_three = ask(worker, want=40, turns=report(tat=750_000, want=9))
+    assert after_three.turns[0][4] > 700_000
+
+
+def test_tokens_are_never_more_than_allowed(member: Callable[..., Worker]) -> None:
+    """All workers together have as many tokens of a slot as it takes downloads."""
+    limits = {"host": {"concurrency": 3}}
+    workers = [member(limits) for _ in range(3)]
+    workers[0].send(f"/{n}" for n in range(40))
+    first = workers[0].exchange(2)
+    assert first is not None
+    assert [turn[8] for turn in first.turns] == [2]
+    assert [turn[8] for turn in ask(workers[1]).turns] == [1]
+    assert ask(workers[2]).turns == []
+    assert ask(workers[2]).leases == []
+    # One is given back, and is to be had at once.
+    ask(workers[0], want=0, turns=report(tokens=1))
+    assert [turn[8] for turn in ask(workers[2]).turns] == [1]
+
+
+def test_tokens_of_the_dead_and_of_those_who_leave(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """They come back when the worker leaves, or when it is known to be dead."""
+    limits = {"host": {"concurrency": 2}}
+    leaves, stays = member(limits), member(limits)
+    leaves.send(f"/{n}" for n in range(40))
+    ask(leaves)
+    assert ask(stays).leases == []
+    leaves.leave()
+    assert [turn[8] for turn in ask(stays).turns] == [2]
+    assert client.exists(f"redisq:{{{NAME}:0}}:tokens:{leaves.id}") == 0
+
+
+def test_a_lost_reply_brings_the_turn_again(member: Callable[..., Worker]) -> None:
+    """A repeated exchange tells of the turns of all leases."""
+    worker = member({"host": {"delay": 0.3}, "other": {"concurrency": 1}})
+    worker.send(f"/{n}" for n in range(5))
+    worker.send((f"/o{n}" for n in range(5)), slot="other")
+    assert worker.exchange(10, lose="reply") is None
+    reply = ask(worker)
+    assert reply.status == "replayed"
+    assert sorted(turn[0] for turn in reply.turns) == ["host", "other"]
+    assert {lease.slot for lease in reply.leases} == {"host", "other"}
+
+
+def test_patterns(member: Callable[..., Worker]) -> None:
+    """The slot itself comes before its domain, a longer domain before a shorter, then all."""
+    worker = member(
+        {
+            "a.b.example": {"concurrency": 1},
+            "*.b.example": {"concurrency": 2},
+            "*.example": {"concurrency": 3},
+            "*": {"concurrency": 4},
+        }
+    )
+    expected = {"a.b.example": 1, "x.b.example": 2, "b.example": 3, "y.z.example": 3, "host": 4}
+    for slot in expected:
+        worker.send((f"/{slot}/{n}" for n in range(9)), slot=slot)
+    turns = {turn[0]: turn[8] for turn in ask(worker, want=100).turns}
+    assert turns == expected
+
+
+def test_slots_are_forgotten(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """What is known of a slot expires when nothing happens; without limits nothing is kept."""
+    worker = member({"host": {"delay": 0.1}})
+    worker.send(["/1"])
+    worker.send(["/2"], slot="free")
+    assert len(ask(worker).leases) == 2
+    slots = [key.decode() for key in client.scan_iter(f"redisq:{{{NAME}:0}}:slot:*")]
+    assert slots == [f"redisq:{{{NAME}:0}}:slot:host"]
+    assert 3_000_000 < client.pttl(slots[0]) < 3_700_000
+
+
+def test_the_last_who_joins_sets_the_limits(member: Callable[..., Worker]) -> None:
+    """A worker that joins with other limits changes them for all."""
+    first = member({"host": {"concurrency": 1}})
+    first.send(f"/{n}" for n in range(20))
+    assert [turn[8] for turn in ask(first).turns] == [1]
+    member({})
+    assert ask(first, turns=report(tokens=1)).turns == []
+    wait_until(lambda: len(ask(first, want=5).leases) == 5, 3, "no limit")
+
+
+# Crawls
+
+
+def starts(site: Site) -> dict[str, list[float]]:
+    """When requests reached each host."""
+    at = defaultdict(list)
+    for hit in site.hits:
+        if hit.path != "/robots.txt":
+            at[hit.host].append(hit.at)
+    return {host: sorted(times) for host, times in at.items()}
+
+
+def hosts(site: Site, number: int) -> str:
+    port = site.url.rpartition(":")[2].strip("/")
+    return " ".join(f"http://127.0.0.{n}:{port}" for n in range(1, number + 1))
+
+
+JITTER = 0.06
+"""Seconds by which a request may get from here to the site faster than the one before it, on a busy
+machine; the starts themselves are exact."""
+
+
+def fleet(
+    crawl: Run, site: Site, number: int, limit: dict[str, Any], **arguments: Any
+) -> list[Crawl]:
+    given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "REDISQ_LEASE_TTL": 2}
+    return [crawl("hosts", None, given, sites=hosts(site, 4), **arguments) for _ in range(number)]
+
+
+@pytest.mark.parametrize("limit", [{"delay": 0.25}, {"rate": "4/s"}])
+def test_delay_of_the_fleet(crawl: Run, limit: dict[str, Any]) -> None:
+    """Three workers keep each host's delay together, and lose hardly any time by it."""
+    with Site(lambda path: Answer("x"), hosts=4) as site:
+        for worker in fleet(crawl, site, 3, limit, pages=12):
+            assert worker.wait().reason == "finished"
+            assert "Traceback" not in worker.log
+    for times in starts(site).values():
+        assert len(times) == 12
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert min(gaps) >= 0.25 - JITTER
+        assert times[-1] - times[0] < 11 * 0.25 * 1.5
+
+
+def test_concurrency_of_the_fleet(crawl: Run) -> None:
+    """Three workers never have more requests to a host in progress than it takes."""
+    with Site(lambda path: Answer("x", delay=0.1), hosts=4) as site:
+        for worker in fleet(crawl, site, 3, {"concurrency": 2}, pages=16):
+            assert worker.wait().reason == "finished"
+    for times in starts(site).values():
+        assert len(times) == 16
+        # A third one begins when the answer to the first has gone out.
+        assert all(
+            later - earlier >= 0.095 for earlier, later in zip(times, times[2:], strict=False)
+        )
+
+
+@pytest.mark.parametrize("limit", [{"delay": 0.2}, {"concurrency": 2}])
+def test_limits_survive_kills(crawl: Run, redis_server: RedisServer, limit: dict[str, Any]) -> None:
+    """A worker that is killed takes no limit with it, and nothing is lost."""
+    with Site(lambda path: Answer("x", delay=0.05), hosts=4) as site:
+        workers = fleet(crawl, site, 3, limit, pages=20)
+        wait_until(lambda: len(site.hits) > 15, 20, "some pages")
+        workers[0].process.send_signal(signal.SIGKILL)
+        for worker in workers[1:]:
+            assert worker.wait().reason == "finished"
+    for times in starts(site).values():
+        assert len(times) >= 20
+        if "delay" in limit:
+            gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+            assert min(gaps) >= 0.2 - JITTER
+        else:
+            assert all(
+                later - earlier >= 0.045 for earlier, later in zip(times, times[2:], strict=False)
+            )
+
+
+def test_a_limited_host_does_not_slow_others(crawl: Run) -> None:
+    """Hosts without limits are crawled at full speed beside one with a delay."""
+    limits = {"127.0.0.1": {"delay": 1}}
+    with Site(lambda path: Answer("x"), hosts=4) as site:
+        given = {"REDISQ_SLOT_LIMITS": json.dumps(limits)}
+        worker = crawl("hosts", None, given, sites=hosts(site, 4), pages=4)
+        assert worker.wait().reason == "finished"
+    times = starts(site)
+    began = min(map(min, times.values()))
+    for host, at in times.items():
+        took = at[-1] - began
+        assert took > 2.9 if host.startswith("127.0.0.1:") else took < 1.5, host
