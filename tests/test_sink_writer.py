@@ -451,7 +451,7 @@ REFUSED = {
     "too large": ({"stock": 2**70}, "(?i)out of range|too large"),
     "no date": ({"day": "no date"}, "(?i)date"),
     "not a value": ({"stock": object()}, "(?i)object|type|out of range|incorrect"),
-    "half a character": ({"title": "\ud800"}, "(?i)surrogate"),
+    "half a character": ({"title": "\ud800"}, "(?i)surrogate|invalid byte sequence"),
     "half a key": ({"url": None}, "url"),
 }
 
