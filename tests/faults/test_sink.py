@@ -71,8 +71,8 @@ def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> No
         rig.kill(fleet[place])
         fleet[place] = rig.worker()
 
-    kills = rig.repeat(kill_one, every=2, seconds=rig.size.pick(7, 60))
-    assert kills >= rig.size.pick(3, 25)
+    kills = rig.repeat(kill_one, every=2, seconds=rig.size.pick(7, 66))
+    assert kills >= rig.size.pick(3, 30)
     rig.finish()
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
     assert_all_facts(rig, database)
