@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from tests.harness.databases import (
 )
 from tests.harness.servers import RedisServer, binaries, bloom_module
 from tests.harness.site import Site
+
+# Where tests are run in the background SIGINT is ignored, and would be by the processes that they
+# start; those are to be ended by Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SERVER_KINDS = ["6.2", "6.2-bloom", "7.0", "7.0-bloom"]
 
