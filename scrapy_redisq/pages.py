@@ -62,10 +62,8 @@ class Page:
     given_back: bool = False
 
     def finish(self) -> Finish:
-        """How its lease ends."""
-        if self.given_back:
-            return Finish(self.lease.id, "released")
-        return self.problem.finish(self.lease.id) if self.problem else Finish(self.lease.id, "done")
+        """How its lease ends if it is no dead letter."""
+        return Finish(self.lease.id, "released" if self.given_back else "done")
 
 
 class Pages:

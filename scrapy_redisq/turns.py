@@ -102,9 +102,6 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._turns)
 
-    def __contains__(self, slot: str) -> bool:
-        return slot in self._turns
-
     def received(
         self, records: list[list[Any]], told: list[list[Any]], sent_at: float
     ) -> list[str]:

@@ -183,6 +183,20 @@ class Rig:
         worker.kill()
         self.gone.append(worker)
 
+    def kill_at_random(self, seconds: float) -> int:
+        """Start a fleet, kill one of it every two seconds and start another one in its place.
+
+        -> how many were killed
+        """
+        fleet = self.fleet()
+
+        def kill_one() -> None:
+            place = self.random.randrange(len(fleet))
+            self.kill(fleet[place])
+            fleet[place] = self.worker()
+
+        return self.repeat(kill_one, every=2, seconds=seconds)
+
     def survivors(self) -> list[Crawl]:
         return [worker for worker in self.workers if worker not in self.gone + self.refused]
 

@@ -17,14 +17,7 @@ from tests.harness.site import Answer, linked_pages
 def test_f01_kill_at_random(rig: Rig) -> None:
     """A random worker is killed again and again, and another one takes its place."""
     rig.set_up(delay=rig.size.pick(0.05, 0.15), hold=True)
-    fleet = rig.fleet()
-
-    def kill_one() -> None:
-        place = rig.random.randrange(len(fleet))
-        rig.kill(fleet[place])
-        fleet[place] = rig.worker()
-
-    kills = rig.repeat(kill_one, every=2, seconds=rig.size.pick(7, 60))
+    kills = rig.kill_at_random(rig.size.pick(7, 60))
     assert kills >= rig.size.pick(3, 25)
     rig.finish()
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)

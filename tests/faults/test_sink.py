@@ -65,14 +65,7 @@ def assert_flat(rig: Rig, before: list[int]) -> None:
 def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> None:
     """F01 with three items a page in PostgreSQL: each of them is there once."""
     rig.set_up(delay=rig.size.pick(0.05, 0.15), hold=True, database=database)
-    fleet = rig.fleet()
-
-    def kill_one() -> None:
-        place = rig.random.randrange(len(fleet))
-        rig.kill(fleet[place])
-        fleet[place] = rig.worker()
-
-    kills = rig.repeat(kill_one, every=2, seconds=rig.size.pick(7, 66))
+    kills = rig.kill_at_random(rig.size.pick(7, 66))
     assert kills >= rig.size.pick(3, 30)
     rig.finish()
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
