@@ -230,8 +230,11 @@ def test_a_server_that_is_reading_its_data_is_waited_for(
 ) -> None:
     """LOADING is not a refusal: the wait returns when the data is there."""
     binary = next(iter(binaries().values()))
-    # Reads slowly, some 2 s in all, and listens after each thousand keys.
-    redis_server = RedisServer(binary, "--key-load-delay", "300", aof=True)
+    # Reads slowly, some 2 s in all, and listens after each thousand keys. It writes to its file
+    # before it answers: while an fsync is under way it would wait with that for up to 2 s.
+    redis_server = RedisServer(
+        binary, "--key-load-delay", "300", "--appendfsync", "always", aof=True
+    )
     try:
         with redis_server.client() as client, client.pipeline(transaction=False) as pipe:
             for number in range(6_000):
