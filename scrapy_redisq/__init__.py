@@ -4,9 +4,9 @@ Layers, top to bottom; imports point down only::
 
     addon, commands                                  what a user touches
     pipelines/                                       items into databases, files, Redis
-    retry                                            Scrapy's retries, over the scheduler
+    retry, backoff                                   what Scrapy tries again, over the scheduler
     scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
-    turns                                            limits of slots, kept where downloads begin
+    slots, turns, outcomes                           limits and trouble of slots
     frontier/                                        the protocol: knows Redis, knows no Scrapy
     connection, suitability, embedded/               servers: clients, what one must be, our own
     seeds, serializer, entries, values, delays       requests as bytes, and how long they wait
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scrapy_redisq.addon import Addon as Addon
+    from scrapy_redisq.backoff import RedisqBackOffMiddleware as RedisqBackOffMiddleware
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
     from scrapy_redisq.frontier import Frontier as Frontier
@@ -34,6 +35,7 @@ _HOMES = {
     "BloomDupeFilter": "scrapy_redisq.dupefilter",
     "ExactDupeFilter": "scrapy_redisq.dupefilter",
     "Frontier": "scrapy_redisq.frontier",
+    "RedisqBackOffMiddleware": "scrapy_redisq.backoff",
     "RedisqRetryMiddleware": "scrapy_redisq.retry",
     "Scheduler": "scrapy_redisq.scheduler",
 }
@@ -43,6 +45,7 @@ __all__ = [
     "BloomDupeFilter",
     "ExactDupeFilter",
     "Frontier",
+    "RedisqBackOffMiddleware",
     "RedisqRetryMiddleware",
     "Scheduler",
 ]

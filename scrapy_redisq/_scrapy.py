@@ -135,11 +135,12 @@ def watch_output(crawler: Crawler) -> None:
     setattr(scraper, start_name, watched_start_itemproc)
 
 
-class Flight(Protocol):
-    """A download that has begun."""
+class Gate(Protocol):
+    """What every download passes."""
 
-    def ended(self) -> None:
-        """It has ended, one way or the other."""
+    async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
+        """Returns when the download may begin, with what is called with the response or the
+        exception that it ends with."""
 
 
 class Engine:
@@ -253,9 +254,8 @@ class Engine:
 
         return downloading
 
-    def gate_downloads(self, may_begin: Callable[[Request, str], Awaitable[Flight | None]]) -> None:
-        """Let no download begin before ``may_begin(request, slot)`` has returned, and tell what it
-        returns when it has ended."""
+    def gate_downloads(self, gate: Gate) -> None:
+        """Let no download begin before ``gate.begin()`` has returned."""
         handlers = self._downloader.handlers
 
         def slot_of(request: Request) -> str:
@@ -265,12 +265,14 @@ class Engine:
             download_async = handlers.download_request_async
 
             async def gated_async(request: Request) -> Any:
-                flight = await may_begin(request, slot_of(request))
+                ended = await gate.begin(request, slot_of(request))
                 try:
-                    return await download_async(request)
-                finally:
-                    if flight:
-                        flight.ended()
+                    response = await download_async(request)
+                except BaseException as error:
+                    ended(error)
+                    raise
+                ended(response)
+                return response
 
             handlers.download_request_async = gated_async
             return
@@ -278,12 +280,14 @@ class Engine:
         download = handlers.download_request
 
         async def gated(request: Request, spider: Any) -> Any:
-            flight = await may_begin(request, slot_of(request))
+            ended = await gate.begin(request, slot_of(request))
             try:
-                return await maybe_deferred_to_future(download(request, spider))
-            finally:
-                if flight:
-                    flight.ended()
+                response = await maybe_deferred_to_future(download(request, spider))
+            except BaseException as error:
+                ended(error)
+                raise
+            ended(response)
+            return response
 
         handlers.download_request = lambda request, spider: deferred_from_coro(
             gated(request, spider)

@@ -1,4 +1,4 @@
-"""The add-on that puts the scheduler, the dupefilter and the retry middleware in place."""
+"""The add-on that puts the scheduler, the dupefilter and the middlewares in place."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ _OWN_RETRY = (
     "scrapy_redisq.RedisqRetryMiddleware",
     "scrapy_redisq.retry.RedisqRetryMiddleware",
 )
+_BACK_OFF = (
+    "scrapy_redisq.RedisqBackOffMiddleware",
+    "scrapy_redisq.backoff.RedisqBackOffMiddleware",
+)
+
+BACK_OFF_PLACE = 950
+"""Nearer to the downloader than Scrapy's own middlewares, of which the HTTP cache is at 900."""
 
 
 class Addon:
@@ -24,6 +31,7 @@ class Addon:
         settings.set("SCHEDULER", "scrapy_redisq.Scheduler", priority="addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_redisq.BloomDupeFilter", priority="addon")
         _replace_retry(settings)
+        _add_back_off(settings)
 
 
 def _replace_retry(settings: BaseSettings) -> None:
@@ -34,6 +42,20 @@ def _replace_retry(settings: BaseSettings) -> None:
         return
     chosen.set(_SCRAPYS_RETRY, None, priority="addon")
     chosen.set(_OWN_RETRY[0], place, priority="addon")
+
+
+def _add_back_off(settings: BaseSettings) -> None:
+    """Put `RedisqBackOffMiddleware` nearest to the downloader."""
+    chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
+    if isinstance(chosen, BaseSettings) and not any(map(_backs_off, chosen)):
+        chosen.set(_BACK_OFF[0], BACK_OFF_PLACE, priority="addon")
+
+
+def _backs_off(middleware: Any) -> bool:
+    if isinstance(middleware, str):
+        return middleware in _BACK_OFF
+    bases = getattr(middleware, "__mro__", ())
+    return any(f"{base.__module__}.{base.__qualname__}" == _BACK_OFF[1] for base in bases)
 
 
 def _retries(middleware: Any) -> bool:

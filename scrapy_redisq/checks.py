@@ -97,6 +97,15 @@ def delays(value: Any) -> tuple[float, ...] | str:
     return delays
 
 
+def statuses(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):  # from the command line
+        value = [
+            item for item in value.strip().removeprefix("[").removesuffix("]").split(",") if item
+        ]
+    status = integer(100, 599)
+    return tuple(status(item) for item in value)
+
+
 def tables(value: Any) -> dict[Any, dict[str, Any]]:
     if isinstance(value, str):  # from the command line
         value = json.loads(value or "{}")

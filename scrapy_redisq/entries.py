@@ -18,7 +18,8 @@ from scrapy_redisq.errors import EntryTooLarge, Undecodable, Unserializable
 from scrapy_redisq.values import check_depth, decode, encode, is_plain, pack, type_name
 
 FORMAT = 1
-"""First byte of each entry. A release reads its own format; later ones count up to 15."""
+"""First byte of each entry, in its lower half. A release reads its own format; later ones count up
+to 15. The upper half counts how often the request was sent back because its slot was in trouble."""
 
 MAX_PRIORITY = 2**53
 """Priorities are scores of a Redis sorted set, which are exact up to here."""
@@ -238,7 +239,7 @@ def decode_fields(entry: bytes) -> dict[str, Any]:
     """
     if not isinstance(entry, bytes):
         raise Undecodable(f"not bytes but {type_name(type(entry))}")
-    if not entry.startswith(_PREFIX):
+    if not _is_ours(entry):
         raise Undecodable(_foreign(entry))
     try:
         return _named_fields(decode(memoryview(entry)[1:]))
@@ -247,21 +248,41 @@ def decode_fields(entry: bytes) -> dict[str, Any]:
         raise Undecodable(f"damaged entry: {reason(error)}") from error
 
 
+def _is_ours(entry: bytes) -> bool:
+    return entry[:1] != b"" and entry[0] & 15 == FORMAT
+
+
+MOST_BACK_OFFS = 15
+"""As far as an entry counts."""
+
+
+def back_offs(entry: bytes) -> int:
+    """How often the request was sent back because its slot was in trouble."""
+    return entry[0] >> 4
+
+
+def backed_off(entry: bytes) -> bytes:
+    """The same request, sent back once more."""
+    return bytes([FORMAT | min(MOST_BACK_OFFS, back_offs(entry) + 1) << 4]) + entry[1:]
+
+
 def forget_retries(entry: bytes) -> bytes | None:
-    """Return the entry of the same request, as if it had never been retried.
+    """Return the entry of the same request, as if it had never been retried or sent back.
 
     None if there is nothing to change, or if it cannot be read: then nobody has retried it.
     """
-    if not entry.startswith(_PREFIX):
+    if not _is_ours(entry):
         return None
     try:
+        fields = decode_fields(entry)
+        meta = fields.get("meta", {})
+        if "retry_times" not in meta:
+            return _PREFIX + entry[1:] if back_offs(entry) else None
         fields = decode(memoryview(entry)[1:])
-        meta = dict(fields[_META])
-        del meta["retry_times"]
+        meta = {key: value for key, value in meta.items() if key != "retry_times"}
         return _PREFIX + encode(_packed({**fields, _META: meta}, len(entry)))
-    except Exception:
-        # msgspec's, KeyError, and whatever a damaged entry leads to; the worker will say of what.
-        return None
+    except (Undecodable, Unserializable, EntryTooLarge):
+        return None  # the worker will say what is wrong with it
 
 
 def _named_fields(fields: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
+from scrapy_redisq.entries import back_offs, backed_off
 from scrapy_redisq.frontier.membership import Finish, Lease, Membership
 
 DETAIL_FRAMES = 5
@@ -52,7 +53,8 @@ class Page:
     """A request in progress. ``problem`` is there once something went wrong. ``exhausted`` is the
     status (0: it was an exception) after which no further retry was made; that is a problem only
     if the spider is not given the response. ``unwritten`` are items that Scrapy is done with and
-    whose sink is not. A page that is ``given_back`` goes to whoever claims it next."""
+    whose sink is not. A page that is ``given_back`` goes to whoever claims it next, with
+    ``entry`` in the place of its own if its slot was in trouble."""
 
     lease: Lease
     membership: Membership
@@ -60,9 +62,12 @@ class Page:
     exhausted: int | None = None
     unwritten: int = 0
     given_back: bool = False
+    entry: bytes | None = None
 
     def finish(self) -> Finish:
         """How its lease ends if it is no dead letter."""
+        if self.entry is not None:
+            return Finish(self.lease.id, "backed_off", entry=self.entry)
         return Finish(self.lease.id, "released" if self.given_back else "done")
 
 
@@ -101,6 +106,34 @@ class Pages:
         """The lease of a request in progress."""
         page = self._pages.get(request) if request is not None else None
         return page.lease.id if page else None
+
+    def of_slot(self, slot: str) -> bool:
+        """Whether a request of ``slot`` is in progress."""
+        return any(page.lease.slot == slot for page in self._pages.values())
+
+    def slot_of(self, request: Request) -> str:
+        """The slot of a request in progress, "" for others."""
+        page = self._pages.get(request)
+        return page.lease.slot if page else ""
+
+    def send_back(self, request: Request, *, counted: bool, most: int = 0) -> bool:
+        """Scrapy will be done with the request without the spider: others, or this worker later,
+        may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
+
+        -> False if it may not be sent back.
+        """
+        page = self._pages.get(request)
+        if page is None or (counted and back_offs(page.lease.entry) >= most):
+            return False
+        if counted:
+            page.entry = backed_off(page.lease.entry)
+        page.given_back = True
+        return True
+
+    def is_sent_back(self, request: Request) -> bool:
+        """Whether `send_back` was called for it."""
+        page = self._pages.get(request)
+        return page is not None and page.given_back
 
     def spoil(self, request: Request | None, problem: Problem) -> None:
         """Its page will be a dead letter; the first reason counts.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +27,18 @@ from scrapy_redisq._scrapy import Engine, require_asyncio
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import FrontierLost, RedisqError, Undecodable
-from scrapy_redisq.frontier.config import shard_of
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Finish, Lease, Membership, Reply
-from scrapy_redisq.frontier.pace import FLUSH, IDLE_LAST
+from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.intake import Intake
 from scrapy_redisq.local_queue import LocalQueue
+from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.pages import Page, Pages, Problem
-from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
-from scrapy_redisq.turns import NOT_NOW, Turns
+from scrapy_redisq.slots import Slots
 from scrapy_redisq.values import type_name
 
 if TYPE_CHECKING:
@@ -60,8 +58,6 @@ class Scheduler(BaseScheduler):
         self._in_progress = Pages()
         self._held_up = False
         self._sinks_away = 0
-        self._turns = Turns()
-        self._next_start: asyncio.TimerHandle | None = None
         self._open = False
         self._lost = False
 
@@ -109,6 +105,7 @@ class Scheduler(BaseScheduler):
         self._foreign_filter = None if kind else self.dupefilter
         if self._foreign_filter and (opening := self._foreign_filter.open()):
             await maybe_deferred_to_future(opening)
+        self.slots = Slots(self.engine, self.inbox, self._in_progress, self._judge())
         self._session = Session(self.settings)
         await self._session.open(
             self.settings.frontier_name(spider.name),
@@ -129,9 +126,8 @@ class Scheduler(BaseScheduler):
             local=self._local,
             courier=self.courier,
         )
-        self.engine.gate_downloads(
-            lambda request, slot: self._turns.may_begin(request, slot_name(slot))
-        )
+        self.slots.joined(self.courier.roster.memberships, self.courier.poke)
+        self.engine.gate_downloads(self.slots)
         self.engine.watch_pages(failed=pages.download_failed, arrived=pages.arrived)
         connect = self.crawler.signals.connect
         connect(self._in_progress.spider_error, signals.spider_error)
@@ -150,6 +146,19 @@ class Scheduler(BaseScheduler):
         self.max_leases = self.settings.max_leases or 2 * concurrency
         self.inbox: Inbox[Membership] = Inbox(
             min(per_slot, concurrency), self.max_leases, by_slot=not self._one_slot
+        )
+
+    def _judge(self) -> Judge | None:
+        """Of how downloads end. None: without slots there is nothing to judge."""
+        if self._one_slot:
+            return None
+        codes = self.settings.backoff_codes
+        exceptions = self.crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
+        return Judge(
+            codes,
+            tuple(map(load_object, exceptions)),
+            retry_after_max=self.settings.retry_after_max,
+            repeat=self.settings.slot_ttl / 2,
         )
 
     def _make_dupefilter(self) -> BaseDupeFilter:
@@ -234,6 +243,8 @@ class Scheduler(BaseScheduler):
         A duplicate that only Redis knows of is reported later, by ``request_dropped``. Never
         raises: on Scrapy 2.14 and newer an exception here would stall the page for ever.
         """
+        if self._in_progress.is_sent_back(request):
+            return True  # by its lease
         return self._intake.take(request)
 
     # The retry middleware asks
@@ -290,7 +301,7 @@ class Scheduler(BaseScheduler):
             await asyncio.sleep(FLUSH)
 
     def _next_from_inbox(self) -> Request | None:
-        downloading = self._downloading()
+        downloading = self.slots.downloading()
         while (popped := self.inbox.pop(downloading)) is not None:
             lease, membership = popped
             try:
@@ -304,33 +315,14 @@ class Scheduler(BaseScheduler):
                 request.meta["is_start_request"] = 1  # see _enqueue
             self._in_progress.begin(request, Page(lease, membership))
             self.engine.handed_out(request, lease.slot)
-            self._turns.handed_out(request, lease.slot)
+            self.slots.handed_out(request, lease.slot)
             if self.inbox.is_low(self._capacity(), downloading):
                 self.courier.poke()
             return request
         self.settle()
-        self._wake_at_next_start()
+        self.slots.wake_at_next_start()
         self.courier.poke()
         return None
-
-    def _downloading(self) -> Callable[[str], int | None]:
-        """A function of a slot: how many requests of it are being downloaded, or None if no more
-        should be handed to Scrapy now."""
-        downloading = self.engine.downloads()
-        if not self._turns:
-            return downloading
-        return lambda slot: None if self._turns.wait(slot) > 0 else downloading(slot)
-
-    def _wake_at_next_start(self) -> None:
-        if self._next_start is not None:
-            self._next_start.cancel()
-            self._next_start = None
-        if not self._turns:
-            return
-        wait = min((self._turns.wait(slot) for slot in self.inbox.waiting()), default=NOT_NOW)
-        if 0 < wait < NOT_NOW:
-            loop = asyncio.get_running_loop()
-            self._next_start = loop.call_later(wait, self.engine.wake)
 
     # The courier asks (see scrapy_redisq.frontier.courier.Worker)
 
@@ -340,7 +332,7 @@ class Scheduler(BaseScheduler):
     def demand(self) -> Demand:
         capacity = self._capacity()
         waiting = self.courier.waiting()
-        within = self._turns.needed_within(self.inbox.waiting()) if self._turns else IDLE_LAST
+        nothing = replace(NOTHING, within=self.slots.needed_within(), urgent=self.slots.urgent)
         if (
             self._lost
             or self._sinks_away
@@ -348,26 +340,18 @@ class Scheduler(BaseScheduler):
             or capacity <= len(self.inbox)
             or self._outbox_is_full()
         ):
-            return replace(NOTHING, within=within)
-        return Demand(
-            self.inbox.is_low(capacity, self._downloading()),
+            return nothing
+        return replace(
+            nothing,
+            hungry=self.inbox.is_low(capacity, self.slots.downloading()),
             # With more finishes than one exchange carries, leases would exceed the limit.
-            capacity - len(self.inbox) if waiting < MAX_OPERATIONS else 0,
-            self.inbox.slot_limit,
-            self.inbox.room(),
-            within,
+            want=capacity - len(self.inbox) if waiting < MAX_OPERATIONS else 0,
+            slot_limit=self.inbox.slot_limit,
+            room=self.inbox.room(),
         )
 
     def turns(self, membership: Membership) -> list[list[Any]]:
-        if not self._turns:
-            return []
-        memberships = self.courier.roster.memberships
-        worth = self.inbox.limit if not self.engine.closing else lambda slot: 0
-        return self._turns.report(
-            self.inbox.waiting(),
-            worth,
-            lambda slot: shard_of(slot, len(memberships)) == membership.shard,
-        )
+        return self.slots.report(membership)
 
     def in_progress(self) -> bool:
         return bool(self._in_progress or self._in_progress.unwritten() or self._local or self.inbox)
@@ -379,9 +363,7 @@ class Scheduler(BaseScheduler):
 
     def settle(self) -> None:
         working_on = self.engine.in_progress
-        for request in self._turns.on_the_way():
-            if request not in working_on:
-                self._turns.is_done(request)
+        self.slots.settle(working_on)
         for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is None or page.given_back:
@@ -407,12 +389,8 @@ class Scheduler(BaseScheduler):
     def received(
         self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
     ) -> None:
-        if told or reply.turns:
-            for slot in self._turns.received(reply.turns, told, sent_at):
-                for lease, owner in self.inbox.remove(slot):
-                    self.courier.finish(owner, Finish(lease.id, "released"))
-            if self.inbox:
-                self.engine.wake()
+        for lease, owner in self.slots.received(reply, told, sent_at):
+            self.courier.finish(owner, Finish(lease.id, "released"))
         if reply.accepted:
             self.stats.inc_value("scheduler/enqueued/redis", len(reply.accepted))
             self.stats.inc_value("scheduler/enqueued", len(reply.accepted))
@@ -429,6 +407,26 @@ class Scheduler(BaseScheduler):
             self._held_up = False
             self.engine.wake()
 
+    def announced(self, slot: str, parked: float) -> None:
+        self.slots.announced(slot, parked)
+
+    def stuck(self, seconds: int) -> None:
+        if (
+            seconds < self.settings.set_aside_wait
+            or self.settings.keep_alive
+            or self.engine.closing
+        ):
+            return
+        name = shlex.quote(self.courier.roster.terms.name)
+        logger.error(
+            "Closing (slots_set_aside): for %d s (REDISQ_SET_ASIDE_WAIT) nothing has been left but "
+            "requests of slots that do not answer. They are kept: see them with scrapy redisq "
+            "slots %s, go on with them by starting the crawl again",
+            seconds,
+            name,
+        )
+        self.engine.close_spider("slots_set_aside")
+
     def completed(self) -> None:
         self.engine.wake()
 
@@ -437,7 +435,7 @@ class Scheduler(BaseScheduler):
         held = sum(len(membership.held) for membership in self.courier.roster.memberships)
         self.stats.inc_value("redisq/leases_lost", held)
         self.inbox.clear()
-        self._turns.forgotten()
+        self.slots.forgotten()
         self._intake.forget()
 
     def lost(self, error: Exception) -> None:

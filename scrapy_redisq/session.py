@@ -16,6 +16,7 @@ from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.courier import Courier, ServerHelp, Worker
+from scrapy_redisq.frontier.membership import BackOff
 from scrapy_redisq.frontier.roster import Roster, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.settings import RedisqSettings
@@ -94,6 +95,7 @@ class Session:
             resume=settings.resume,
             keep_seen=settings.keep_seen,
             limits=settings.limits(),
+            back_off=BackOff(settings.backoff_max, settings.slot_give_up),
             slot_ttl=settings.slot_ttl,
         )
         roster = Roster(client, terms)

@@ -214,6 +214,39 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(1, 31_536_000),
     ),
     Setting(
+        "REDISQ_BACKOFF_CODES",
+        (429, 503),
+        "a list of HTTP statuses such as [429, 503]",
+        "Answers after which all workers leave the slot alone for a while, and the request goes "
+        "back to its front without losing a retry. Connection errors and time-outs count too. "
+        "`[]`: no back-off at all.",
+        checks.statuses,
+    ),
+    Setting(
+        "REDISQ_BACKOFF_MAX",
+        60.0,
+        "seconds from 1 to 86,400",
+        "Longest pause of a slot after such answers without `Retry-After`, and after connection "
+        "errors and time-outs.",
+        checks.number(1, 86_400),
+    ),
+    Setting(
+        "REDISQ_SLOT_GIVE_UP",
+        10,
+        "a whole number from 0 to 1,000",
+        "Failures in a row after which a slot is set aside: its requests are kept, and one is "
+        "tried at growing intervals, up to an hour. 0: never.",
+        checks.integer(0, 1_000),
+    ),
+    Setting(
+        "REDISQ_SET_ASIDE_WAIT",
+        600.0,
+        "seconds from 0 to 31,536,000",
+        "Seconds for which a crawl stays open that has nothing left but slots that are set aside; "
+        "then it closes (`slots_set_aside`) and keeps them for the next one.",
+        checks.number(0, 31_536_000),
+    ),
+    Setting(
         "REDISQ_RETRY_DELAYS",
         checks.EXPONENTIAL,
         "'exponential' or a list of seconds such as [1, 10, 60]",
@@ -239,7 +272,8 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_RETRY_AFTER_MAX",
         600.0,
         "seconds from 0 to 31,536,000",
-        "Longest pause that a server gets by `Retry-After`, in place of the ones above. "
+        "Longest pause that a server gets by `Retry-After`, in place of the ones above, for a "
+        "request or its slot. "
         "0: the header is not read.",
         checks.number(0, 31_536_000),
     ),
@@ -400,6 +434,10 @@ class RedisqSettings:
     slot_rate: str
     slot_limits: dict[str, dict[str, Any]]
     slot_ttl: float
+    backoff_codes: tuple[int, ...]
+    backoff_max: float
+    slot_give_up: int
+    set_aside_wait: float
     retry_delays: tuple[float, ...] | str
     """"exponential" or the pauses."""
     retry_base: float

@@ -14,6 +14,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+FREE = -2
+"""Stands for what is left of the turn of a slot without limits, as in ``turns.lua``."""
+
 NOT_NOW = 3_600.0
 """Seconds until something may start that needs a turn or a token first."""
 
@@ -26,13 +29,18 @@ AT_THE_GATE = 0.02
 RENEW = 0.5
 """Seconds before its end at which a turn is asked for again."""
 
+EARLY = 0.2
+"""Seconds before its parking ends that a slot is asked for; the frontier gives it a little
+earlier."""
+
 
 @dataclass
 class Turn:
     """What this worker may do with one slot. Times are those of time.monotonic().
 
     ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
-    without a limit on the concurrency, ``ends`` is None without a delay and a rate.
+    without a limit on the concurrency, ``ends`` is None without a delay and a rate. ``not_before``
+    comes from what others have started, ``last`` is this worker's own last start.
     """
 
     slot: str
@@ -40,9 +48,16 @@ class Turn:
     interval: float = 0.0
     burst: int = 1
     ends: float | None = None
-    next_start: float = 0.0
+    not_before: float = 0.0
+    last: float | None = None
     tat: float = 0.0
     tokens: int | None = None
+    parked: float = 0.0
+    """Nothing begins before it."""
+    suspended: float = 0.0
+    """When the frontier had to be asked anew; older answers do not count."""
+    in_trouble: bool = False
+    """The frontier wants to know how downloads end."""
     on_the_way: int = 0
     """Handed to Scrapy, and not begun to be downloaded."""
     flying: int = 0
@@ -55,40 +70,41 @@ class Turn:
         if self.tokens is not None and self.flying >= self.tokens:
             return NOT_NOW
         if self.ends is None:
-            return 0.0
-        start = max(now, self.next_start, self.tat - (self.burst - 1) * self.interval)
+            return max(0.0, self.parked - now)
+        by_rate = self.tat - (self.burst - 1) * self.interval
+        start = max(now, self.parked, self.not_before, by_rate)
+        if self.last is not None:
+            start = max(start, self.last + self.delay)
         return start - now if start < self.ends else NOT_NOW
 
     def begin(self, now: float) -> None:
         """A download begins."""
         self.flying += 1
-        self.next_start = now + self.delay
+        self.last = now
         self.tat = max(self.tat, now) + self.interval
 
+    def shift(self, late: float) -> None:
+        """The last request got to its host ``late`` seconds after it began here, so the next one
+        must begin later, too."""
+        if self.last is not None:
+            self.last += late
+        self.tat += late
+
     def end(self, late: float) -> None:
-        """A download has ended. Its request got to the host up to ``late`` seconds after it began
-        here, so the next one must begin later, too."""
+        """A download has ended, whose request got to the host up to ``late`` seconds after it
+        began here."""
         self.flying -= 1
-        self.next_start += min(late, SLACK * self.delay)
-        self.tat += min(late, SLACK * self.interval)
+        self.shift(min(late, SLACK * max(self.delay, self.interval)))
+
+    def suspend(self, now: float, parked: float) -> None:
+        """Begin nothing before the frontier was asked anew, and in any case before ``parked``."""
+        self.ends = 0.0
+        self.suspended = now
+        self.parked = parked
 
     @property
     def idle(self) -> bool:
         return not (self.on_the_way or self.flying or self.at_the_gate)
-
-
-@dataclass(frozen=True)
-class Flight:
-    """A download that began at a time."""
-
-    turns: Turns
-    turn: Turn
-    began: float
-
-    def ended(self) -> None:
-        """It has ended, one way or the other."""
-        self.turn.end(time.monotonic() - self.began)
-        self.turns.warmed_up()
 
 
 class Turns:
@@ -98,6 +114,8 @@ class Turns:
         self._turns: dict[str, Turn] = {}
         self._on_the_way: dict[Hashable, Turn] = {}
         self._warm = False
+        self.urgent = False
+        """The frontier has to be asked at once."""
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -109,37 +127,61 @@ class Turns:
 
         -> slots of which this worker may start nothing: others have the turn or all tokens.
         """
-        now = time.monotonic()
-        given = {record[0] for record in records}
-        refused = []
         for slot, *_, done, _ in told:
-            turn = self._turns[slot]
-            if done and turn.idle:
-                del self._turns[slot]
-            elif not done and slot not in given:
-                refused.append(slot)
-                turn.ends = None if turn.ends is None else 0.0
-                turn.tokens = None if turn.tokens is None else turn.flying
-        for record in records:
-            slot, left, is_new, next_start, tat, delay, interval, burst, tokens = record
-            turn = self._turns.setdefault(slot, Turn(slot))
-            turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
-            turn.tokens = None if tokens < 0 else tokens
-            # It was given after it was asked for, and so ends later than this; and what must be
-            # waited for is over earlier than this.
-            turn.ends = None if left < 0 else sent_at + left / 1e6
-            if is_new:
-                turn.next_start = max(turn.next_start, now + next_start / 1e6)
-                turn.tat = max(turn.tat, now + tat / 1e6)
+            if done:
+                self._drop_if_idle(slot)
+        return [record[0] for record in records if self._take(record, sent_at)]
+
+    def _take(self, record: list[Any], sent_at: float) -> bool:
+        """Take in one turn, as ``give_turn()`` of ``turns.lua`` tells it; -> was it refused?"""
+        slot, left, news, next_start, tat, delay, interval, burst, tokens, parked, trouble = record
+        now = time.monotonic()
+        turn = self._turns.setdefault(slot, Turn(slot))
+        if turn.suspended > sent_at:
+            self.urgent = True
+            return False
+        turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
+        turn.in_trouble = bool(trouble)
+        # What must be waited for is over earlier than this.
+        turn.parked = now + parked / 1e6 if parked > 0 else 0.0
+        if left == FREE:
+            turn.ends = turn.tokens = None
+            self._drop_if_idle(slot)
+            return False
+        refused: bool = news == -1
+        turn.tokens = None if tokens < 0 else turn.flying if refused else tokens
+        # It was given after it was asked for, and so ends later than this.
+        turn.ends = None if left < 0 else 0.0 if refused else sent_at + left / 1e6
+        if news == 1:
+            turn.not_before = max(turn.not_before, now + next_start / 1e6)
+            turn.tat = max(turn.tat, now + tat / 1e6)
         return refused
+
+    def _drop_if_idle(self, slot: str) -> None:
+        turn = self._turns.get(slot)
+        if turn is not None and turn.idle and turn.parked <= time.monotonic():
+            del self._turns[slot]
+
+    def suspend(self, slot: str, parked: float, *, told: bool = False) -> None:
+        """Begin nothing of ``slot`` before the frontier was asked anew, and nothing for ``parked``
+        seconds. ``told``: by the frontier, so what was known before does not count."""
+        now = time.monotonic()
+        turn = self._turns.setdefault(slot, Turn(slot))
+        # Of many failures at a time one is urgent.
+        self.urgent = self.urgent or told or turn.parked <= now
+        turn.suspend(now, now + parked if told else max(turn.parked, now + parked))
+
+    def in_trouble(self, slot: str) -> bool:
+        """Whether the frontier wants to know how downloads of ``slot`` end."""
+        turn = self._turns.get(slot)
+        return turn is not None and turn.in_trouble
 
     def forgotten(self) -> None:
         """All turns are void. Downloads go on."""
         for turn in list(self._turns.values()):
             turn.ends = None if turn.ends is None else 0.0
             turn.tokens = None if turn.tokens is None else 0
-            if turn.idle:
-                del self._turns[turn.slot]
+            self._drop_if_idle(turn.slot)
 
     # Starting
 
@@ -174,10 +216,13 @@ class Turns:
         if turn := self._on_the_way.pop(request, None):
             turn.on_the_way -= 1
 
-    async def may_begin(self, request: Hashable, slot: str) -> Flight | None:
+    async def may_begin(
+        self, request: Hashable, slot: str, check: Callable[[float], None]
+    ) -> Turn | None:
         """Returns when the download of ``request`` may begin, and takes it for begun.
 
-        None: the slot has no limits.
+        None: the slot has no limits. ``check`` is called with the seconds for which the slot is
+        parked, again and again while it is waited, and may raise.
         """
         turn = self._turns.get(slot)
         if turn is None:
@@ -186,19 +231,24 @@ class Turns:
         self.is_done(request)
         try:
             while (wait := self._wait_at_the_gate(turn)) > 0:
+                check(turn.parked - time.monotonic())
                 await asyncio.sleep(min(wait, AT_THE_GATE))
         finally:
             turn.at_the_gate -= 1
-        now = time.monotonic()
-        turn.begin(now)
-        return Flight(self, turn, now)
+        turn.begin(time.monotonic())
+        return turn
+
+    def ended(self, turn: Turn, began: float) -> None:
+        """A download that had begun has ended, one way or the other."""
+        turn.end(time.monotonic() - began)
+        self._warmed_up()
 
     def _wait_at_the_gate(self, turn: Turn) -> float:
         if not self._warm and turn.flying:
             return NOT_NOW
         return turn.wait(time.monotonic())
 
-    def warmed_up(self) -> None:
+    def _warmed_up(self) -> None:
         """The first download has ended: what began before it may have got to its host only now.
 
         Until Scrapy has made its first connection a download may take much longer to begin than
@@ -208,19 +258,19 @@ class Turns:
             self._warm = True
             now = time.monotonic()
             for turn in self._turns.values():
-                turn.next_start = max(turn.next_start, now + turn.delay)
+                turn.not_before = max(turn.not_before, now + turn.delay)
                 turn.tat = max(turn.tat, now + turn.interval)
 
     # Telling
 
     def needed_within(self, waiting: Mapping[str, int]) -> float:
         """Seconds within which an exchange is needed to keep the turns that are of use."""
-        ends = [
-            turn.ends
+        asks = [
+            max(turn.ends - RENEW, turn.parked - EARLY)
             for slot, turn in self._turns.items()
             if turn.ends is not None and (waiting.get(slot) or turn.at_the_gate)
         ]
-        return max(0.0, min(ends) - RENEW - time.monotonic()) if ends else NOT_NOW
+        return max(0.0, min(asks) - time.monotonic()) if asks else NOT_NOW
 
     def report(
         self, waiting: Mapping[str, int], worth: Callable[[str], int], mine: Callable[[str], bool]
@@ -233,6 +283,7 @@ class Turns:
         """
         now = time.monotonic()
         told = []
+        self.urgent = False
         for slot, turn in self._turns.items():
             if not mine(slot):
                 continue
@@ -243,9 +294,8 @@ class Turns:
             turn.tokens = None if turn.tokens is None else tokens
             if not to_start and turn.ends is not None:
                 turn.ends = 0.0
-            after, arrival = turn.next_start - now, turn.tat - now
+            since = -1 if turn.last is None else max(0, int((now - turn.last) * 1e6))
             want = max(0, worth(slot) - held) if to_start else 0
-            told.append(
-                [slot, int(after * 1e6), int(arrival * 1e6), tokens, int(not to_start), want]
-            )
+            arrival = int((turn.tat - now) * 1e6)
+            told.append([slot, since, arrival, tokens, int(not to_start), want])
         return told

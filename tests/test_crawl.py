@@ -36,7 +36,7 @@ def nothing_left(server: RedisServer, name: str = "follow") -> dict[str, Any]:
     assert status["workers"] == []
     with server.client() as client:
         kinds = {key.decode().split("}:")[1].split(":")[0] for key in client.scan_iter("*")}
-    assert kinds <= {"meta", "counts", "seen", "dead", "letters", "reaped"}
+    assert kinds <= {"meta", "counts", "seen", "dead", "letters", "reaped", "slot"}
     return status
 
 

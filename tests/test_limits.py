@@ -27,6 +27,7 @@ from tests.harness.worker import Worker
 NAME = "books"
 EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
 TURN = 1_000_000  # us, as in turns.lua
+FREE, REFUSED = -2, -1
 
 # Settings
 
@@ -138,9 +139,10 @@ def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) ->
 
 
 def report(
-    slot: str = "host", *, after: int = 0, tat: int = 0, tokens: int = 0, **more: int
+    slot: str = "host", *, since: int = -1, tat: int = 0, tokens: int = 0, **more: int
 ) -> Any:
-    return [[slot, after, tat, tokens, more.get("done", 0), more.get("want", 0)]]
+    """``since`` the last start, in us, of which there was none by default."""
+    return [[slot, since, tat, tokens, more.get("done", 0), more.get("want", 0)]]
 
 
 def test_a_delayed_slot_is_one_workers_at_a_time(member: Callable[..., Worker]) -> None:
@@ -166,11 +168,11 @@ def test_a_turn_is_kept_and_given_up(member: Callable[..., Worker]) -> None:
     first, second = member(limits), member(limits)
     first.send(f"/{n}" for n in range(20))
     ask(first)
-    ((_, left, is_new, next_start, *_),) = ask(first, turns=report(after=1_500_000)).turns
+    ((_, left, is_new, next_start, *_),) = ask(first, turns=report(since=500_000)).turns
     assert is_new == 0
     assert 1_400_000 < next_start <= 1_500_000
     assert TURN < left <= TURN + 1_500_000
-    assert ask(first, turns=report(after=1_400_000, done=1)).turns == []
+    assert ask(first, turns=report(since=600_000, done=1)).turns == []
     assert ask(second).leases == []
     assert 900 < (ask(second).next_due or 0) <= 1_250  # a quarter of a second early
 
@@ -187,10 +189,11 @@ def test_the_worst_is_assumed_of_a_turn_that_was_not_reported(
     ((_, _, is_new, next_start, *_),) = reply.turns
     assert is_new == 1
     assert next_start > 0
-    ((_, left, *_),) = ask(second, turns=report(after=next_start)).turns
+    ((_, left, *_),) = ask(second, turns=report()).turns
     assert left > 0
     # The first one comes back, and has no turn.
-    assert ask(first, turns=report(after=100_000)).turns == []
+    ((_, left, news, *_),) = ask(first, turns=report(since=800_000)).turns
+    assert (left, news) == (0, REFUSED)
 
 
 def test_rate_with_burst(member: Callable[..., Worker]) -> None:
@@ -278,10 +281,10 @@ def test_slots_are_forgotten(member: Callable[..., Worker], client: redis.Redis)
 def test_the_last_who_joins_sets_the_limits(member: Callable[..., Worker]) -> None:
     """A worker that joins with other limits changes them for all."""
     first = member({"host": {"concurrency": 1}})
-    first.send(f"/{n}" for n in range(20))
+    first.send(f"/{n}" for n in range(40))
     assert [turn[8] for turn in ask(first).turns] == [1]
     member({})
-    assert ask(first, turns=report(tokens=1)).turns == []
+    assert [turn[1] for turn in ask(first, turns=report(tokens=1)).turns] == [FREE]
     wait_until(lambda: len(ask(first, want=5).leases) == 5, 3, "no limit")
 
 

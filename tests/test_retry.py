@@ -25,6 +25,9 @@ from tests.harness.site import Answer, Site
 LATE = 1.0
 """Seconds that a busy machine may take to start what is due."""
 
+RETRIES_ONLY = {"REDISQ_BACKOFF_CODES": ""}
+"""No back-off of slots, so that each failure costs a retry."""
+
 LINKS = '<html><a href="/1">1</a></html>'
 
 
@@ -166,7 +169,9 @@ class TestRetries:
         """Each retry comes after its pause, and soon; the crawl does not end before."""
         page, _ = failing(2)
         with Site(page) as site:
-            worker = crawl("follow", site, settings={"REDISQ_RETRY_DELAYS": "1,2"}).wait()
+            worker = crawl(
+                "follow", site, settings={**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "1,2"}
+            ).wait()
             first, second = gaps(site, "/0")
         assert 1 <= first < 1 + LATE
         assert 2 <= second < 2 + LATE
@@ -188,7 +193,7 @@ class TestRetries:
             return Answer("", 429, {"Retry-After": asked.pop(0)}) if asked else "<html></html>"
 
         with Site(page) as site:
-            settings = {"REDISQ_RETRY_DELAYS": "30", "REDISQ_RETRY_AFTER_MAX": 2}
+            settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "30", "REDISQ_RETRY_AFTER_MAX": 2}
             worker = crawl("follow", site, settings=settings).wait()
             first, second = gaps(site, "/0")
         assert 1 <= first < 1 + LATE
@@ -199,7 +204,7 @@ class TestRetries:
         """While a retry waits its worker is killed: another takes it when it is due."""
         page, seen = failing(1)
         with Site(page) as site, frontier_of(redis_server, "follow") as frontier:
-            settings = {"REDISQ_RETRY_DELAYS": "6", "REDISQ_LEASE_TTL": 1}
+            settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "6", "REDISQ_LEASE_TTL": 1}
             first = crawl("follow", site, settings=settings)
             wait_until(lambda: frontier.status()["delayed"] == 1, 20, "the retry waits")
             first.kill()
@@ -305,7 +310,12 @@ class TestDeadLetters:
             return "<html></html>"
 
         with Site(page) as site, frontier_of(redis_server, "ends") as frontier:
-            settings = {"REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 2, "ROBOTSTXT_OBEY": True}
+            settings = {
+                **RETRIES_ONLY,
+                "REDISQ_RETRY_DELAYS": "0",
+                "RETRY_TIMES": 2,
+                "ROBOTSTXT_OBEY": True,
+            }
             worker = crawl("ends", site, settings=settings).wait()
             assert worker.reason == "finished"
             assert frontier.status()["state"] == "complete"
@@ -348,7 +358,7 @@ class TestDeadLetters:
         """After the run is complete they are still there; requeued they get all their retries."""
         page, seen = failing(5)
         with Site(page) as site, frontier_of(redis_server, "follow") as frontier:
-            settings = {"REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 2}
+            settings = {**RETRIES_ONLY, "REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 2}
             assert crawl("follow", site, settings=settings).wait().reason == "finished"
             (letter,) = frontier.dead()
             assert letter.reason == "retries"
@@ -365,7 +375,7 @@ class TestDeadLetters:
         """A retry that has grown past REDISQ_MAX_ENTRY_BYTES: its page is dead, not done."""
         page, _ = failing(1)
         with Site(page) as site, frontier_of(redis_server, "follow") as frontier:
-            settings = {"REDISQ_MAX_ENTRY_BYTES": 1_024, "REDISQ_RETRY_DELAYS": "0"}
+            settings = {**RETRIES_ONLY, "REDISQ_MAX_ENTRY_BYTES": 1_024, "REDISQ_RETRY_DELAYS": "0"}
             crawl("follow", site, settings=settings, first=f"/{'x' * 940}").wait()
             (letter,) = frontier.dead()
         assert (letter.reason, letter.slot) == ("too_large", "127.0.0.1")

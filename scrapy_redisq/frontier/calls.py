@@ -61,15 +61,17 @@ def join(
     again: bool = False,
     keep_seen: bool = False,
     limits: Mapping[str, str] | None = None,
+    throttle: str = "",
 ) -> Call[Joined]:
     """Begin or resume a run, and register ``worker`` if there is one. ``ttl`` in seconds.
 
     ``adopt`` takes the configuration of an open run as it is, ``keep`` also that of a complete
     one for the run that is then begun. ``follow`` makes the shard part of the run ``new_run``
     that shard 0 has begun; ``again`` comes back into the run ``new_run``, though others may have
-    completed it. ``limits`` of slots by pattern, as ``turns.lua`` has them, take the place of those
-    that are there. The decoder raises `ConfigurationMismatch`, `FrontierCorrupt`,
-    `ResetInterrupted`, `FrontierLost`, or `FrontierError` for another format.
+    completed it. ``limits`` of slots by pattern and the terms of AutoThrottle, as ``turns.lua`` has
+    them, take the place of those that are there, unless ``limits`` is None. The
+    decoder raises `ConfigurationMismatch`, `FrontierCorrupt`, `ResetInterrupted`, `FrontierLost`,
+    or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:
@@ -120,6 +122,7 @@ def join(
         "again": again,
         "keep_seen": keep_seen,
         "limits": limits,
+        "throttle": throttle,
         "worker": worker,
         "info": [text for pair in (info or {}).items() for text in pair],
         "ttl": int(ttl * 1e6),

@@ -48,14 +48,15 @@ class Demand:
     """What a worker could take now: entries in all, of one slot, and of slots it has some of.
 
     ``hungry``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
-    which one is needed in any case.
+    which one is needed in any case, ``urgent``: at once.
     """
 
     hungry: bool
     want: int
     slot_limit: int
     room: Mapping[str, int]
-    within: float = IDLE_LAST
+    within: float | None = None
+    urgent: bool = False
 
 
 NOTHING = Demand(False, 0, 0, {})
@@ -87,6 +88,12 @@ class Worker(Protocol):
     ) -> None:
         """Take in the leases, the outcomes of enqueues, and the turns in return for those that
         it told of at ``sent_at`` (time.monotonic())."""
+
+    def announced(self, slot: str, parked: float) -> None:
+        """``slot`` is parked for some seconds, or with 0 something else about it has changed."""
+
+    def stuck(self, seconds: int) -> None:
+        """For so long all that is left has been in slots that are set aside."""
 
     def forgotten(self) -> None:
         """All leases are void, and so is what is cached about seen URLs."""
@@ -184,7 +191,8 @@ class Courier:
         demand = self.worker.demand()
         return self._pace.pause(
             hungry=demand.hungry,
-            within=demand.within,
+            within=IDLE_LAST if demand.within is None else demand.within,
+            urgent=demand.urgent,
             waiting=waiting > 0,
             enqueues=self.roster.enqueues_waiting(),
             many=waiting >= MAX_OPERATIONS,
@@ -282,6 +290,9 @@ class Courier:
             for membership, reply in zip(order, replies, strict=True):
                 if reply.overdue and await self.roster.reap(membership):
                     self._pace.found_more()
+        stuck = [reply.stuck for reply in replies if reply.created != reply.finished]
+        if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
+            self.worker.stuck(least)
         was_complete, self.complete = self.complete, await self._is_complete(replies)
         if self.complete and not was_complete:
             self.worker.completed()
@@ -361,11 +372,19 @@ class Courier:
                     await pubsub.subscribe(*channels)
                     self._pace.listening = True
                     while True:
-                        if await pubsub.get_message(timeout=60) is not None:
-                            self._pace.woken = True
-                            self.poke()
+                        if (message := await pubsub.get_message(timeout=60)) is not None:
+                            self._heard(message["data"])
             self._pace.listening = False
             await asyncio.sleep(IDLE_LAST)
+
+    def _heard(self, message: bytes) -> None:
+        """There is new work, or something is to be known about a slot (see ``turns.lua``)."""
+        if not message:
+            self._pace.woken = True
+            self.poke()
+            return
+        parked, _, slot = message.decode().partition(" ")
+        self.worker.announced(slot, max(0, int(parked)) / 1e6)
 
     async def _sweep(self) -> None:
         """Delete the dupefilters of former runs, a little at a time."""

@@ -1,12 +1,14 @@
 """One worker in one shard: what waits to be sent, what it holds, what has been acknowledged.
 
-No network and no clock: `Membership.call` makes the next exchange, `Membership.received` takes
+No network: `Membership.call` makes the next exchange, `Membership.received` takes
 its reply in. Whoever drives it sends the one and hands in the other; if the reply was lost, it
 calls again and the same exchange is sent again, under the same number.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from typing import Any
 
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.scripts import Call, load, unpack
+from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 
 MAX_OPERATIONS = 300
 """Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
@@ -62,7 +64,8 @@ class Enqueue:
 @dataclass(frozen=True)
 class Finish:
     """How a lease ends: "done", "released", "dead" (reason, detail, and if known the type of the
-    exception and the HTTP status), "delayed" (delay in ms)."""
+    exception and the HTTP status), "delayed" (delay in ms), "backed_off" (released, with the entry
+    that takes the place of the old one)."""
 
     lease: str
     outcome: str
@@ -71,6 +74,32 @@ class Finish:
     delay: int = 0
     error: str = ""
     status: int = 0
+    entry: bytes = b""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request, for its slot. ``status`` 0: there was no answer.
+
+    It was ``begun`` at a time.monotonic(). ``failed`` is None if it says nothing about the slot.
+    ``retry_after``: seconds that the host asks to be left alone; ``latency`` in seconds.
+    """
+
+    slot: str
+    status: int
+    begun: float
+    failed: bool | None = None
+    retry_after: float | None = None
+    latency: float | None = None
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """What failures lead to: the ``longest`` pause in seconds, and after how many in a row a slot
+    is set aside (0: never)."""
+
+    longest: float = 60.0
+    give_up: int = 10
 
 
 @dataclass
@@ -91,6 +120,8 @@ class Reply:
     overdue: bool = False
     next_due: int | None = None
     """Milliseconds until it is worth asking again; None if nothing waits."""
+    stuck: int | None = None
+    """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
     turns: list[list[Any]] = field(default_factory=list)
     """What this worker may do with slots that have limits, see ``turns.lua``."""
 
@@ -102,6 +133,8 @@ class _Batch:
     operations: list[Enqueue | Finish]
     local_duplicates: int
     tally: Counter[str]
+    outcomes: list[Outcome]
+    statuses: dict[str, int]
     data: dict[str, Any]
 
 
@@ -123,6 +156,7 @@ class Membership:
         dead_max: int,
         seen: Sequence[Any],
         suspect_from: int = NEVER_SUSPECT,
+        back_off: BackOff = BackOff(),
     ) -> None:
         self.name = name
         self.shard = shard
@@ -132,6 +166,10 @@ class Membership:
         self.local_duplicates = 0
         self.tally: Counter[str] = Counter()
         """What is to be added to counts of the frontier that the worker keeps itself."""
+        self.outcomes: list[Outcome] = []
+        """What slots are to be judged by."""
+        self.statuses: dict[str, int] = {}
+        """Slot -> HTTP status of its last answer, where people do not know it yet."""
         self.enqueued = 0
         """Requests taken in so far, and of those the ones that Redis has acknowledged."""
         self.acknowledged = 0
@@ -148,6 +186,7 @@ class Membership:
         self._dead_max = dead_max
         self._seen = seen
         self._suspect_from = suspect_from
+        self._back_off = back_off
         self._acked = 0
         self._in_flight: _Batch | None = None
 
@@ -181,6 +220,8 @@ class Membership:
             self.outbox.extendleft(reversed(self._in_flight.operations))
             self.local_duplicates += self._in_flight.local_duplicates
             self.tally += self._in_flight.tally
+            self.outcomes[:0] = self._in_flight.outcomes
+            self.statuses = {**self._in_flight.statuses, **self.statuses}
             self._in_flight = None
 
     def call(
@@ -209,9 +250,15 @@ class Membership:
         if self._in_flight is None:
             operations = self._take_operations()
             self._in_flight = _Batch(
-                operations, self.local_duplicates, self.tally, self._operations_data(operations)
+                operations,
+                self.local_duplicates,
+                self.tally,
+                self.outcomes,
+                self.statuses,
+                self._operations_data(operations),
             )
             self.local_duplicates, self.tally = 0, Counter()
+            self.outcomes, self.statuses = [], {}
         data = {
             "worker": self.worker,
             "run": self.run,
@@ -237,6 +284,11 @@ class Membership:
         data["slot_ttl"] = int(slot_ttl * 1000)
         if self._in_flight.tally:
             data["tally"] = dict(self._in_flight.tally)
+        if self._in_flight.statuses:
+            data["statuses"] = self._in_flight.statuses
+        if self._in_flight.outcomes:
+            data["outcomes"] = list(map(_outcome_item, self._in_flight.outcomes))
+            data["back_off"] = (int(self._back_off.longest * 1e6), self._back_off.give_up)
         return Call.of(self._script, self._key, data, self._decode)
 
     def _take_operations(self) -> list[Enqueue | Finish]:
@@ -298,6 +350,8 @@ class Membership:
                 done.setdefault(lease.slot if lease else "", []).append(operation.lease)
             elif operation.outcome == "delayed":
                 data["delayed"].append((operation.lease, operation.delay))
+            elif operation.outcome == "backed_off":
+                data["backed_off"].append((operation.lease, raw_string(operation.entry)))
             else:
                 data["released"].append(operation.lease)
         if done:
@@ -315,9 +369,8 @@ class Membership:
             )
         if status not in {"ok", "replayed"}:
             return Reply(status)
-        outcome, created, finished, starting, waiting, dead, overdue, due, turns, *leases = reply[
-            1:
-        ]
+        outcome, created, finished, starting, waiting, dead, overdue, due = reply[1:9]
+        turns, stuck, *leases = reply[9:]
         answer = Reply(
             status,
             complete=created == finished and starting == 0,
@@ -328,6 +381,7 @@ class Membership:
             dead=dead,
             overdue=bool(overdue),
             next_due=None if due < 0 else due,
+            stuck=None if stuck < 0 else stuck,
             turns=unpack(turns) if turns else [],
             leases=[
                 parse_lease(lease_id.decode(), record)
@@ -365,6 +419,24 @@ class Membership:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
         self._take_back()
         self.full = True
+
+
+def _outcome_item(outcome: Outcome) -> tuple[Any, ...]:
+    """As ``report_outcome()`` of ``turns.lua`` reads it: slot, status, us since it was begun, us to
+    be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
+
+    def us(seconds: float | None) -> int:
+        return -1 if seconds is None else max(0, int(seconds * 1e6))
+
+    return (
+        outcome.slot,
+        outcome.status,
+        us(time.monotonic() - outcome.begun),
+        us(outcome.retry_after),
+        0 if outcome.failed is None else 1 if outcome.failed else -1,
+        random.randrange(1001),
+        us(outcome.latency),
+    )
 
 
 def parse_lease(lease_id: str, record: bytes) -> Lease:

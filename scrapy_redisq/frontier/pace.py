@@ -87,18 +87,21 @@ class Pace:
         busy: bool,
         enqueues: bool = True,
         within: float = IDLE_LAST,
+        urgent: bool = False,
     ) -> float:
         """Seconds until the next exchange.
 
         ``hungry``: the worker has little left to start. ``waiting``: there is something to send,
         ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
-        something. ``within``: seconds from now.
+        something. ``within``: seconds from now. ``urgent``: at once.
         """
         since = time.monotonic() - self._sent_at
         if self.still_full():
             return max(0.0, IDLE_FIRST - since)
         if many:
             return 0.0
+        if urgent:
+            return max(0.0, HUNGRY - since)
         if hungry and self._more:
             return max(0.0, HUNGRY - since)
         pauses = [self._heartbeat, IDLE_LAST if busy else self._idle]

@@ -16,7 +16,7 @@ import redis.asyncio
 from scrapy_redisq.errors import FrontierInUse, ServerBusy
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
-from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership
+from scrapy_redisq.frontier.membership import BackOff, Enqueue, Finish, Membership
 from scrapy_redisq.frontier.scripts import Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
 
@@ -40,6 +40,9 @@ class Terms:
     keep_seen: bool
     limits: Mapping[str, str] = field(default_factory=dict)
     """Of slots by pattern, see ``turns.lua``."""
+    throttle: str = ""
+    """Terms of AutoThrottle, see ``turns.lua``."""
+    back_off: BackOff = field(default_factory=BackOff)
     slot_ttl: float = 3_600.0
 
 
@@ -93,6 +96,7 @@ class Roster:
                 ttl=self.terms.lease_ttl,
                 dead_max=self.terms.dead_max,
                 seen=self.seen.parameters(),
+                back_off=self.terms.back_off,
                 suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
             )
             for shard in range(self.joined.config.shards)
@@ -123,6 +127,7 @@ class Roster:
                 again=again,
                 keep_seen=self.terms.keep_seen,
                 limits=self.terms.limits,
+                throttle=self.terms.throttle,
             )
             joined_shard = await self.run(call)
             joined = joined or joined_shard

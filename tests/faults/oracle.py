@@ -9,7 +9,7 @@ from typing import Any
 from tests.faults.rig import PASSWORD, Rig
 from tests.harness.servers import RedisServer
 
-LEFT = {"meta", "counts", "seen", "dead", "letters", "reaped", "trash"}
+LEFT = {"meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash"}
 """The kinds of keys that a complete run may leave; all others hold work or workers."""
 
 

@@ -138,11 +138,17 @@ class Worker:
         return item
 
     def finish(
-        self, lease: Lease, outcome: str = "done", *, reason: str = "", delay: int = 0
+        self,
+        lease: Lease,
+        outcome: str = "done",
+        *,
+        reason: str = "",
+        delay: int = 0,
+        entry: bytes = b"",
     ) -> None:
         """End a lease, after the requests of its page: see ``Courier.finish``."""
         membership, _ = self.holding.pop(lease.id)
-        finish = Finish(lease.id, outcome, reason, f"because of {reason}", delay)
+        finish = Finish(lease.id, outcome, reason, f"because of {reason}", delay, entry=entry)
         pending = {
             other.shard: other.enqueued
             for other in self.memberships

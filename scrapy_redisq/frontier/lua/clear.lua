@@ -25,6 +25,6 @@ for _, worker in ipairs(workers) do
   redis.call('ZREM', WORKERS, worker)
 end
 if #slots > 0 or #workers > 0 then return {'more', #slots + #workers} end
-redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS, LIMITS)
+redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS, LIMITS, ASIDE)
 redis.call('HSET', META, 'state', 'complete')
 return {'done', 0}

@@ -26,7 +26,8 @@
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   limits          hash    pattern of slots -> limit, see turns.lua
---   slot:SLOT       hash    a slot with limits, see turns.lua; expires when nothing happens to it
+--   aside           zset    slot that is set aside -> since when (microseconds)
+--   slot:SLOT       hash    what is known of a slot, see turns.lua; expires when nothing happens
 --   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
 --   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
 --                           that expires
@@ -73,10 +74,12 @@ local function count_leases(slot, n)
   count('leased', n)
 end
 
--- -> the counts as they are now {name = number}: created, finished, starting, waiting, dead, and
--- all that have changed
+-- -> the counts as they are now {name = number}: created, finished, starting, waiting, dead,
+-- leased, and all that have changed
 local function flush_counts()
-  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead'}) do count(name, 0) end
+  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead', 'leased'}) do
+    count(name, 0)
+  end
   local names, counts, changed = {}, {}, {}
   for name in pairs(count_changes) do names[#names + 1] = name end
   for i, stored in ipairs(redis.call('HMGET', COUNTS, unpack(names))) do

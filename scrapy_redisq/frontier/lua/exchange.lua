@@ -9,13 +9,16 @@
 --          starting, seeded, pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), done {{slot, {lease...}}...},
 --          released {lease...}, dead {{lease, reason, detail, error, status}...},
---          delayed {{lease, ms}...}, room {slot = limit}, tally {count = what is added to it},
---          turns {{slot, ... (see report_turn() in turns.lua), entries to claim of it}...}
---          and slot_ttl (ms), for which a slot is remembered
+--          delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, room {slot =
+--          limit}, tally {count = what is added to it}, turns {{slot, ... (see report_turn() in
+--          turns.lua), entries to claim of it}...}, outcomes {{slot, ... (see report_outcome())}...}
+--          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
+--          slot_ttl (ms), for which a slot is remembered
 -- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
 --          finished, starting, waiting, dead, 1 if a worker is overdue, ms until it is worth
 --          asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
---          turns.lua) or '', lease, record, lease, record...}; the status is
+--          turns.lua) or '', seconds for which all that is left has been in slots that are set
+--          aside (-1: it is not), lease, record, lease, record...}; the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are all that the worker holds
 --            gone     the worker was reaped or is unknown: it must join again
@@ -30,10 +33,11 @@
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
 local dead, delayed = input.dead or NONE, input.delayed or NONE
+local backed_off = input.backed_off or NONE
 
 -- 1. guard
 local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state',
-  'limited')
+  'limited', 'throttle', 'stuck')
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
 local state = redis.call('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
@@ -43,8 +47,11 @@ local seq = tonumber(state[1])
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
 if not replayed then
+  local given_back = {}
+  for i, item in ipairs(backed_off) do given_back[i] = item[1] end
   local foreign = foreign_queue(input.queues or NONE)
     or foreign_queue(queues_of_leases(worker, released))
+    or foreign_queue(queues_of_leases(worker, given_back))
   if foreign then return {'corrupt', foreign} end
 end
 
@@ -54,7 +61,8 @@ redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
 -- Others may have completed the run while this worker was thought dead.
 if meta[4] == 'complete' then redis.call('HSET', META, 'state', 'open') end
 
-local outcome = state[5] or ''
+local outcome, limited = state[5] or '', meta[5]
+read_throttle(meta[6])
 if not replayed then
   -- 4. enqueue
   outcome = input.enqueue and enqueue(seen_add, generation, order) or ''
@@ -99,8 +107,24 @@ if not replayed then
       status = item[5], worker = worker, lease = item[1]}, input.dead_max)
     count('finished', 1)
   end)
+  for slot, status in pairs(input.statuses or NONE) do note_status(slot, status) end
+  for _, item in ipairs(input.outcomes or NONE) do
+    report_outcome(item, input.back_off)
+    limited = true
+  end
   local given_back = {}
   take(released, itself, function(record) given_back[#given_back + 1] = record end)
+  take(backed_off, first_of, function(record, item)
+    local slot, priority, entry = parse_record(record)
+    entry = string.sub(entry, 1, 1) .. item[2]
+    -- To the front; but a second failure may be the request's own, so others are tried first.
+    if slot_of(slot).fails < 2 then
+      given_back[#given_back + 1] = record_of(slot, priority, entry)
+    else
+      put(slot, priority, {entry}, 'fifo')
+      count('released', 1)
+    end
+  end)
   put_back(given_back)
   count('released', #given_back)
   take(delayed, first_of, function(record, item)
@@ -111,7 +135,8 @@ if not replayed then
     'pages', input.pages, 'items', input.items)
 end
 
-local limited, turns, told, has_turn = meta[5], input.turns or NONE, {}, {}
+local turns, told, has_turn = input.turns or NONE, {}, {}
+limited = limited or #turns > 0
 if limited then
   for _, item in ipairs(turns) do report_turn(worker, item) end
 end
@@ -211,6 +236,11 @@ if limited and not replayed then
     if item[5] == 0 then
       local n = admit(slot, math.min(item[6], math.max(0, input.want - #claimed)))
       if n > 0 then claim_slot(slot, n) end
+      if not has_turn[slot] then
+        local turn = turn_of(worker, slot)
+        if n == 0 and turn[2] ~= FREE then turn[3] = -1 end -- refused
+        told[#told + 1] = turn
+      end
     end
   end
 end
@@ -288,9 +318,10 @@ if #leases > 0 then
 elseif due then
   ask_again = math.max(0, math.ceil((due - NOW) / 1000))
 end
+local stuck = limited and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   counts.starting, counts.waiting, counts.dead,
   #redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 1), ask_again,
-  #told > 0 and cmsgpack.pack(told) or ''}
-for i = 1, #leases do reply[10 + i] = leases[i] end
+  #told > 0 and cmsgpack.pack(told) or '', stuck}
+for i = 1, #leases do reply[11 + i] = leases[i] end
 return reply

@@ -5,7 +5,8 @@
 --          run already begun on shard 0), again (a worker comes back into that run), keep
 --          (the stored config wins when a run is begun), keep_seen, backend (of config), worker ('' for none:
 --          a producer), info {field, value...} of the worker, ttl (us), starting, limits {pattern =
---          text...} (see turns.lua) or false: those that are there stay
+--          text...} (see turns.lua) or false: those that are there stay, throttle (text of
+--          AutoThrottle's terms, see turns.lua, or '')
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (a new run), config, generation, trash (dupefilters
 --                       that wait to be deleted)
@@ -14,6 +15,7 @@
 --            resetting  a reset was interrupted and must be carried through first
 --            lost       the run to come back into is gone
 --            foreign    `key` is not of the type it must be
+-- Effect   without live workers, slots that were set aside are tried again
 -- Cost     O(1)
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
 
@@ -24,7 +26,7 @@ local function reply(status, fields)
 end
 
 for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
-    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [LETTERS] = 'hash',
+    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [LETTERS] = 'hash',
     [REAPED] = 'string', [TRASH] = 'list'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
@@ -89,6 +91,9 @@ if begin then
   redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
     'generation', integer(generation), 'began', integer(NOW))
+  for _, name in ipairs({'limited', 'throttle'}) do
+    if meta[name] then redis.call('HSET', META, name, meta[name]) end
+  end
   if input.keep then
     for name, value in pairs(meta) do
       if string.sub(name, 1, 7) == 'config:' then redis.call('HSET', META, name, value) end
@@ -107,13 +112,21 @@ end
 
 if input.limits then
   redis.call('DEL', LIMITS)
-  local limited = false
-  for pattern, text in pairs(input.limits) do
-    redis.call('HSET', LIMITS, pattern, text)
-    limited = true
+  for pattern, text in pairs(input.limits) do redis.call('HSET', LIMITS, pattern, text) end
+  if input.throttle ~= '' then redis.call('HSET', META, 'throttle', input.throttle)
+  else redis.call('HDEL', META, 'throttle') end
+  -- Stays: slots may be parked, or a person may have said something about them.
+  if next(input.limits) or input.throttle ~= '' then redis.call('HSET', META, 'limited', 1) end
+end
+
+-- Who starts a crawl again wants slots that were set aside tried again.
+if live_workers() == 0 then
+  for _, slot in ipairs(redis.call('ZRANGE', ASIDE, 0, 999)) do
+    redis.call('HDEL', slot_key(slot), 'parked', 'pause', 'fails')
+    redis.call('ZREM', ASIDE, slot)
+    look_again(slot, NOW)
   end
-  if limited then redis.call('HSET', META, 'limited', 1)
-  else redis.call('HDEL', META, 'limited') end
+  redis.call('HDEL', META, 'stuck')
 end
 
 -- Whoever comes back or follows may find that others have completed the run meanwhile.

@@ -1,4 +1,4 @@
--- Slots with limits: who may start requests of them, and when.
+-- Slots with limits, or in trouble: who may start requests of them, and when.
 --
 -- A limit is kept exactly by whoever starts requests, not here: for up to TURN one worker at a time
 -- has the turn of a slot with a delay or a rate, and keeps them by its own clock. It reports its
@@ -6,7 +6,8 @@
 -- tokens, one for each download, and all of them together are never more than allowed.
 --
 -- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none. A rate is an interval and a
--- burst. The pattern is a slot, *.DOMAIN, or * for all.
+-- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt,
+-- by latencies (AutoThrottle), and by failures, after which a slot is also parked for a while.
 --
 -- The rate is kept by the generic cell rate algorithm, a leaky bucket whose whole state is `tat`
 -- (ITU-T I.371, appendix): a start at t needs t >= tat - (burst - 1) * interval, and then
@@ -14,32 +15,62 @@
 
 -- Microseconds: of a turn, and before its next start that a slot may be claimed.
 local TURN, EARLY = 1000000, 250000
+-- The first pause after a failure, and the shortest that is not forgotten (us).
+local FIRST_PAUSE, LAST_PAUSE = 500000, 250000
+-- The longest pause between two tries of a slot that is set aside, an hour (us).
+local PROBE = 3600000000
+-- Stands for what is left of the turn of a slot without limits.
+local FREE = -2
 -- Milliseconds after which a slot that a dead worker left is forgotten.
 local FORGOTTEN = 3600000
 
 local FIELDS = {
-  'next',     -- no start before it by the delay
+  'last',     -- when a request was last started
   'tat',      -- theoretical arrival time of the rate
   'ends',     -- end of the turn
   'out',      -- tokens that workers have
+  'parked',   -- nothing is started before it
+  'pause',    -- delay because of failures; halved by each success
+  'fails',    -- failures in a row
+  'failed',   -- when the last one was counted
+  'status',   -- HTTP status of the last answer, 0: there was none
+  'robots',   -- delay that robots.txt asks for
+  'throttle', -- delay that comes from latencies
+  'latency',  -- the last of them
+  'held',     -- 1: nothing is started before a person says so
   'owner',    -- worker that has the turn
+  'own',      -- a limit that a person gave, in the place of those in `limits`
 }
-local LIMITS = PREFIX .. 'limits'
+local LIMITS, ASIDE = PREFIX .. 'limits', PREFIX .. 'aside'
 local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 
-local function limit_of(slot)
-  local patterns, domain = {slot}, slot
-  while string.find(domain, '.', 1, true) do
-    domain = string.match(domain, '%.(.*)$')
-    patterns[#patterns + 1] = '*.' .. domain
-  end
-  patterns[#patterns + 1] = '*'
-  local text = ''
-  for _, found in ipairs(redis.call('HMGET', LIMITS, unpack(patterns))) do
-    if found then
-      text = found
-      break
+-- AutoThrottle, if it is on: target concurrency, delay of a slot not yet known, shortest and
+-- longest delay (us).
+local throttle
+local function read_throttle(text)
+  if not text then return end
+  local target, first, least, most = string.match(text, '^(%S+) (%d+) (%d+) (%d+)$')
+  throttle = {target = tonumber(target), first = tonumber(first), least = tonumber(least),
+    most = tonumber(most)}
+end
+
+local any_limits
+local function limit_of(slot, own)
+  local text = own
+  if any_limits == nil then any_limits = redis.call('EXISTS', LIMITS) == 1 end
+  if text == '' and any_limits then
+    local patterns, domain = {slot}, slot
+    while string.find(domain, '.', 1, true) do
+      domain = string.match(domain, '%.(.*)$')
+      patterns[#patterns + 1] = '*.' .. domain
+    end
+    patterns[#patterns + 1] = '*'
+    for _, found in ipairs(redis.call('HMGET', LIMITS, unpack(patterns))) do
+      if found then
+        text = found
+        break
+      end
     end
   end
   local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
@@ -56,17 +87,36 @@ local function slot_of(slot)
     state = {}
     for i, value in ipairs(redis.call('HMGET', slot_key(slot), unpack(FIELDS))) do
       local name = FIELDS[i]
-      if name == 'owner' then state[name] = value or ''
+      if name == 'owner' or name == 'own' then state[name] = value or ''
       else state[name] = tonumber(value or 0) end
     end
-    state.limit = limit_of(slot)
+    state.limit = limit_of(slot, state.own)
     slots[slot] = state
   end
   return state
 end
 
-local function is_exclusive(limit) return limit.delay > 0 or limit.interval > 0 end
-local function is_limited(limit) return is_exclusive(limit) or limit.concurrency > 0 end
+local function throttled(state)
+  if not throttle then return 0 end
+  return state.throttle > 0 and state.throttle or throttle.first
+end
+local function delay_of(state)
+  return math.max(state.limit.delay, state.pause, state.robots, throttled(state))
+end
+
+local function is_exclusive(state) return delay_of(state) > 0 or state.limit.interval > 0 end
+
+local function is_limited(state)
+  return is_exclusive(state) or state.limit.concurrency > 0 or state.parked > NOW
+    or state.held == 1
+end
+
+local function next_by_delay(state) return state.last > 0 and state.last + delay_of(state) or 0 end
+
+local function first_start(state)
+  return math.max(NOW, next_by_delay(state), state.parked,
+    state.tat - (state.limit.burst - 1) * state.limit.interval)
+end
 
 local function save_slot(slot, state)
   local values = {}
@@ -81,18 +131,21 @@ local function save_slot(slot, state)
   redis.call('DEL', key)
   if #values > 0 then
     redis.call('HSET', key, unpack(values))
-    if state.out == 0 then
-      local idle = math.max(state.next, state.tat, state.ends, NOW) - NOW
-      redis.call('PEXPIRE', key, input.slot_ttl + math.ceil(idle / 1000))
+    -- What a person said stays, and tokens do until they are back.
+    if state.own == '' and state.held == 0 and state.out == 0 then
+      local idle = math.max(first_start(state), state.ends) - NOW
+      redis.call('PEXPIRE', key, (input.slot_ttl or FORGOTTEN) + math.ceil(idle / 1000))
     end
   end
 end
 
-local function first_start(state)
-  return math.max(NOW, state.next, state.tat - (state.limit.burst - 1) * state.limit.interval)
-end
-
 local function look_again(slot, at) redis.call('ZADD', READY, 'XX', integer(at), slot) end
+
+-- Workers that have requests of the slot are told to start none for some time (us), or with 0 to
+-- ask what they may do. A user without the right to publish gets no error for it.
+local function announce(slot, time)
+  redis.pcall('PUBLISH', WAKE_CHANNEL, integer(time) .. ' ' .. slot)
+end
 
 -- Sets how many tokens a worker has of a slot.
 local function set_tokens(worker, slot, state, n)
@@ -104,14 +157,15 @@ local function set_tokens(worker, slot, state, n)
   if n < had then look_again(slot, first_start(state) - EARLY) end
 end
 
--- A worker tells what it did with its turn. `item`: slot, us until its next start by the delay and
--- us until its tat (both may be negative), tokens that it needs, 1 if it has no more use for it.
+-- A worker tells what it did with its turn. `item`: slot, us since its last start (-1: none), us
+-- until its tat (may be negative), tokens that it needs, 1 if it has no more use for it.
 local function report_turn(worker, item)
   local slot, state = item[1], slot_of(item[1])
-  if not is_limited(state.limit) then return end
-  state.next = math.max(state.next, NOW + item[2])
+  if not is_limited(state) and state.out == 0 then return end
+  if item[2] >= 0 then state.last = math.max(state.last, NOW - item[2]) end
   state.tat = math.max(state.tat, NOW + item[3])
-  if state.limit.concurrency > 0 then set_tokens(worker, slot, state, item[4]) end
+  if state.limit.concurrency > 0 then set_tokens(worker, slot, state, item[4])
+  elseif state.out > 0 then set_tokens(worker, slot, state, 0) end
   if item[5] == 1 and state.owner == worker then
     state.owner = ''
     look_again(slot, first_start(state) - EARLY)
@@ -119,14 +173,71 @@ local function report_turn(worker, item)
   save_slot(slot, state)
 end
 
+-- What a request did to its slot. `item`: slot, HTTP status (0: no answer), us since it was begun,
+-- us that the host asked to be left alone (-1: it did not), 1 for a failure, -1 for a success, else
+-- 0, a random number of 0 to 1000, latency in us (-1: not of interest).
+-- `terms`: longest pause (us), failures after which a slot is set aside (0: never).
+local function report_outcome(item, terms)
+  local slot, state, verdict, latency = item[1], slot_of(item[1]), item[5], item[7]
+  state.status = item[2]
+  if throttle and latency >= 0 then
+    -- As Scrapy's AutoThrottle does, for the slot of the whole fleet.
+    local target, was = latency / throttle.target, throttled(state)
+    local delay = math.max(target, (was + target) / 2)
+    delay = math.min(math.max(delay, throttle.least), throttle.most)
+    if state.status == 200 or delay > was then was = delay end
+    state.throttle, state.latency = math.max(1, math.floor(was)), latency
+  end
+  if verdict < 0 and state.fails + state.pause > 0 then
+    redis.call('ZREM', ASIDE, slot)
+    local pause = math.min(terms[1], math.floor(state.pause / 2))
+    state.fails, state.pause = 0, pause >= LAST_PAUSE and pause or 0
+    look_again(slot, first_start(state) - EARLY)
+  elseif verdict > 0 then
+    local asked, now = item[4], NOW
+    -- What was begun before the last failure was known says nothing new.
+    if NOW - item[3] >= state.failed then
+      state.fails, state.failed = state.fails + 1, NOW
+      local longest, first = terms[1], math.max(FIRST_PAUSE, state.limit.delay, state.robots)
+      local aside = terms[2] > 0 and state.fails >= terms[2]
+      if aside then
+        longest = PROBE
+        redis.call('ZADD', ASIDE, 'NX', NOW, slot)
+      end
+      local grown = state.pause * ((asked < 0 or aside) and 2 or 1)
+      state.pause = math.max(math.min(longest, math.max(first, grown)), state.pause)
+      if asked < 0 or aside then
+        now = NOW + math.floor(state.pause * (0.5 + item[6] / 2000))
+      end
+    end
+    state.parked = math.max(state.parked, now, NOW + asked)
+    state.owner = ''
+    look_again(slot, state.parked - EARLY)
+    redis.call('HSET', META, 'limited', 1)
+    announce(slot, state.parked - NOW)
+  end
+  save_slot(slot, state)
+end
+
 -- Gives a worker the turn and tokens of a slot, if they are to be had.
--- -> how many requests it may claim at most, what the worker is told of it
+-- -> how many requests it may claim at most, what the worker is told of it: slot, us that are left
+-- of the turn (-1: it needs none, FREE: the slot has no limits), 1 if the turn is new or -1 if it
+-- was refused, us until the next start by the delay, us until tat, delay, interval, burst, tokens
+-- (-1: it needs none), us for which the slot is parked, 1 if it is in trouble
 -- With 0 the slot is moved to when it is worth asking again.
 local function give_turn(worker, slot, most)
   local state, new = slot_of(slot), false
-  if not is_limited(state.limit) then return most end
-  local limit, start = state.limit, NOW
-  local exclusive = is_exclusive(limit)
+  if not is_limited(state) then return most end
+  local limit, delay, start = state.limit, delay_of(state), NOW
+  if state.held == 1 then
+    look_again(slot, NOW + PROBE)
+    return 0
+  end
+  if state.parked > NOW + EARLY then
+    look_again(slot, state.parked - EARLY)
+    return 0
+  end
+  local exclusive = is_exclusive(state)
   if exclusive then
     if state.owner ~= '' and state.owner ~= worker then
       if state.ends > NOW then
@@ -134,7 +245,7 @@ local function give_turn(worker, slot, most)
         return 0
       end
       -- It never said what it did in its turn.
-      state.next = math.max(state.next, state.ends + limit.delay)
+      state.last = math.max(state.last, state.ends)
       state.tat = math.max(state.tat, state.ends + limit.burst * limit.interval)
     end
     start = first_start(state)
@@ -158,40 +269,42 @@ local function give_turn(worker, slot, most)
   if exclusive then
     new = state.owner ~= worker
     state.owner, state.ends = worker, start + TURN
-    if limit.delay > 0 then
-      most = math.min(most, 1 + math.floor(TURN / limit.delay))
-    end
+    if delay > 0 then most = math.min(most, 1 + math.floor(TURN / delay)) end
     if limit.interval > 0 then
       local ahead = state.ends - math.max(state.tat, start)
       most = math.min(most, math.max(1, math.floor(ahead / limit.interval) + limit.burst))
     end
   end
   save_slot(slot, state)
-  return most, {slot, exclusive and state.ends - NOW or -1, new and 1 or 0, state.next - NOW,
-    state.tat - NOW, limit.delay, limit.interval, limit.burst, tokens}
+  return most, {slot, exclusive and state.ends - NOW or -1, new and 1 or 0,
+    next_by_delay(state) - NOW, state.tat - NOW, delay, limit.interval, limit.burst, tokens,
+    state.parked - NOW, state.pause > 0 and 1 or 0}
 end
 
 -- Where a limited slot that still has entries goes after a claim.
 local function after_turn(slot)
   local state = slot_of(slot)
-  if is_exclusive(state.limit) then look_again(slot, state.ends)
+  if is_exclusive(state) then look_again(slot, state.ends)
   elseif state.limit.concurrency > 0 and state.out >= state.limit.concurrency then
     look_again(slot, NOW + TURN)
   end
 end
 
--- What a worker has of a slot, as give_turn() tells it; nil if the slot has no limits.
+-- What a worker has of a slot, as give_turn() tells it, without giving it anything.
 local function turn_of(worker, slot)
   local state = slot_of(slot)
-  if not is_limited(state.limit) then return end
-  local left = -1
-  if is_exclusive(state.limit) then
+  local left, tokens = -1, -1
+  if not is_limited(state) then left = FREE
+  elseif state.held == 1 or state.parked > NOW then left = 0
+  elseif is_exclusive(state) then
     left = state.owner == worker and math.max(0, state.ends - NOW) or 0
   end
-  local tokens = state.limit.concurrency > 0
-    and tonumber(redis.call('HGET', tokens_key(worker), slot) or 0) or -1
-  return {slot, left, 0, state.next - NOW, state.tat - NOW, state.limit.delay,
-    state.limit.interval, state.limit.burst, tokens}
+  if state.limit.concurrency > 0 then
+    tokens = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
+  end
+  local parked = state.held == 1 and PROBE or state.parked - NOW
+  return {slot, left, 0, next_by_delay(state) - NOW, state.tat - NOW, delay_of(state),
+    state.limit.interval, state.limit.burst, tokens, parked, state.pause > 0 and 1 or 0}
 end
 
 -- A worker is gone, and so are its downloads.
@@ -204,9 +317,40 @@ local function return_tokens(worker)
       local out = redis.call('HINCRBY', slot_key(slot), 'out', -tonumber(held[i + 1]))
       if out <= 0 then
         redis.call('HDEL', slot_key(slot), 'out')
-        redis.call('PEXPIRE', slot_key(slot), FORGOTTEN)
+        if not redis.call('HGET', slot_key(slot), 'own') then
+          redis.call('PEXPIRE', slot_key(slot), FORGOTTEN)
+        end
       end
     end
     look_again(slot, NOW)
   end
+end
+
+-- The status of a slot's last answer, which people are shown.
+local function note_status(slot, status)
+  local key = slot_key(slot)
+  redis.call('HSET', key, 'status', status)
+  if slots[slot] then slots[slot].status = status end
+  local left = redis.call('PTTL', key)
+  -- A slot that must not be forgotten has no time to live, and more than this one value.
+  if (left == -1 and redis.call('HLEN', key) == 1) or (left >= 0 and left < input.slot_ttl) then
+    redis.call('PEXPIRE', key, input.slot_ttl)
+  end
+end
+
+-- -> seconds for which all that is left has been in slots that are set aside; -1: it is not.
+-- `stored` is what this keeps as `stuck` in meta: since when, and how far the run was then.
+local function stuck_for(counts, stored)
+  local since, was = string.match(stored or '', '^(%d+) (%d+)$')
+  local progress, aside = integer(counts.created + counts.finished), redis.call('ZCARD', ASIDE)
+  if aside == 0 or counts.created == counts.finished or counts.starting > 0
+      or redis.call('ZCARD', DELAYED) > 0 or redis.call('ZCARD', READY) > aside
+      or (since and was ~= progress) then
+    if stored then redis.call('HDEL', META, 'stuck') end
+    return -1
+  end
+  if since then return math.floor((NOW - tonumber(since)) / 1000000) end
+  if counts.leased > 0 then return -1 end -- later on it is a try of such a slot
+  redis.call('HSET', META, 'stuck', integer(NOW) .. ' ' .. progress)
+  return 0
 end

@@ -1,0 +1,213 @@
+"""One worker's part in the limits and the back-off of download slots.
+
+Every download passes here (see ``Engine.gate_downloads``): it begins when its slot's limits allow
+it, and how it ends says whether the slot is in trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Request, Response
+
+from scrapy_redisq._scrapy import Engine
+from scrapy_redisq.frontier.config import shard_of
+from scrapy_redisq.frontier.membership import Lease, Membership, Outcome, Reply
+from scrapy_redisq.outcomes import Judge
+from scrapy_redisq.pages import Pages
+from scrapy_redisq.seeds import slot_name
+from scrapy_redisq.turns import NOT_NOW, Turn, Turns
+
+if TYPE_CHECKING:
+    from scrapy_redisq.inbox import Inbox
+
+LONG = 1.0
+"""Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
+would take the place of others."""
+
+BACK_OFFS = {"asked": 15, "answered": 5, "unanswered": 3}
+"""How often a request is sent back: because the host asked for it (Retry-After), because of its
+answer, or because there was none. After that its failures are its own, and cost retries."""
+
+
+class SlotParked(IgnoreRequest):
+    """Nothing is downloaded from the slot for a while: the request goes back to the frontier."""
+
+
+class Slots:
+    """What this worker may do with slots, and what it finds out about them."""
+
+    sends_back = False
+    """Requests of a slot that is parked may be sent back: `BackOffMiddleware` is there."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: Inbox[Membership],
+        pages: Pages,
+        judge: Judge | None,
+        *,
+        throttles: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._pages = pages
+        self._judge = judge
+        self._throttles = throttles
+        self._turns = Turns()
+        self._memberships: list[Membership] = []
+        self._next_start: asyncio.TimerHandle | None = None
+        self._poke: Callable[[], None] = lambda: None
+
+    def joined(self, memberships: list[Membership], poke: Callable[[], None]) -> None:
+        """Outcomes go to ``memberships``; ``poke`` has them sent early if that is needed."""
+        self._memberships = memberships
+        self._poke = poke
+
+    # Downloads
+
+    async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
+        """See ``_scrapy.Gate``. Raises `SlotParked`."""
+        slot = slot_name(slot)
+        turn = None
+        if self._turns:
+            turn = await self._turns.may_begin(request, slot, lambda s: self._check(request, s))
+        began = time.monotonic()
+        if turn is not None:
+            self._notice_delay(turn, began)
+
+        def ended(result: Any) -> None:
+            if turn is not None:
+                self._turns.ended(turn, began)
+            if self._judge is not None:
+                self._judged(self._judge.judge(slot, request, result, began), turn)
+
+        return ended
+
+    def _notice_delay(self, turn: Turn, began: float) -> None:
+        """The loop may have much to do before the request is written, which comes next in it."""
+        loop = asyncio.get_running_loop()
+
+        def written() -> None:
+            if turn.last == began:
+                turn.shift(time.monotonic() - began)
+
+        loop.call_soon(lambda: loop.call_soon(written))
+
+    def _check(self, request: Request, parked: float) -> None:
+        closing = self._engine.closing
+        if not closing and (parked <= LONG or not self.sends_back):
+            return
+        if self._pages.send_back(request, counted=False):
+            raise SlotParked("the slot is parked")
+        if closing:
+            raise IgnoreRequest("the spider is being closed")
+
+    def _judged(self, outcome: Outcome | None, turn: Turn | None) -> None:
+        if outcome is None or self._judge is None:
+            return
+        is_news = self._judge.is_news(outcome)
+        membership = self._memberships[shard_of(outcome.slot, len(self._memberships))]
+        if outcome.failed:
+            membership.outcomes.append(outcome)
+            self._turns.suspend(outcome.slot, outcome.retry_after or 0.0)
+            if self._turns.urgent:
+                self._poke()
+        elif self._throttles or (outcome.failed is False and turn and turn.in_trouble):
+            membership.outcomes.append(outcome)
+        elif is_news:
+            membership.statuses[outcome.slot] = outcome.status
+
+    def send_back(self, request: Request, result: Response | BaseException) -> bool:
+        """Whether a request that ended so goes back to the front of its slot."""
+        if isinstance(result, SlotParked):
+            return self._pages.is_sent_back(request)
+        if self._judge is None or not self._judge.means_trouble(result):
+            return False
+        if isinstance(result, Response):
+            kind = "answered" if self._judge.asks_for(result) is None else "asked"
+        elif self._judge.has_answered(self._pages.slot_of(request)):
+            kind = "unanswered"
+        else:
+            return False  # there may be no such host
+        return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
+
+    # What the scheduler asks before it hands a request to Scrapy
+
+    def handed_out(self, request: Request, slot: str) -> None:
+        """``request`` was handed to Scrapy."""
+        self._turns.handed_out(request, slot)
+
+    def settle(self, working_on: set[Request]) -> None:
+        """What Scrapy no longer works on is not on its way to a download either."""
+        for request in self._turns.on_the_way():
+            if request not in working_on:
+                self._turns.is_done(request)
+
+    def downloading(self) -> Callable[[str], int | None]:
+        """A function of a slot: how many requests of it are being downloaded, or None if no more
+        should be handed to Scrapy now."""
+        downloading = self._engine.downloads()
+        if not self._turns:
+            return downloading
+        return lambda slot: None if self._turns.wait(slot) > 0 else downloading(slot)
+
+    def wake_at_next_start(self) -> None:
+        """Make the engine ask again when the next request may be started."""
+        if self._next_start is not None:
+            self._next_start.cancel()
+            self._next_start = None
+        if not self._turns:
+            return
+        wait = min((self._turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
+        if 0 < wait < NOT_NOW:
+            loop = asyncio.get_running_loop()
+            self._next_start = loop.call_later(wait, self._engine.wake)
+
+    # Exchanges
+
+    @property
+    def urgent(self) -> bool:
+        """An exchange is needed at once."""
+        return self._turns.urgent
+
+    def needed_within(self) -> float | None:
+        """Seconds within which an exchange is needed, None if no limit needs one."""
+        return self._turns.needed_within(self._inbox.waiting()) if self._turns else None
+
+    def report(self, membership: Membership) -> list[list[Any]]:
+        """What was done with the turns of slots of this shard."""
+        if not self._turns:
+            return []
+        worth = self._inbox.limit if not self._engine.closing else lambda slot: 0
+        return self._turns.report(
+            self._inbox.waiting(),
+            worth,
+            lambda slot: shard_of(slot, len(self._memberships)) == membership.shard,
+        )
+
+    def received(
+        self, reply: Reply, told: list[list[Any]], sent_at: float
+    ) -> list[tuple[Lease, Membership]]:
+        """Take in the turns of a reply; -> leases that are of no use now, and go back."""
+        if not (told or reply.turns):
+            return []
+        refused = self._turns.received(reply.turns, told, sent_at)
+        if self._inbox:
+            self._engine.wake()
+        return [lease for slot in refused for lease in self._inbox.remove(slot)]
+
+    def announced(self, slot: str, parked: float) -> None:
+        """Others say that ``slot`` is parked for some seconds, or with 0 that something else about
+        it has changed."""
+        if slot in self._inbox.waiting() or self._pages.of_slot(slot):
+            self._turns.suspend(slot, parked, told=True)
+            self._poke()
+
+    def forgotten(self) -> None:
+        """All leases and turns are void."""
+        self._turns.forgotten()

@@ -1,0 +1,373 @@
+"""Slots in trouble, which the whole fleet leaves alone: judging answers, protocol, and crawls."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+import redis
+from scrapy.http import Request, Response
+from scrapy.settings import Settings
+
+from scrapy_redisq import Addon, RedisqBackOffMiddleware
+from scrapy_redisq.entries import back_offs, backed_off, forget_retries
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.membership import Lease, Outcome, Reply
+from scrapy_redisq.outcomes import Judge
+from scrapy_redisq.serializer import Serializer
+from scrapy_redisq.settings import RedisqSettings
+from tests.harness.crawl import Run
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+from tests.harness.worker import Worker
+
+NAME = "books"
+EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+YEAR = 31_536_000.0
+
+# Judging
+
+
+@pytest.fixture
+def judge() -> Judge:
+    return Judge([429, 503], (OSError,), retry_after_max=600, repeat=60)
+
+
+def answer(status: int = 200, **headers: str) -> Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response("http://a.example/", status=status, headers=named)
+
+
+def judged(judge: Judge, result: Any) -> Outcome | None:
+    return judge.judge("a.example", Request("http://a.example/"), result, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("result", "failed"),
+    [
+        (answer(), False),
+        (answer(404), False),
+        (answer(500), None),
+        (answer(429), True),
+        (answer(503), True),
+        (ConnectionRefusedError(), True),
+    ],
+)
+def test_what_means_trouble(judge: Judge, result: Any, failed: bool | None) -> None:
+    """The codes of the setting and connection errors; other errors of a server say nothing."""
+    outcome = judged(judge, result)
+    assert outcome is not None
+    assert outcome.failed is failed
+    assert judged(judge, KeyError()) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("5", 5.0),
+        (str(int(YEAR)), 600.0),
+        ("9" * 400, 600.0),
+        ("0", None),
+        ("-5", None),
+        ("5.5", None),
+        ("soon", None),
+        ("", None),
+        (formatdate(time.time() - 60, usegmt=True), None),
+        (formatdate(time.time() + 365 * 86_400, usegmt=True), 600.0),
+    ],
+)
+def test_retry_after(judge: Judge, header: str, seconds: float | None) -> None:
+    """A year is cut to REDISQ_RETRY_AFTER_MAX; what is negative, past or garbage is no wish."""
+    outcome = judged(judge, answer(503, Retry_After=header))
+    assert outcome is not None
+    assert outcome.retry_after == seconds
+    assert outcome.failed
+
+
+def test_a_date_counts_from_the_servers_own(judge: Judge) -> None:
+    """The clocks need not agree."""
+    hour_ahead = time.time() + 3_600
+    headers = {
+        "Date": formatdate(hour_ahead, usegmt=True),
+        "Retry_After": formatdate(hour_ahead + 7, usegmt=True),
+    }
+    outcome = judged(judge, answer(429, **headers))
+    assert outcome is not None
+    assert outcome.retry_after == 7
+
+
+def test_a_status_is_news_once(judge: Judge) -> None:
+    """And again when it has changed."""
+    outcomes = [judged(judge, answer(status)) for status in (200, 200, 404, 200)]
+    assert [judge.is_news(outcome) for outcome in outcomes if outcome] == [True, False, True, True]
+
+
+def test_entries_count_back_offs() -> None:
+    """Up to 15; the request stays the same, and a requeued one begins anew."""
+    serializer = Serializer(None, max_bytes=10_000)
+    entry = fresh = serializer.dumps(Request("http://a.example/", meta={"n": 1}))
+    for number in range(1, 20):
+        entry = backed_off(entry)
+        assert back_offs(entry) == min(number, 15)
+        assert serializer.loads(entry).meta == {"n": 1}
+    assert forget_retries(entry) == fresh
+    assert forget_retries(fresh) is None
+
+
+@pytest.mark.parametrize("given", ["503,x", [99], [600], ["often"], 503, [True], [503.5]])
+def test_wrong_codes(given: Any) -> None:
+    """They are HTTP statuses."""
+    with pytest.raises(SettingError, match="REDISQ_BACKOFF_CODES"):
+        RedisqSettings.read(Settings({"REDISQ_BACKOFF_CODES": given}))
+
+
+def test_codes() -> None:
+    """As a list, or from the command line."""
+    for given, codes in (([503], (503,)), ("429, 503", (429, 503)), ("[]", ()), ("", ())):
+        read = RedisqSettings.read(Settings({"REDISQ_BACKOFF_CODES": given}))
+        assert read.backoff_codes == codes
+
+
+def test_addon_adds_the_middleware_once() -> None:
+    """What the project has placed itself stays there."""
+    settings = Settings()
+    Addon().update_settings(settings)
+    assert settings["DOWNLOADER_MIDDLEWARES"]["scrapy_redisq.RedisqBackOffMiddleware"] == 950
+    for own in (RedisqBackOffMiddleware, "scrapy_redisq.backoff.RedisqBackOffMiddleware"):
+        settings = Settings({"DOWNLOADER_MIDDLEWARES": {own: 40}})
+        Addon().update_settings(settings)
+        assert settings["DOWNLOADER_MIDDLEWARES"][own] == 40
+        assert "scrapy_redisq.RedisqBackOffMiddleware" not in settings["DOWNLOADER_MIDDLEWARES"]
+
+
+# Protocol
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    with each_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    return lambda **options: Worker(client, NAME, EXACT, **options)
+
+
+def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
+    reply = worker.exchange(want, turns=turns)
+    assert reply is not None
+    return reply
+
+
+def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
+    """Hand in how a download ended that has begun just now."""
+    status = {True: 503, False: 200, None: 500}[failed]
+    worker.memberships[0].outcomes.append(
+        Outcome(slot, status, options.pop("begun", time.monotonic()), failed, **options)
+    )
+
+
+def state(client: redis.Redis, slot: str = "host") -> dict[str, str]:
+    found = client.hgetall(f"redisq:{{{NAME}:0}}:slot:{slot}")
+    return {name.decode(): value.decode() for name, value in found.items()}
+
+
+def parked_for(client: redis.Redis, slot: str = "host") -> float:
+    """Seconds for which nobody may start requests of a slot."""
+    seconds, micros = client.time()
+    return int(state(client, slot).get("parked", 0)) / 1e6 - seconds - micros / 1e6
+
+
+def test_retry_after_parks_the_slot_for_all(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Nobody gets requests of it, others hear of it, and those of other slots go on."""
+    first, second = member(), member()
+    with client.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(f"redisq:{{{NAME}:0}}:wake")
+        pubsub.get_message(timeout=1)
+        first.send(f"/{n}" for n in range(20))
+        first.send([f"/o{n}" for n in range(3)], slot="other")
+        outcome(first, True, retry_after=2.0)
+        ask(first, 0)
+        news = wait_until(lambda: (pubsub.get_message(timeout=1) or {}).get("data"), 5, "news")
+    parked, _, slot = news.decode().partition(" ")
+    assert slot == "host"
+    assert 1_900_000 < int(parked) <= 2_000_000
+    reply = ask(second)
+    assert {lease.slot for lease in reply.leases} == {"other"}
+    reply = ask(second)
+    assert (reply.leases, 1_500 < (reply.next_due or 0) <= 1_750) == ([], True)
+    wait_until(lambda: ask(second).leases, 3, "the slot is open again")
+    assert parked_for(client) < 0.3
+
+
+def test_pauses_grow_and_shrink(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Failures in a row double the pause, up to the longest; each success halves it. The jitter is
+    half of the pause."""
+    worker = member()
+    worker.send(["/0"])
+    for pause in (0.5, 1, 2, 4, 8, 16, 32, 60, 60):
+        outcome(worker, True)
+        ask(worker, 0)
+        assert int(state(client)["pause"]) == pause * 1e6
+        assert pause * 0.45 < parked_for(client) <= pause
+        client.hset(f"redisq:{{{NAME}:0}}:slot:host", "parked", 0)
+    for pause in (30, 15, 7.5, 3.75):
+        outcome(worker, False)
+        ask(worker, 0)
+        assert int(state(client)["pause"]) == pause * 1e6
+    for _ in range(5):
+        outcome(worker, False)
+        ask(worker, 0)
+    assert "pause" not in state(client)
+    assert "fails" not in state(client)
+
+
+def test_what_began_before_counts_once(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Downloads that were in progress when one failed say nothing new when they fail, too."""
+    worker = member()
+    began = time.monotonic() - 0.1
+    for _ in range(5):
+        outcome(worker, True, begun=began)
+        ask(worker, 0)
+    assert state(client)["fails"] == "1"
+    outcome(worker, None)
+    ask(worker, 0)
+    assert (state(client)["fails"], state(client)["status"]) == ("1", "500")
+
+
+def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
+    """After the pause one worker may start one request, and the next after another pause."""
+    first, second = member(), member()
+    first.send(f"/{n}" for n in range(20))
+    for _ in range(3):
+        outcome(first, True)
+        ask(first, 0)
+        time.sleep(0.001)
+    reply = wait_until(lambda: (r := ask(second)).leases and r, 5, "a try")
+    assert len(reply.leases) == 1
+    ((_, _, is_new, _, _, delay, _, _, _, _, trouble),) = reply.turns
+    assert (is_new, delay, trouble) == (1, 2_000_000, 1)
+    assert ask(first).leases == []
+
+
+def test_a_worker_is_told_of_a_parked_slot(member: Callable[..., Worker]) -> None:
+    """One that asks for it is refused, and hears for how long; when all is well it is told so."""
+    worker = member()
+    worker.send(f"/{n}" for n in range(20))
+    outcome(worker, True, retry_after=5.0)
+    asking = [["host", -1, 0, 0, 0, 1]]
+    ((slot, left, news, *_, parked, trouble),) = ask(worker, 0, turns=asking).turns
+    assert (slot, left, news, trouble) == ("host", 0, -1, 1)
+    assert 4_900_000 < parked <= 5_000_000
+    ((slot, left, news, *_),) = ask(worker, 0, turns=[["free", -1, 0, 0, 0, 1]]).turns
+    assert (slot, left, news) == ("free", -2, 0)
+
+
+def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """After REDISQ_SLOT_GIVE_UP failures pauses grow on; when nothing else is left the workers are
+    told for how long; an answer, or a new start of the crawl, brings the slot back."""
+    aside = f"redisq:{{{NAME}:0}}:aside"
+    worker = member()
+    worker.send(["/0"], slot="host")
+    for _ in range(10):
+        assert client.zscore(aside, "host") is None
+        assert ask(worker, 0).stuck is None
+        outcome(worker, True)
+        ask(worker, 0)
+        time.sleep(0.001)
+    assert client.zscore(aside, "host") is not None
+    assert int(state(client)["pause"]) == 120e6
+    assert ask(worker).stuck == 0
+    worker.send(["/o"], slot="other")
+    assert ask(worker, 0).stuck is None
+    for lease in ask(worker).leases:
+        worker.finish(lease)
+    assert ask(worker).stuck == 0
+    wait_until(lambda: ask(worker).stuck == 1, 3, "a second of it")
+    worker.leave()
+    again = member()
+    assert client.zcard(aside) == 0
+    assert [lease.slot for lease in ask(again).leases] == ["host"]
+
+
+def test_backed_off_goes_to_the_front(member: Callable[..., Worker]) -> None:
+    """With its new entry, and no delivery counted; from the second failure on others are tried
+    before it."""
+    worker = member()
+    worker.send(f"/{n}" for n in range(4))
+    (lease,) = ask(worker, 1).leases
+    assert isinstance(lease, Lease)
+    for expected, entry in ((b"first", b"first"), (b"/1", b"second")):
+        worker.finish(lease, "backed_off", entry=entry)
+        outcome(worker, True)
+        ask(worker, 0)
+        reply = wait_until(lambda: (r := ask(worker, 1)).leases and r, 5, "the pause is over")
+        (lease,) = reply.leases
+        assert (lease.entry, lease.deliveries) == (expected, 0)
+
+
+def test_a_repeated_exchange_counts_once(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """A failure is counted once though its reply was lost."""
+    worker = member()
+    outcome(worker, True)
+    assert worker.exchange(lose="reply") is None
+    assert ask(worker, 0).status == "replayed"
+    assert state(client)["fails"] == "1"
+
+
+# Crawls
+
+
+def hosts(site: Site, number: int) -> str:
+    return " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, number + 1))
+
+
+def starts(site: Site, host: str) -> list[float]:
+    return sorted(hit.at for hit in site.hits if hit.host.startswith(f"{host}:"))
+
+
+def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
+    """A host that asks for 3 s of peace gets it from three workers; others lose nothing by it; no
+    request of it loses a retry, and all its pages are crawled."""
+    refused: list[float] = []
+
+    def page(path: str) -> Answer:
+        return Answer("x", delay=0.02)
+
+    site = Site(page, hosts=4)
+
+    def busy(path: str) -> Answer:
+        if not refused and len(starts(site, "127.0.0.1")) > 10:
+            refused.append(time.monotonic())
+        if refused and time.monotonic() < refused[0] + 1:
+            return Answer("", 503, {"Retry-After": "3"}, delay=0.02)
+        return page(path)
+
+    site.page = busy
+    with site:
+        workers = [crawl("hosts", None, {}, sites=hosts(site, 4), pages=60) for _ in range(3)]
+        for worker in workers:
+            assert worker.wait().reason == "finished"
+            assert "Traceback" not in worker.log
+    at = starts(site, "127.0.0.1")
+    pauses = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert max(pauses) >= 3 - 0.1
+    in_peace = [t for t in at if refused[0] + 0.1 < t < refused[0] + 2.9]
+    # What was on its way when the host asked for peace.
+    assert len(in_peace) <= 2
+    assert len({hit.path for hit in site.hits if hit.host.startswith("127.0.0.1:")}) == 60
+    assert sum(worker.stats.get("redisq/sent_back/503", 0) for worker in workers) >= 1
+    assert sum(worker.stats.get("retry/count", 0) for worker in workers) == 0
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        assert frontier.status()["dead"] == 0
