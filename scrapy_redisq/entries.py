@@ -261,9 +261,9 @@ def back_offs(entry: bytes) -> int:
     return entry[0] >> 4
 
 
-def backed_off(entry: bytes) -> bytes:
-    """The same request, sent back once more."""
-    return bytes([FORMAT | min(MOST_BACK_OFFS, back_offs(entry) + 1) << 4]) + entry[1:]
+def with_back_offs(entry: bytes, number: int) -> bytes:
+    """The same request, as if it had been sent back so often."""
+    return bytes([FORMAT | min(MOST_BACK_OFFS, number) << 4]) + entry[1:]
 
 
 def forget_retries(entry: bytes) -> bytes | None:

@@ -22,6 +22,7 @@ from scrapy_redisq.delays import (
     without_delay,
 )
 from scrapy_redisq.dupefilter import RedisqDupeFilter
+from scrapy_redisq.entries import with_back_offs
 from scrapy_redisq.errors import EntryTooLarge, Unserializable
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.courier import Courier
@@ -140,6 +141,9 @@ class Intake:
             entry = self._serializer.dumps(request)
         except Unserializable as error:
             return self._keep(request, delay, error)
+        if "retry_times" in request.meta:
+            # A retry of a request that was sent back often is still the same request.
+            entry = self._as_often_sent_back(request, entry)
         fingerprint = also = None
         if filtered or is_start:
             roster = self._courier.roster
@@ -166,6 +170,12 @@ class Intake:
         if cacheable:
             self._seen_cache.add(url)
         return True
+
+    def _as_often_sent_back(self, request: Request, entry: bytes) -> bytes:
+        page = current_page.get()
+        if page is None or retry_times(request.meta) <= retry_times(page.meta):
+            return entry
+        return with_back_offs(entry, self._pages.back_offs(page))
 
     def duplicate(self, request: Request) -> bool:
         """Report a duplicate; -> False."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
-from scrapy_redisq.entries import back_offs, backed_off
+from scrapy_redisq.entries import back_offs, with_back_offs
 from scrapy_redisq.frontier.membership import Finish, Lease, Membership
 
 DETAIL_FRAMES = 5
@@ -116,6 +116,11 @@ class Pages:
         page = self._pages.get(request)
         return page.lease.slot if page else ""
 
+    def back_offs(self, request: Request | None) -> int:
+        """How often a request in progress has been sent back because its slot was in trouble."""
+        page = self._pages.get(request) if request is not None else None
+        return back_offs(page.lease.entry) if page else 0
+
     def send_back(self, request: Request, *, counted: bool, most: int = 0) -> bool:
         """Scrapy will be done with the request without the spider: others, or this worker later,
         may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
@@ -123,10 +128,10 @@ class Pages:
         -> False if it may not be sent back.
         """
         page = self._pages.get(request)
-        if page is None or (counted and back_offs(page.lease.entry) >= most):
+        if page is None or (counted and self.back_offs(request) >= most):
             return False
         if counted:
-            page.entry = backed_off(page.lease.entry)
+            page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
         page.given_back = True
         return True
 

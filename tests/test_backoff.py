@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
@@ -14,7 +15,7 @@ from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqBackOffMiddleware
-from scrapy_redisq.entries import back_offs, backed_off, forget_retries
+from scrapy_redisq.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -23,6 +24,7 @@ from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.settings import RedisqSettings
 from tests.harness.crawl import Run
+from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
 from tests.harness.worker import Worker
@@ -78,8 +80,8 @@ def test_what_means_trouble(judge: Judge, result: Any, failed: bool | None) -> N
         ("5.5", None),
         ("soon", None),
         ("", None),
-        (formatdate(time.time() - 60, usegmt=True), None),
-        (formatdate(time.time() + 365 * 86_400, usegmt=True), 600.0),
+        ("Fri, 20 Nov 2020 21:28:10 GMT", None),
+        ("Fri, 20 Nov 2093 21:28:10 GMT", 600.0),
     ],
 )
 def test_retry_after(judge: Judge, header: str, seconds: float | None) -> None:
@@ -111,9 +113,9 @@ def test_a_status_is_news_once(judge: Judge) -> None:
 def test_entries_count_back_offs() -> None:
     """Up to 15; the request stays the same, and a requeued one begins anew."""
     serializer = Serializer(None, max_bytes=10_000)
-    entry = fresh = serializer.dumps(Request("http://a.example/", meta={"n": 1}))
-    for number in range(1, 20):
-        entry = backed_off(entry)
+    fresh = serializer.dumps(Request("http://a.example/", meta={"n": 1}))
+    for number in range(20):
+        entry = with_back_offs(fresh, number)
         assert back_offs(entry) == min(number, 15)
         assert serializer.loads(entry).meta == {"n": 1}
     assert forget_retries(entry) == fresh
@@ -371,3 +373,104 @@ def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None
     assert sum(worker.stats.get("retry/count", 0) for worker in workers) == 0
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         assert frontier.status()["dead"] == 0
+
+
+def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
+    """While a host's connections break it is tried rarely; its pages are crawled when it is back,
+    and other hosts are not slowed."""
+    with Site(lambda path: Answer("x", delay=0.02), hosts=2) as site, Proxy(site.port) as proxy:
+        sites = f"http://127.0.0.1:{proxy.port} http://127.0.0.2:{site.port}"
+        worker = crawl("hosts", None, {"RETRY_TIMES": 1}, sites=sites, pages=150)
+        wait_until(lambda: len(starts(site, "127.0.0.1")) > 20, 30, "some pages")
+        proxy.reset_share = 1.0
+        broken = time.monotonic()
+        time.sleep(3)
+        proxy.reset_share = 0.0
+        assert worker.wait().reason == "finished"
+    stats = worker.stats
+    # Those that were in progress, and one try after each pause.
+    assert 1 <= stats["redisq/sent_back"] <= 8 + 8
+    assert stats.get("retry/max_reached", 0) == 0
+    assert stats["item_scraped_count"] == 300
+    other = starts(site, "127.0.0.2")
+    assert other[-1] - other[0] < 3 or other[-1] < broken + 1.5
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        assert frontier.status()["dead"] == 0
+
+
+def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> None:
+    """It costs its slot some pauses, not its other requests their turn; in the end it is a dead
+    letter like any other."""
+    with Site(lambda path: Answer("", 503) if path == "/3" else Answer("x")) as site:
+        settings = {"REDISQ_BACKOFF_MAX": 1, "REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 1}
+        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40).wait()
+        assert worker.reason == "finished"
+        assert site.counts()["/3"] == 5 + 2
+        assert sum(site.counts().values()) == 39 + 7
+        with Frontier.from_url(redis_server.url, "hosts") as frontier:
+            (letter,) = frontier.dead()
+            assert (letter.reason, letter.status) == ("retries", 503)
+            assert frontier.requeue() == 1
+        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=0).wait()
+        assert site.counts()["/3"] == 2 * (5 + 2)
+
+
+def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None:
+    """A crawl that has nothing left but slots that are set aside closes after a while, says so and
+    keeps their requests; started again it tries them at once."""
+    alive = threading.Event()
+
+    def page(path: str) -> Answer:
+        return Answer("x") if alive.is_set() or path == "/0" else Answer("", 503)
+
+    with Site(page, hosts=2) as site:
+        settings = {
+            "REDISQ_BACKOFF_MAX": 1,
+            "REDISQ_SLOT_GIVE_UP": 3,
+            "REDISQ_SET_ASIDE_WAIT": 2,
+        }
+        arguments = {"sites": hosts(site, 2), "pages": 10}
+        workers = [crawl("hosts", None, settings, **arguments) for _ in range(2)]
+        for worker in workers:
+            assert worker.wait().reason == "slots_set_aside"
+        assert any("scrapy redisq slots hosts" in worker.log for worker in workers)
+        with Frontier.from_url(redis_server.url, "hosts") as frontier:
+            status = frontier.status()
+            assert (status["state"], status["dead"], status["leased"]) == ("stopped", 0, 0)
+            assert status["queued"] == status["created"] - status["finished"] > 0
+        alive.set()
+        worker = crawl("hosts", None, settings, **arguments).wait(15)
+        assert worker.reason == "finished"
+        with Frontier.from_url(redis_server.url, "hosts") as frontier:
+            assert frontier.status()["finished"] == 20
+
+
+def test_closing_while_a_slot_is_parked(crawl: Run, redis_server: RedisServer) -> None:
+    """Who closes does not wait for the host: its requests go back."""
+
+    def page(path: str) -> Answer:
+        return Answer("", 503, {"Retry-After": "300"})
+
+    with Site(page) as site:
+        settings = {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.2}}'}
+        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40)
+        wait_until(lambda: site.hits, 30, "a request")
+        time.sleep(1)
+        worker.terminate()
+        assert worker.wait(10).reason == "shutdown"
+        assert len(site.hits) <= 2
+        assert "Traceback" not in worker.log
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        status = frontier.status()
+        assert (status["queued"], status["leased"], status["finished"]) == (40, 0, 0)
+
+
+def test_priority_scheduling_has_no_back_off(crawl: Run, redis_server: RedisServer) -> None:
+    """Without slots a failure costs a retry, as in Scrapy."""
+    answers = [Answer("", 503)]
+    with Site(lambda path: answers.pop() if answers else Answer("x")) as site:
+        settings = {"REDISQ_SCHEDULING": "priority", "REDISQ_RETRY_DELAYS": "0"}
+        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=3).wait()
+    assert worker.reason == "finished"
+    assert worker.stats["retry/count"] == 1
+    assert "redisq/sent_back" not in worker.stats

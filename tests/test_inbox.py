@@ -119,16 +119,23 @@ class TestLocalQueue:
 
 class TestPace:
     def test_idle_worker_asks_less_and_less(self) -> None:
-        """Pauses grow from 0.1 s to 1 s while nothing is found, and start anew when it is."""
+        """Pauses grow from 0.1 s to 5 s while nothing is found, and start anew when it is; somebody
+        has to see in time that a worker is dead."""
         pace = Pace(heartbeat=15)
         pace.listening = True
         pauses = []
-        for _ in range(6):
-            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None)
+        for _ in range(8):
+            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None, overdue_in=60_000)
             pauses.append(pace.pause(hungry=True, waiting=False, many=False, busy=False))
         assert all(after > before - 0.01 for before, after in itertools.pairwise(pauses))
         assert 0.15 < pauses[0] <= 0.2
-        assert 0.95 < pauses[-1] <= 1.0
+        assert 4.9 < pauses[-1] <= 5.0
+        for milliseconds, pause in ((3_000, 3.0), (0, 1.0)):
+            pace.exchanged(
+                claimed=0, filled=False, hungry=True, next_due=None, overdue_in=milliseconds
+            )
+            found = pace.pause(hungry=True, waiting=False, many=False, busy=False)
+            assert pause - 0.1 < found <= pause
         pace.woken = True
         assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
         pace.exchanged(claimed=3, filled=False, hungry=True, next_due=None)

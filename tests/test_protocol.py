@@ -395,11 +395,11 @@ def test_a_dead_workers_leases(member: Callable[..., Worker], client: redis.Redi
     assert reap(client, heir) == (0, 0, 0)
     reply = heir.exchange()
     assert reply is not None
-    assert not reply.overdue
+    assert reply.overdue_in > 0
     expire(client, dead)
     reply = heir.exchange()
     assert reply is not None
-    assert reply.overdue
+    assert reply.overdue_in == 0
     assert reap(client, heir) == (2, 0, 0)
     assert [(lease.entry, lease.deliveries) for lease in heir.claim(3)] == [
         (b"0", 1),

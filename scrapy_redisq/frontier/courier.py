@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ServerBusy, ServerFull
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Enqueue, Finish, Membership, Reply
-from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, IDLE_LAST, Pace
+from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, Pace
 from scrapy_redisq.frontier.roster import Roster
 
 logger = logging.getLogger(__name__)
@@ -191,7 +192,7 @@ class Courier:
         demand = self.worker.demand()
         return self._pace.pause(
             hungry=demand.hungry,
-            within=IDLE_LAST if demand.within is None else demand.within,
+            within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
             waiting=waiting > 0,
             enqueues=self.roster.enqueues_waiting(),
@@ -285,10 +286,11 @@ class Courier:
                 (reply.next_due for reply in replies if reply.next_due is not None), default=None
             ),
             others_wait=any(reply.waiting for reply in replies),
+            overdue_in=min(reply.overdue_in for reply in replies),
         )
         if self._may_reap():
             for membership, reply in zip(order, replies, strict=True):
-                if reply.overdue and await self.roster.reap(membership):
+                if reply.overdue_in == 0 and await self.roster.reap(membership):
                     self._pace.found_more()
         stuck = [reply.stuck for reply in replies if reply.created != reply.finished]
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
@@ -375,7 +377,7 @@ class Courier:
                         if (message := await pubsub.get_message(timeout=60)) is not None:
                             self._heard(message["data"])
             self._pace.listening = False
-            await asyncio.sleep(IDLE_LAST)
+            await asyncio.sleep(RETRY_LAST)
 
     def _heard(self, message: bytes) -> None:
         """There is new work, or something is to be known about a slot (see ``turns.lua``)."""

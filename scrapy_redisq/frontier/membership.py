@@ -117,7 +117,8 @@ class Reply:
     dead: int = 0
     waiting: int = 0
     """Workers that have found nothing to claim."""
-    overdue: bool = False
+    overdue_in: int = 0
+    """Milliseconds until some worker should have given a sign of life; 0: one should have."""
     next_due: int | None = None
     """Milliseconds until it is worth asking again; None if nothing waits."""
     stuck: int | None = None
@@ -379,7 +380,7 @@ class Membership:
             starting=starting,
             waiting=waiting,
             dead=dead,
-            overdue=bool(overdue),
+            overdue_in=overdue,
             next_due=None if due < 0 else due,
             stuck=None if stuck < 0 else stuck,
             turns=unpack(turns) if turns else [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 FLUSH = 0.25
@@ -14,8 +15,12 @@ FLUSH_SHARED = 0.05
 HUNGRY = 0.005
 """Seconds between exchanges of a worker that has little left to start."""
 
-IDLE_FIRST, IDLE_LAST = 0.1, 1.0
-"""Seconds between exchanges of a worker that finds nothing; they grow from one to the other."""
+BUSY = 1.0
+"""Seconds between exchanges of a worker that has nothing to say but works on something."""
+
+IDLE_FIRST, IDLE_LAST = 0.1, 5.0
+"""Seconds between exchanges of a worker that finds nothing; they grow from one to the other. It
+hears of new work, and knows when something is due."""
 
 UNHEARD = 0.2
 """The longest of them where others cannot tell that there is new work."""
@@ -36,6 +41,7 @@ class Pace:
         self._idle = IDLE_FIRST
         self._more = True
         self._next_due: float | None = None
+        self._overdue_in = 0.0
         self._flush = FLUSH
         self._full_until = 0.0
         self.woken = False
@@ -51,15 +57,18 @@ class Pace:
         hungry: bool,
         next_due: int | None,
         others_wait: bool = False,
+        overdue_in: int = 0,
     ) -> None:
         """An exchange with all shards is over.
 
         ``filled``: as much was claimed as was wanted, so there is probably more. ``next_due``:
         milliseconds until it is worth asking again. ``others_wait``: some worker found nothing.
+        ``overdue_in``: milliseconds until one may have to be taken for dead.
         """
         self._sent_at = time.monotonic()
         self._more = filled
         self._next_due = None if next_due is None else next_due / 1000
+        self._overdue_in = overdue_in / 1000
         self._flush = FLUSH_SHARED if others_wait else FLUSH
         if claimed or not hungry:
             self._idle = IDLE_FIRST
@@ -86,7 +95,7 @@ class Pace:
         many: bool,
         busy: bool,
         enqueues: bool = True,
-        within: float = IDLE_LAST,
+        within: float = math.inf,
         urgent: bool = False,
     ) -> float:
         """Seconds until the next exchange.
@@ -104,7 +113,8 @@ class Pace:
             return max(0.0, HUNGRY - since)
         if hungry and self._more:
             return max(0.0, HUNGRY - since)
-        pauses = [self._heartbeat, IDLE_LAST if busy else self._idle]
+        pauses = [self._heartbeat, BUSY if busy else self._idle]
+        pauses.append(max(BUSY, self._overdue_in))
         if not self.listening:
             pauses.append(UNHEARD)
         if hungry and self.woken:

@@ -15,8 +15,8 @@
 --          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
 --          slot_ttl (ms), for which a slot is remembered
 -- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
---          finished, starting, waiting, dead, 1 if a worker is overdue, ms until it is worth
---          asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
+--          finished, starting, waiting, dead, ms until a worker is overdue (0: one is), ms until
+--          it is worth asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
 --          turns.lua) or '', seconds for which all that is left has been in slots that are set
 --          aside (-1: it is not), lease, record, lease, record...}; the status is
 --            ok       it was applied
@@ -318,10 +318,11 @@ if #leases > 0 then
 elseif due then
   ask_again = math.max(0, math.ceil((due - NOW) / 1000))
 end
+local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2])
 local stuck = limited and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   counts.starting, counts.waiting, counts.dead,
-  #redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 1), ask_again,
+  math.max(0, math.ceil((deadline - NOW) / 1000)), ask_again,
   #told > 0 and cmsgpack.pack(told) or '', stuck}
 for i = 1, #leases do reply[11 + i] = leases[i] end
 return reply
