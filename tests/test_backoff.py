@@ -19,7 +19,7 @@ from scrapy_redisq.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.membership import Lease, Outcome, Reply
+from scrapy_redisq.frontier.membership import BackOff, Lease, Outcome, Reply
 from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.settings import RedisqSettings
@@ -214,19 +214,19 @@ def test_retry_after_parks_the_slot_for_all(
 def test_pauses_grow_and_shrink(member: Callable[..., Worker], client: redis.Redis) -> None:
     """Failures in a row double the pause, up to the longest; each success halves it. The jitter is
     half of the pause."""
-    worker = member()
+    worker = member(back_off=BackOff(longest=10))
     worker.send(["/0"])
-    for pause in (0.5, 1, 2, 4, 8, 16, 32, 60, 60):
+    for pause in (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
         outcome(worker, True)
         ask(worker, 0)
         assert int(state(client)["pause"]) == pause * 1e6
         assert pause * 0.45 < parked_for(client) <= pause
         client.hset(f"redisq:{{{NAME}:0}}:slot:host", "parked", 0)
-    for pause in (30, 15, 7.5, 3.75):
+    for pause in (5, 2.5, 1.25, 0.625):
         outcome(worker, False)
         ask(worker, 0)
         assert int(state(client)["pause"]) == pause * 1e6
-    for _ in range(5):
+    for _ in range(6):
         outcome(worker, False)
         ask(worker, 0)
     assert "pause" not in state(client)
@@ -250,14 +250,14 @@ def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
     """After the pause one worker may start one request, and the next after another pause."""
     first, second = member(), member()
     first.send(f"/{n}" for n in range(20))
-    for _ in range(3):
+    for _ in range(4):
         outcome(first, True)
         ask(first, 0)
         time.sleep(0.001)
     reply = wait_until(lambda: (r := ask(second)).leases and r, 5, "a try")
     assert len(reply.leases) == 1
     ((_, _, is_new, _, _, delay, _, _, _, _, trouble),) = reply.turns
-    assert (is_new, delay, trouble) == (1, 2_000_000, 1)
+    assert (is_new, delay, trouble) == (1, 1_600_000, 1)
     assert ask(first).leases == []
 
 
@@ -287,7 +287,7 @@ def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.
         ask(worker, 0)
         time.sleep(0.001)
     assert client.zscore(aside, "host") is not None
-    assert int(state(client)["pause"]) == 120e6
+    assert int(state(client)["pause"]) == 102.4e6
     assert ask(worker).stuck == 0
     worker.send(["/o"], slot="other")
     assert ask(worker, 0).stuck is None
@@ -365,9 +365,9 @@ def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None
     at = starts(site, "127.0.0.1")
     pauses = [later - earlier for earlier, later in itertools.pairwise(at)]
     assert max(pauses) >= 3 - 0.1
-    in_peace = [t for t in at if refused[0] + 0.1 < t < refused[0] + 2.9]
+    in_peace = [t for t in at if refused[0] + 0.5 < t < refused[0] + 2.9]
     # What was on its way when the host asked for peace.
-    assert len(in_peace) <= 2
+    assert len(in_peace) <= 2, [t - refused[0] for t in in_peace]
     assert len({hit.path for hit in site.hits if hit.host.startswith("127.0.0.1:")}) == 60
     assert sum(worker.stats.get("redisq/sent_back/503", 0) for worker in workers) >= 1
     assert sum(worker.stats.get("retry/count", 0) for worker in workers) == 0
@@ -405,14 +405,14 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
         settings = {"REDISQ_BACKOFF_MAX": 1, "REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 1}
         worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40).wait()
         assert worker.reason == "finished"
-        assert site.counts()["/3"] == 5 + 2
-        assert sum(site.counts().values()) == 39 + 7
+        assert site.counts()["/3"] == 7 + 2
+        assert sum(site.counts().values()) == 39 + 9
         with Frontier.from_url(redis_server.url, "hosts") as frontier:
             (letter,) = frontier.dead()
             assert (letter.reason, letter.status) == ("retries", 503)
             assert frontier.requeue() == 1
         worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=0).wait()
-        assert site.counts()["/3"] == 2 * (5 + 2)
+        assert site.counts()["/3"] == 2 * (7 + 2)
 
 
 def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None:

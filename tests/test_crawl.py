@@ -406,20 +406,23 @@ class TestPages:
         """A callback or a pipeline that raises makes its page a dead letter, with the reason."""
         with Site(linked_pages(20)) as site:
             worker = crawl("faulty", site).wait()
-        assert worker.reason == "finished"
-        assert nothing_left(redis_server, "faulty")["dead"] == 4
-        with frontier_of(redis_server, "faulty") as frontier:
-            letters = list(frontier.dead())
-            assert sorted(letter.reason for letter in letters) == [
-                "item_error",
-                "item_error",
-                "spider_error",
-                "spider_error",
-            ]
-            assert any("ValueError: a page that ends in 3" in letter.detail for letter in letters)
-            assert frontier.requeue() == 4
-            assert frontier.status()["queued"] == 4
-        assert crawl("faulty", site).wait().reason == "finished"
+            assert worker.reason == "finished"
+            assert nothing_left(redis_server, "faulty")["dead"] == 4
+            with frontier_of(redis_server, "faulty") as frontier:
+                letters = list(frontier.dead())
+                assert sorted(letter.reason for letter in letters) == [
+                    "item_error",
+                    "item_error",
+                    "spider_error",
+                    "spider_error",
+                ]
+                assert any(
+                    "ValueError: a page that ends in 3" in letter.detail for letter in letters
+                )
+                assert frontier.requeue() == 4
+                assert frontier.status()["queued"] == 4
+            assert crawl("faulty", site).wait().reason == "finished"
+            assert nothing_left(redis_server, "faulty")["dead"] == 4
 
     def test_failed_downloads(self, redis_server: RedisServer, crawl: Run) -> None:
         """A download that failed is a dead letter, unless the request's errback deals with it."""

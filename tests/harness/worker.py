@@ -15,11 +15,21 @@ import redis
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig, shard_of
-from scrapy_redisq.frontier.membership import MAX_CLAIMS, Enqueue, Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.membership import (
+    MAX_CLAIMS,
+    BackOff,
+    Enqueue,
+    Finish,
+    Lease,
+    Membership,
+    Reply,
+)
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 
 _numbers = itertools.count(1)
+
+BACK_OFF = BackOff()
 
 
 def fingerprint_of(url: str) -> bytes:
@@ -48,6 +58,7 @@ class Worker:
         dead_max: int = 1_000,
         keep_seen: bool = False,
         limits: Mapping[str, str] | None = None,
+        back_off: BackOff = BACK_OFF,
         observe: Callable[[Worker, Membership, Reply], None] | None = None,
         on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
         on_leave: Callable[[Worker, Membership, int, bool], None] | None = None,
@@ -76,6 +87,7 @@ class Worker:
                 ttl=ttl,
                 dead_max=dead_max,
                 seen=self.seen.parameters(),
+                back_off=back_off,
             )
             for shard in range(self.joined.config.shards)
         ]
