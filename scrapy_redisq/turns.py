@@ -114,8 +114,7 @@ class Turns:
         self._turns: dict[str, Turn] = {}
         self._on_the_way: dict[Hashable, Turn] = {}
         self._warm = False
-        self.urgent = False
-        """The frontier has to be asked at once."""
+        self._urgent = False
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -138,7 +137,7 @@ class Turns:
         now = time.monotonic()
         turn = self._turns.setdefault(slot, Turn(slot))
         if turn.suspended > sent_at:
-            self.urgent = True
+            self._urgent = True
             return False
         turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
         turn.in_trouble = bool(trouble)
@@ -168,7 +167,7 @@ class Turns:
         now = time.monotonic()
         turn = self._turns.setdefault(slot, Turn(slot))
         # Of many failures at a time one is urgent.
-        self.urgent = self.urgent or told or turn.parked <= now
+        self._urgent = self._urgent or told or turn.parked <= now
         turn.suspend(now, now + parked if told else max(turn.parked, now + parked))
 
     def in_trouble(self, slot: str) -> bool:
@@ -263,6 +262,11 @@ class Turns:
 
     # Telling
 
+    @property
+    def urgent(self) -> bool:
+        """The frontier has to be asked at once."""
+        return self._urgent and bool(self._turns)
+
     def needed_within(self, waiting: Mapping[str, int]) -> float:
         """Seconds within which an exchange is needed to keep the turns that are of use."""
         asks = [
@@ -283,7 +287,7 @@ class Turns:
         """
         now = time.monotonic()
         told = []
-        self.urgent = False
+        self._urgent = False
         for slot, turn in self._turns.items():
             if not mine(slot):
                 continue
