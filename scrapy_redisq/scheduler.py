@@ -105,7 +105,13 @@ class Scheduler(BaseScheduler):
         self._foreign_filter = None if kind else self.dupefilter
         if self._foreign_filter and (opening := self._foreign_filter.open()):
             await maybe_deferred_to_future(opening)
-        self.slots = Slots(self.engine, self.inbox, self._in_progress, self._judge())
+        self.slots = Slots(
+            self.engine,
+            self.inbox,
+            self._in_progress,
+            self._judge(),
+            lease_ttl=self.settings.lease_ttl,
+        )
         self._session = Session(self.settings)
         await self._session.open(
             self.settings.frontier_name(spider.name),

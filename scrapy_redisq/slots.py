@@ -51,12 +51,14 @@ class Slots:
         pages: Pages,
         judge: Judge | None,
         *,
+        lease_ttl: float,
         throttles: bool = False,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._pages = pages
         self._judge = judge
+        self._lease_ttl = lease_ttl
         self._throttles = throttles
         self._turns = Turns()
         self._memberships: list[Membership] = []
@@ -194,6 +196,7 @@ class Slots:
         self, reply: Reply, told: list[list[Any]], sent_at: float
     ) -> list[tuple[Lease, Membership]]:
         """Take in the turns of a reply; -> leases that are of no use now, and go back."""
+        self._turns.valid_until = sent_at + self._lease_ttl
         if not (told or reply.turns):
             return []
         refused = self._turns.received(reply.turns, told, sent_at)

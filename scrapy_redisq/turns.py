@@ -9,6 +9,7 @@ of the network make a start later, never earlier.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -115,6 +116,8 @@ class Turns:
         self._on_the_way: dict[Hashable, Turn] = {}
         self._warm = False
         self._urgent = False
+        self.valid_until = math.inf
+        """After it others may take this worker for dead, and have its tokens."""
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -202,7 +205,7 @@ class Turns:
             return NOT_NOW
         if turn.tokens is not None and turn.flying + turn.on_the_way >= turn.tokens:
             return NOT_NOW
-        return turn.wait(time.monotonic())
+        return self._wait(turn)
 
     def handed_out(self, request: Hashable, slot: str) -> None:
         """``request`` was handed to Scrapy."""
@@ -245,7 +248,13 @@ class Turns:
     def _wait_at_the_gate(self, turn: Turn) -> float:
         if not self._warm and turn.flying:
             return NOT_NOW
-        return turn.wait(time.monotonic())
+        return self._wait(turn)
+
+    def _wait(self, turn: Turn) -> float:
+        now = time.monotonic()
+        if turn.tokens is not None and now > self.valid_until:
+            return NOT_NOW
+        return turn.wait(now)
 
     def _warmed_up(self) -> None:
         """The first download has ended: what began before it may have got to its host only now.

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.membership import Reply
 from scrapy_redisq.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.turns import NOT_NOW, Turns
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
@@ -286,6 +288,38 @@ def test_the_last_who_joins_sets_the_limits(member: Callable[..., Worker]) -> No
     member({})
     assert [turn[1] for turn in ask(first, turns=report(tokens=1)).turns] == [FREE]
     wait_until(lambda: len(ask(first, want=5).leases) == 5, 3, "no limit")
+
+
+# What a worker keeps
+
+
+def turn(slot: str = "host", *, left: int = -1, tokens: int = -1) -> list[Any]:
+    """A turn as the frontier tells it."""
+    return [slot, left, 1, 0, 0, 0, 0, 1, tokens, 0, 0]
+
+
+def test_tokens_end_with_the_lease() -> None:
+    """A worker that others may take for dead by now starts nothing that needs a token: somebody
+    else may have it."""
+    turns = Turns()
+    now = time.monotonic()
+    assert turns.received([turn(tokens=2)], [], now) == []
+    turns.valid_until = now + 60
+    assert turns.wait("host") == 0
+    turns.valid_until = now - 1
+    assert turns.wait("host") == NOT_NOW
+
+
+def test_an_answer_that_is_too_old() -> None:
+    """What the frontier said before a slot was found to be in trouble does not count."""
+    turns = Turns()
+    sent_at = time.monotonic()
+    turns.suspend("host", 0.0)
+    assert turns.received([turn(left=TURN)], [["host", -1, 0, 0, 0, 1]], sent_at) == []
+    assert turns.wait("host") == NOT_NOW
+    assert turns.urgent
+    assert turns.received([turn(left=TURN)], [], time.monotonic()) == []
+    assert turns.wait("host") == 0
 
 
 # Crawls
