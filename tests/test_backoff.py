@@ -402,7 +402,12 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
     """It costs its slot some pauses, not its other requests their turn; in the end it is a dead
     letter like any other."""
     with Site(lambda path: Answer("", 503) if path == "/3" else Answer("x")) as site:
-        settings = {"REDISQ_BACKOFF_MAX": 1, "REDISQ_RETRY_DELAYS": "0", "RETRY_TIMES": 1}
+        settings = {
+            "REDISQ_BACKOFF_MAX": 1,
+            "REDISQ_SLOT_GIVE_UP": 0,
+            "REDISQ_RETRY_DELAYS": "0",
+            "RETRY_TIMES": 1,
+        }
         worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40).wait()
         assert worker.reason == "finished"
         assert site.counts()["/3"] == 7 + 2
