@@ -415,9 +415,11 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
         with Frontier.from_url(redis_server.url, "hosts") as frontier:
             (letter,) = frontier.dead()
             assert (letter.reason, letter.status) == ("retries", 503)
-            assert frontier.requeue() == 1
-        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=0).wait()
-        assert site.counts()["/3"] == 2 * (7 + 2)
+            assert back_offs(letter.entry) == 7
+            frontier.requeue()
+            with redis_server.client() as client:
+                (entry,) = client.lrange("redisq:{hosts:0}:queue:127.0.0.1:-1", 0, -1)
+            assert back_offs(entry[1:]) == 0
 
 
 def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None:
