@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 import scrapy
+from scrapy import Spider
+from scrapy.core import downloader as scrapys_downloader
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
@@ -55,6 +57,11 @@ def require_asyncio() -> None:
             "scrapy-redisq needs asyncio. Remove TWISTED_REACTOR from the settings, or set it to "
             "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default)"
         )
+
+
+def spider_with_limits(spider: Spider) -> Spider | None:
+    """The spider, if this Scrapy heeds its ``download_delay`` and ``max_concurrent_requests``."""
+    return spider if hasattr(scrapys_downloader, "_get_concurrency_delay") else None
 
 
 def scheduler_of(crawler: Crawler) -> Any:
@@ -292,6 +299,38 @@ class Engine:
         handlers.download_request = lambda request, spider: deferred_from_coro(
             gated(request, spider)
         )
+
+    def lift_limits(self, lifts: Callable[[Request, str], int | None], *, at_least: int) -> None:
+        """Let the downloader not hold up what is limited elsewhere.
+
+        ``lifts(request, slot)`` is asked when it gets a request: -> how many downloads of the slot
+        are allowed at a time, which are then possible, without any delay; None: the downloader's
+        own limits hold. ``at_least`` are possible in any other case. Raises `RedisqError` if the
+        downloader is not Scrapy's.
+        """
+        downloader = self._downloader
+        if not hasattr(downloader, "_get_slot"):
+            raise RedisqError(
+                f"REDISQ_FLEET_LIMITS and REDISQ_AUTOTHROTTLE need Scrapy's own downloader, not "
+                f"{type(downloader).__qualname__} (DOWNLOADER)"
+            )
+        get_slot = downloader._get_slot
+        own_limits: dict[str, tuple[int, float]] = {}
+
+        def lifted_slot(request: Request, *spider: Any) -> tuple[str, Any]:
+            known = downloader.get_slot_key(request) in downloader.slots
+            key, slot = get_slot(request, *spider)
+            if not known:
+                for forgotten in own_limits.keys() - downloader.slots.keys():
+                    del own_limits[forgotten]
+                own_limits[key] = slot.concurrency, slot.delay
+            slot.concurrency, slot.delay = own_limits[key]
+            if (allowed := lifts(request, key)) is not None:
+                slot.concurrency = max(slot.concurrency, allowed, at_least)
+                slot.delay = 0.0
+            return key, slot
+
+        downloader._get_slot = lifted_slot
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""

@@ -7,7 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from scrapy_redisq.limits import LIMIT_TAKES, parse_limit, parse_rate
+from scrapy_redisq.limits import (
+    DELAY_TAKES,
+    LIMIT_TAKES,
+    MOST,
+    parse_limit,
+    parse_rate,
+)
 
 URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
 
@@ -15,6 +21,10 @@ EXPONENTIAL = "exponential"
 
 FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
 """Names that a frontier can have."""
+
+
+class Explained(ValueError):
+    """Raised with what a part of a setting takes, where that says more than what the whole does."""
 
 
 def boolean(value: Any) -> bool:
@@ -123,19 +133,46 @@ def rate(value: Any) -> str:
 _SLOT = re.compile(r"\*|(\*\.)?[^*\x00-\x20]+")
 
 
-def slot_limits(value: Any) -> dict[str, dict[str, Any]]:
+def _by_slot(
+    value: Any, limit_of: Callable[[Any], dict[str, Any]], takes: str
+) -> dict[str, dict[str, Any]]:
     if isinstance(value, str):  # from the command line
         value = json.loads(value or "{}")
     limits = {}
     for slot, options in dict(value).items():
         if not isinstance(slot, str) or not _SLOT.fullmatch(slot):
-            raise ValueError(f"a slot such as example.com or *.example.com, not {slot!r}")
+            raise Explained(f"a slot such as example.com or *.example.com, not {slot!r}")
         try:
-            parse_limit(options)
+            limits[slot] = limit_of(options)
+            parse_limit(limits[slot])
         except (ValueError, TypeError) as error:
-            raise ValueError(f"for {slot!r} {LIMIT_TAKES}; not {options!r}") from error
-        limits[slot] = dict(options)
+            raise Explained(f"for {slot!r} {takes}; not {options!r}") from error
     return limits
+
+
+def slot_limits(value: Any) -> dict[str, dict[str, Any]]:
+    return _by_slot(value, dict, LIMIT_TAKES)
+
+
+_IN_SCRAPY = frozenset({"delay", "concurrency", "randomize_delay", "jitter"})
+_IN_SCRAPY_TAKES = (
+    f"{DELAY_TAKES}, 'concurrency' (a whole number from 1 to {MOST:,}), "
+    f"'randomize_delay' and 'jitter'"
+)
+
+DOWNLOAD_SLOTS_TAKES = f"a dict of slots, each with a dict of {_IN_SCRAPY_TAKES}"
+
+
+def download_slots(value: Any) -> dict[str, dict[str, Any]]:
+    """Limits by slot of Scrapy's ``DOWNLOAD_SLOTS``. How a delay varies is no limit."""
+
+    def limit_of(options: Any) -> dict[str, Any]:
+        given = dict(options)
+        if given.keys() - _IN_SCRAPY or given.get("concurrency", 1) in (0, "0"):
+            raise ValueError
+        return {name: given[name] for name in ("delay", "concurrency") if name in given}
+
+    return _by_slot(value, limit_of, _IN_SCRAPY_TAKES)
 
 
 def path_pattern(value: Any) -> str:

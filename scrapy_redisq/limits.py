@@ -17,8 +17,9 @@ LONGEST = 86_400.0
 MOST = 10_000
 """The highest concurrency and the largest burst."""
 
+DELAY_TAKES = f"'delay' (seconds from 0 to {LONGEST:,.0f})"
 LIMIT_TAKES = (
-    f"'delay' (seconds from 0 to {LONGEST:,.0f}), "
+    f"{DELAY_TAKES}, "
     f"'concurrency' (a whole number from 0 to {MOST:,}), "
     f"'rate' ({RATE_TAKES}) and 'burst' (from 1 to {MOST:,})"
 )
@@ -49,6 +50,25 @@ class SlotLimit:
     def from_text(cls, text: str) -> SlotLimit:
         delay, interval, burst, concurrency = map(int, text.split())
         return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst)
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """Terms of AutoThrottle over the whole fleet.
+
+    ``target`` downloads of a slot at a time on average; delays in seconds: of a slot that is not
+    yet known, the shortest and the longest.
+    """
+
+    target: float
+    start: float
+    least: float
+    most: float
+
+    def to_text(self) -> str:
+        """As ``frontier/lua/turns.lua`` keeps it, with times in microseconds."""
+        delays = (round(delay * 1e6) for delay in (self.start, self.least, self.most))
+        return " ".join([repr(self.target), *map(str, delays)])
 
 
 def parse_rate(value: Any) -> float:

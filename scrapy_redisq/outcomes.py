@@ -53,6 +53,8 @@ class Judge:
             return Outcome(slot, 0, begun, failed=True) if trouble else None
         failed = True if trouble else False if result.status < 500 else None
         latency = request.meta.get("download_latency")
+        if request.meta.get("autothrottle_dont_adjust_delay") is True:
+            latency = None
         return Outcome(
             slot,
             result.status,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 
-from scrapy_redisq._scrapy import Engine, require_asyncio
+from scrapy_redisq._scrapy import Engine, require_asyncio, spider_with_limits
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import FrontierLost, RedisqError, Undecodable
@@ -82,7 +83,7 @@ class Scheduler(BaseScheduler):
 
     async def _set_up(self, spider: Spider) -> None:
         self.spider = spider
-        self.settings = RedisqSettings.read(self.crawler.settings)
+        self.settings = RedisqSettings.read(self.crawler.settings, spider_with_limits(spider))
         self._one_slot = self.settings.scheduling == "priority"
         self.retry_pauses = RetryPauses(
             self.settings.retry_delays,
@@ -105,13 +106,19 @@ class Scheduler(BaseScheduler):
         self._foreign_filter = None if kind else self.dupefilter
         if self._foreign_filter and (opening := self._foreign_filter.open()):
             await maybe_deferred_to_future(opening)
+        throttle = self.settings.throttle
         self.slots = Slots(
             self.engine,
             self.inbox,
             self._in_progress,
             self._judge(),
             lease_ttl=self.settings.lease_ttl,
+            throttles=bool(throttle),
         )
+        if throttle or self.settings.fleet_limits:
+            self.engine.lift_limits(
+                self.slots.lifts, at_least=math.ceil(throttle.target) if throttle else 1
+            )
         self._session = Session(self.settings)
         await self._session.open(
             self.settings.frontier_name(spider.name),
@@ -147,7 +154,8 @@ class Scheduler(BaseScheduler):
         settings = self.crawler.settings
         concurrency = max(1, settings.getint("CONCURRENT_REQUESTS"))
         per_slot = settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
-        if settings.getfloat("DOWNLOAD_DELAY") > 0:
+        lifted = self.settings.fleet_limits or self.settings.autothrottle
+        if settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:
             per_slot = 1
         self.max_leases = self.settings.max_leases or 2 * concurrency
         self.inbox: Inbox[Membership] = Inbox(

@@ -95,6 +95,7 @@ class Session:
             resume=settings.resume,
             keep_seen=settings.keep_seen,
             limits=settings.limits(),
+            throttle=settings.throttle.to_text() if settings.throttle else "",
             back_off=BackOff(settings.backoff_max, settings.slot_give_up),
             slot_ttl=settings.slot_ttl,
         )

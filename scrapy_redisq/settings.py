@@ -12,9 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scrapy_redisq import checks
+from scrapy_redisq import checks, fleet_limits
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.limits import LIMIT_TAKES, RATE_TAKES, SlotLimit, parse_limit, parse_rate
+from scrapy_redisq.limits import (
+    LIMIT_TAKES,
+    RATE_TAKES,
+    SlotLimit,
+    Throttle,
+    parse_limit,
+    parse_rate,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +67,7 @@ class Setting:
             return self.check(value)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
             shown = "(not shown)" if self.name.endswith("_URL") else value  # it has a password
-            # A check may say more than the table does.
-            takes = str(error) if self.name == "REDISQ_SLOT_LIMITS" else self.takes
+            takes = str(error) if isinstance(error, checks.Explained) else self.takes
             raise SettingError(self.name, shown, takes) from None
 
 
@@ -205,6 +211,23 @@ SETTINGS: tuple[Setting, ...] = (
         "Limits of single slots, or of all below a domain: `*.example.com`. What one leaves out is "
         "as in the three settings above.",
         checks.slot_limits,
+    ),
+    Setting(
+        "REDISQ_FLEET_LIMITS",
+        False,
+        "True or False",
+        "Read Scrapy's `DOWNLOAD_DELAY`, `DOWNLOAD_SLOTS` and, if the project sets it, "
+        "`CONCURRENT_REQUESTS_PER_DOMAIN` as limits of all workers together, where the settings "
+        "above leave something out.",
+        checks.boolean,
+    ),
+    Setting(
+        "REDISQ_AUTOTHROTTLE",
+        False,
+        "True or False",
+        "Scrapy's AutoThrottle by slot over all workers together, with the same "
+        "`AUTOTHROTTLE_` settings. Reads Scrapy's limits as `REDISQ_FLEET_LIMITS` does.",
+        checks.boolean,
     ),
     Setting(
         "REDISQ_SLOT_TTL",
@@ -433,6 +456,8 @@ class RedisqSettings:
     slot_concurrency: int
     slot_rate: str
     slot_limits: dict[str, dict[str, Any]]
+    fleet_limits: bool
+    autothrottle: bool
     slot_ttl: float
     backoff_codes: tuple[int, ...]
     backoff_max: float
@@ -461,11 +486,14 @@ class RedisqSettings:
     items_type: str
     items_format: str
     items_max: int
+    throttle: Throttle | None = None
+    """Terms of AutoThrottle, if it is on; no setting of its own."""
 
     @classmethod
-    def read(cls, source: SettingsSource) -> RedisqSettings:
+    def read(cls, source: SettingsSource, spider: object = None) -> RedisqSettings:
         """Read and check all settings; raise `SettingError` for the first that is wrong.
 
+        ``spider`` has attributes that override Scrapy's own limits, or is None.
         A name that begins with ``REDISQ_`` and is no setting is logged with the nearest one that
         is: a misspelt setting would otherwise be ignored in silence.
         """
@@ -477,14 +505,18 @@ class RedisqSettings:
                     hint = f"; did you mean {nearest[0]}?" if nearest else ""
                     logger.warning("%s is no setting of scrapy-redisq%s", name, hint)
         values = {setting.attribute: setting.read(source) for setting in SETTINGS}
+        fleet_limits.adopt(values, source, spider)
         settings = cls(**values)
         if settings.scheduling == "priority" and settings.shards > 1:
             raise SettingError(
                 "REDISQ_SHARDS", settings.shards, "1 with REDISQ_SCHEDULING = 'priority'"
             )
-        if settings.scheduling == "priority" and settings.limits():
+        if settings.scheduling == "priority" and (settings.limits() or settings.throttle):
             raise SettingError(
-                "REDISQ_SCHEDULING", "priority", "'slot' with limits of slots (REDISQ_SLOT_…)"
+                "REDISQ_SCHEDULING",
+                "priority",
+                "'slot' with limits of slots (REDISQ_SLOT_…, REDISQ_FLEET_LIMITS, "
+                "REDISQ_AUTOTHROTTLE)",
             )
         return settings
 

@@ -138,6 +138,12 @@ class Slots:
             return False  # there may be no such host
         return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
 
+    def lifts(self, request: Request, slot: str) -> int | None:
+        """See ``Engine.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
+        own settings."""
+        tokens = self._turns.tokens(slot_name(slot))
+        return 0 if tokens is None and request in self._pages else tokens
+
     # What the scheduler asks before it hands a request to Scrapy
 
     def handed_out(self, request: Request, slot: str) -> None:

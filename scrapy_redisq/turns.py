@@ -178,6 +178,12 @@ class Turns:
         turn = self._turns.get(slot)
         return turn is not None and turn.in_trouble
 
+    def tokens(self, slot: str) -> int | None:
+        """Downloads of ``slot`` that its limits allow at a time, 0 if they do not say; None if no
+        limits of it are known."""
+        turn = self._turns.get(slot)
+        return None if turn is None else turn.tokens or 0
+
     def forgotten(self) -> None:
         """All turns are void. Downloads go on."""
         for turn in list(self._turns.values()):

@@ -59,6 +59,7 @@ class Worker:
         keep_seen: bool = False,
         limits: Mapping[str, str] | None = None,
         back_off: BackOff = BACK_OFF,
+        throttle: str = "",
         observe: Callable[[Worker, Membership, Reply], None] | None = None,
         on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
         on_leave: Callable[[Worker, Membership, int, bool], None] | None = None,
@@ -69,6 +70,7 @@ class Worker:
         self.ttl = ttl
         self.keep_seen = keep_seen
         self.limits = limits
+        self.throttle = throttle
         self.holding: dict[str, tuple[Membership, Lease]] = {}
         self.held_back: list[tuple[Membership, Finish, dict[int, int]]] = []
         self.rejoins = 0
@@ -111,6 +113,7 @@ class Worker:
                     again=bool(again),
                     keep_seen=self.keep_seen,
                     limits=self.limits,
+                    throttle=self.throttle,
                 ),
             )
 

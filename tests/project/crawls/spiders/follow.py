@@ -175,3 +175,13 @@ class Triple(Follow):
             yield {"url": response.url, "number": number}
         for href in response.css("a::attr(href)").getall():
             yield response.follow(href)
+
+
+class Unstorable(Follow):
+    """Asks for pages by requests that cannot be stored."""
+
+    name = "unstorable"
+
+    def parse(self, response):
+        for n in range(6):
+            yield scrapy.Request(f"{self.site}/local/{n}", callback=lambda response: None)

@@ -1,0 +1,375 @@
+"""Scrapy's own limits and AutoThrottle, kept by the whole fleet."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from scrapy.core.downloader import Slot
+from scrapy.extensions.throttle import AutoThrottle
+from scrapy.http import Request, Response
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.membership import Outcome, Reply
+from scrapy_redisq.limits import SlotLimit, Throttle
+from scrapy_redisq.outcomes import Judge
+from scrapy_redisq.settings import RedisqSettings
+from tests.harness.crawl import Run
+from tests.harness.servers import RedisServer
+from tests.harness.site import Answer, Site
+from tests.harness.worker import Worker
+
+NAME = "books"
+EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+FLEET = {"REDISQ_FLEET_LIMITS": True}
+THROTTLED = {"REDISQ_AUTOTHROTTLE": True}
+
+# Settings
+
+
+def limits(given: dict[str, Any], spider: object = None) -> dict[str, SlotLimit]:
+    read = RedisqSettings.read(Settings(given), spider).limits()
+    return {slot: SlotLimit.from_text(text) for slot, text in read.items()}
+
+
+SCRAPYS: dict[str, Any] = {
+    "DOWNLOAD_DELAY": "0.5",
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+    "DOWNLOAD_SLOTS": {
+        "a.example": {"delay": 2, "randomize_delay": False},
+        "b.example": {"concurrency": 1, "jitter": 0.1},
+    },
+}
+
+
+def test_scrapys_limits() -> None:
+    """Its settings are limits of the fleet if that is asked for, and else of each process."""
+    assert limits(SCRAPYS) == {}
+    assert limits({**SCRAPYS, **FLEET}) == {
+        "*": SlotLimit(0.5, 4),
+        "a.example": SlotLimit(2, 4),
+        "b.example": SlotLimit(0.5, 1),
+    }
+    from_command_line = {**FLEET, "DOWNLOAD_SLOTS": '{"a": {"delay": 1}}'}
+    assert limits(from_command_line) == {"a": SlotLimit(1)}
+
+
+def test_own_settings_win() -> None:
+    """REDISQ_SLOT_… come before Scrapy's, by slot too, and complete them."""
+    own = {
+        "REDISQ_SLOT_DELAY": 0,
+        "REDISQ_SLOT_RATE": "1/s",
+        "REDISQ_SLOT_LIMITS": {"a.example": {"concurrency": 9}, "b.example": {"concurrency": 2}},
+    }
+    assert limits({**SCRAPYS, **FLEET, **own}) == {
+        "*": SlotLimit(0, 4, 1.0),
+        "a.example": SlotLimit(2, 9, 1.0),
+        "b.example": SlotLimit(0, 2, 1.0),
+    }
+    assert limits({**SCRAPYS, **FLEET, "REDISQ_SLOT_CONCURRENCY": 0})["*"] == SlotLimit(0.5)
+
+
+def test_scrapys_default_concurrency_is_not_the_fleets() -> None:
+    """Only one that the project or the spider has set."""
+    assert limits(FLEET) == {}
+    settings = Settings(FLEET)
+    settings.set("CONCURRENT_REQUESTS_PER_DOMAIN", 8, "spider")
+    assert RedisqSettings.read(settings).limits() == {"*": SlotLimit(0, 8).to_text()}
+    assert RedisqSettings.read(dict(FLEET)).limits() == {}
+    given = {**FLEET, "CONCURRENT_REQUESTS_PER_DOMAIN": 8}
+    assert RedisqSettings.read(given).limits() == {"*": SlotLimit(0, 8).to_text()}
+
+
+def test_attributes_of_the_spider() -> None:
+    """They override Scrapy's settings, as they do in releases of Scrapy that heed them."""
+    spider = SimpleNamespace(download_delay=3, max_concurrent_requests=2)
+    assert limits(FLEET, spider) == {"*": SlotLimit(3, 2)}
+    assert limits({}, spider) == {}
+    with pytest.raises(SettingError, match="DOWNLOAD_DELAY"):
+        limits(FLEET, SimpleNamespace(download_delay="long"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"delay": -1}, {"delay": "long"}, {"concurrency": 0}, {"rate": "1/s"}, {"dealy": 1}, 5, None],
+)
+def test_wrong_download_slots_name_the_slot(options: Any) -> None:
+    """The error names the setting, the slot, what was given and what it takes."""
+    with pytest.raises(SettingError) as caught:
+        limits({**FLEET, "DOWNLOAD_SLOTS": {"shop.example": options}})
+    assert str(caught.value).startswith("DOWNLOAD_SLOTS")
+    assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
+    assert repr(options) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DOWNLOAD_DELAY", -1),
+        ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
+        ("CONCURRENT_REQUESTS_PER_DOMAIN", 1.5),
+        ("AUTOTHROTTLE_START_DELAY", "soon"),
+        ("AUTOTHROTTLE_MAX_DELAY", float("inf")),
+        ("AUTOTHROTTLE_TARGET_CONCURRENCY", 0),
+        ("AUTOTHROTTLE_TARGET_CONCURRENCY", "nan"),
+        ("AUTOTHROTTLE_ENABLED", "maybe"),
+    ],
+)
+def test_wrong_values(name: str, value: Any) -> None:
+    """The error names Scrapy's setting and what it takes."""
+    with pytest.raises(SettingError, match=f"^{name} = .*takes (seconds|a |True)"):
+        limits({**THROTTLED, name: value})
+
+
+def test_terms_of_autothrottle() -> None:
+    """Scrapy's settings, in which the delay is the shortest."""
+    assert RedisqSettings.read(Settings(THROTTLED)).throttle == Throttle(1, 5, 0, 60)
+    given = {
+        **THROTTLED,
+        "DOWNLOAD_DELAY": 0.5,
+        "AUTOTHROTTLE_START_DELAY": 0.1,
+        "AUTOTHROTTLE_MAX_DELAY": 10,
+        "AUTOTHROTTLE_TARGET_CONCURRENCY": "2.5",
+    }
+    read = RedisqSettings.read(Settings(given))
+    assert read.throttle == Throttle(2.5, 0.5, 0.5, 10)
+    assert read.throttle.to_text() == "2.5 500000 500000 10000000"
+    assert limits(given) == {"*": SlotLimit(0.5)}
+    assert RedisqSettings.read(Settings({})).throttle is None
+
+
+@pytest.mark.parametrize("setting", ["REDISQ_FLEET_LIMITS", "REDISQ_AUTOTHROTTLE"])
+def test_one_autothrottle_is_enough(setting: str) -> None:
+    """Scrapy's own would change the delays of each process by itself."""
+    with pytest.raises(SettingError, match=f"AUTOTHROTTLE_ENABLED = True: takes False.*{setting}"):
+        limits({setting: True, "AUTOTHROTTLE_ENABLED": True})
+
+
+@pytest.mark.parametrize("given", [THROTTLED, {**FLEET, "DOWNLOAD_DELAY": 1}])
+def test_they_need_slots(given: dict[str, Any]) -> None:
+    """With strict priority over the whole frontier there are none."""
+    with pytest.raises(SettingError, match=r"REDISQ_SCHEDULING.*limits of slots"):
+        RedisqSettings.read(Settings({**given, "REDISQ_SCHEDULING": "priority"}))
+
+
+def test_a_request_can_be_left_out() -> None:
+    """By ``autothrottle_dont_adjust_delay``, as in Scrapy: its latency is not told."""
+    judge = Judge([503], (), retry_after_max=0, repeat=60)
+
+    def latency(**meta: Any) -> float | None:
+        request = Request("http://a.example/", meta={"download_latency": 0.2, **meta})
+        outcome = judge.judge("a.example", request, Response(request.url), 0.0)
+        assert outcome is not None
+        return outcome.latency
+
+    assert latency() == 0.2
+    assert latency(autothrottle_dont_adjust_delay=False) == 0.2
+    assert latency(autothrottle_dont_adjust_delay=True) is None
+
+
+# Protocol
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    with each_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of the frontier "books" with these terms of AutoThrottle."""
+
+    def make(throttle: Throttle | None) -> Worker:
+        text = throttle.to_text() if throttle else ""
+        return Worker(client, NAME, EXACT, limits={}, throttle=text)
+
+    return make
+
+
+def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
+    reply = worker.exchange(want, turns=turns)
+    assert reply is not None
+    return reply
+
+
+def answered(worker: Worker, latency: float | None, status: int = 200) -> None:
+    """Hand in an answer that has come just now."""
+    outcome = Outcome("host", status, time.monotonic(), failed=None, latency=latency)
+    worker.memberships[0].outcomes.append(outcome)
+
+
+def delay(client: redis.Redis) -> float | None:
+    """Seconds that latencies have come to, None if nothing is known."""
+    found = client.hget(f"redisq:{{{NAME}:0}}:slot:host", "throttle")
+    return None if found is None else int(found) / 1e6
+
+
+@pytest.mark.parametrize(
+    "terms", [Throttle(2, 1, 0, 60), Throttle(0.5, 5, 0.2, 1.5), Throttle(16, 0.3, 0.01, 60)]
+)
+def test_delays_are_those_of_scrapys_autothrottle(
+    member: Callable[..., Worker], client: redis.Redis, terms: Throttle
+) -> None:
+    """After any latencies and statuses, reported by several workers, one by one or together."""
+    crawler = get_crawler(
+        settings_dict={
+            "AUTOTHROTTLE_ENABLED": True,
+            "AUTOTHROTTLE_TARGET_CONCURRENCY": terms.target,
+        }
+    )
+    scrapys = AutoThrottle(crawler)
+    scrapys.mindelay, scrapys.maxdelay = terms.least, terms.most
+    slot = Slot(8, terms.start, 0.0)
+    workers = [member(terms), member(terms)]
+    randomly = random.Random(6)
+    for number in range(150):
+        latency = round(randomly.lognormvariate(-1, 1.5), 6)
+        status = randomly.choice([200, 200, 200, 404, 301, 503])
+        worker = workers[number % 2]
+        answered(worker, latency, status)
+        scrapys._adjust_delay(slot, latency, Response("http://host", status=status))
+        if randomly.random() < 0.3:
+            answered(worker, None)
+            answered(worker, latency)
+            scrapys._adjust_delay(slot, latency, Response("http://host"))
+        ask(worker, 0)
+        assert delay(client) == pytest.approx(slot.delay, abs=3e-6)
+
+
+def test_a_throttled_slot_is_one_workers_at_a_time(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """It begins with the start delay; what is known of it is forgotten if nothing happens."""
+    terms = Throttle(2, 0.4, 0, 60)
+    first, second = member(terms), member(terms)
+    first.send(f"/{n}" for n in range(40))
+    reply = ask(first)
+    assert len(reply.leases) == 3  # at once, after 0.4 and after 0.8 s
+    assert reply.turns[0][5] == 400_000
+    assert ask(second).leases == []
+    for _ in range(20):
+        answered(first, 0.2)
+    ((_, _, _, _, _, told, *_),) = ask(first, 0, [["host", 0, 0, 0, 0, 3]]).turns
+    assert told == pytest.approx(100_000, abs=5)
+    assert ask(first, 30, [["host", 0, 0, 0, 0, 30]]).leases[7:]
+    assert 3_000_000 < client.pttl(f"redisq:{{{NAME}:0}}:slot:host") < 3_700_000
+
+
+def test_the_last_who_joins_says_whether(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Without AutoThrottle latencies change nothing, and no slot is held back."""
+    first = member(Throttle(2, 30, 0, 60))
+    member(None)
+    first.send(f"/{n}" for n in range(40))
+    answered(first, 0.2)
+    reply = ask(first)
+    assert (len(reply.leases), reply.turns, delay(client)) == (10, [], None)
+
+
+# Crawls
+
+
+JITTER = 0.06
+"""Seconds by which a request may get from here to the site faster than the one before it, on a busy
+machine; the starts themselves are exact."""
+
+
+def sites(site: Site, number: int) -> str:
+    return " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, number + 1))
+
+
+def starts(site: Site) -> dict[str, list[float]]:
+    """When requests reached each host."""
+    at = defaultdict(list)
+    for hit in site.hits:
+        at[hit.host.partition(":")[0]].append(hit.at)
+    return {host: sorted(times) for host, times in at.items()}
+
+
+def gaps(times: list[float]) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def fleet(crawl: Run, given: dict[str, Any], **arguments: Any) -> None:
+    """Three workers crawl to the end."""
+    for worker in [crawl("hosts", None, given, **arguments) for _ in range(3)]:
+        assert worker.wait().reason == "finished"
+        assert "Traceback" not in worker.log
+
+
+def test_scrapys_limits_of_the_fleet(crawl: Run) -> None:
+    """Three workers keep DOWNLOAD_DELAY and DOWNLOAD_SLOTS together; no process holds a request
+    back a second time, or one of a slot that is to have no delay."""
+    given = {
+        **FLEET,
+        "DOWNLOAD_DELAY": 0.25,
+        "DOWNLOAD_SLOTS": json.dumps({"127.0.0.2": {"concurrency": 1, "delay": 0}}),
+        "REDISQ_SLOT_LIMITS": json.dumps({"127.0.0.3": {"delay": 0}}),
+    }
+    with Site(lambda path: Answer("x", delay=0.1), hosts=3) as site:
+        for worker in [
+            crawl("hosts", None, given, sites=sites(site, 3), pages=16) for _ in range(3)
+        ]:
+            assert worker.wait().reason == "finished"
+            assert "Traceback" not in worker.log
+    at = starts(site)
+    assert {host: len(times) for host, times in at.items()} == dict.fromkeys(at, 16)
+    assert min(gaps(at["127.0.0.1"])) >= 0.25 - JITTER
+    assert at["127.0.0.1"][-1] - at["127.0.0.1"][0] < 15 * 0.25 * 1.2
+    assert min(gaps(at["127.0.0.2"])) >= 0.1 - 0.005
+    assert at["127.0.0.3"][-1] - at["127.0.0.3"][0] < 1.5
+
+
+def test_more_at_a_time_than_scrapy_allows(crawl: Run) -> None:
+    """The fleet's concurrency is what a single worker may reach, too."""
+    given = {**FLEET, "REDISQ_SLOT_CONCURRENCY": 12, "CONCURRENT_REQUESTS": 32}
+    with Site(lambda path: Answer("x", delay=0.2)) as site:
+        worker = crawl("hosts", None, given, sites=sites(site, 1), pages=60)
+        assert worker.wait().reason == "finished"
+    (times,) = starts(site).values()
+    assert all(later - earlier > 0.19 for earlier, later in zip(times, times[12:], strict=False))
+    assert any(later - earlier < 0.19 for earlier, later in zip(times, times[11:], strict=False))
+
+
+def test_what_the_frontier_does_not_know_is_limited_by_scrapy(crawl: Run) -> None:
+    """Requests that cannot be stored keep Scrapy's own delay in their process."""
+    given = {**FLEET, "DOWNLOAD_DELAY": 0.2, "RANDOMIZE_DOWNLOAD_DELAY": False}
+    given["REDISQ_SLOT_LIMITS"] = json.dumps({"127.0.0.1": {"delay": 0}})
+    with Site(lambda path: Answer("x")) as site:
+        worker = crawl("unstorable", site, {**given, "REDISQ_MAX_LEASES": 1})
+        assert worker.wait().reason == "finished"
+    local = sorted(hit.at for hit in site.hits if hit.path.startswith("/local"))
+    assert len(local) == 6
+    assert min(gaps(local)) >= 0.2 - JITTER
+
+
+def test_autothrottle_of_the_fleet(crawl: Run) -> None:
+    """Three workers have together as many requests in progress at a site as is aimed at."""
+    given = {
+        **THROTTLED,
+        "AUTOTHROTTLE_START_DELAY": 0.3,
+        "AUTOTHROTTLE_TARGET_CONCURRENCY": 2,
+    }
+    with Site(lambda path: Answer("x", delay=0.2)) as site:
+        for worker in [
+            crawl("hosts", None, given, sites=sites(site, 1), pages=60) for _ in range(3)
+        ]:
+            assert worker.wait().reason == "finished"
+            assert "Traceback" not in worker.log
+    (times,) = starts(site).values()
+    settled = times[20:]
+    mean = 0.2 * (len(settled) - 1) / (settled[-1] - settled[0])
+    assert 0.7 * 2 <= mean <= 2.05
