@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import redis
+from scrapy import Spider
 from scrapy.core.downloader import Slot
+from scrapy.crawler import Crawler
 from scrapy.extensions.throttle import AutoThrottle
 from scrapy.http import Request, Response
 from scrapy.settings import Settings
-from scrapy.utils.test import get_crawler
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -223,13 +224,11 @@ def test_delays_are_those_of_scrapys_autothrottle(
     member: Callable[..., Worker], client: redis.Redis, terms: Throttle
 ) -> None:
     """After any latencies and statuses, reported by several workers, one by one or together."""
-    crawler = get_crawler(
-        settings_dict={
-            "AUTOTHROTTLE_ENABLED": True,
-            "AUTOTHROTTLE_TARGET_CONCURRENCY": terms.target,
-        }
-    )
-    scrapys = AutoThrottle(crawler)
+    given = {
+        "AUTOTHROTTLE_ENABLED": True,
+        "AUTOTHROTTLE_TARGET_CONCURRENCY": terms.target,
+    }
+    scrapys = AutoThrottle(Crawler(Spider, Settings(given)))
     scrapys.mindelay, scrapys.maxdelay = terms.least, terms.most
     slot = Slot(8, terms.start, 0.0)
     workers = [member(terms), member(terms)]
@@ -328,20 +327,20 @@ def test_scrapys_limits_of_the_fleet(crawl: Run) -> None:
     at = starts(site)
     assert {host: len(times) for host, times in at.items()} == dict.fromkeys(at, 16)
     assert min(gaps(at["127.0.0.1"])) >= 0.25 - JITTER
-    assert at["127.0.0.1"][-1] - at["127.0.0.1"][0] < 15 * 0.25 * 1.2
+    assert at["127.0.0.1"][-1] - at["127.0.0.1"][0] < 15 * 0.25 * 1.6
     assert min(gaps(at["127.0.0.2"])) >= 0.1 - 0.005
-    assert at["127.0.0.3"][-1] - at["127.0.0.3"][0] < 1.5
+    assert at["127.0.0.3"][-1] - at["127.0.0.3"][0] < 2.5
 
 
 def test_more_at_a_time_than_scrapy_allows(crawl: Run) -> None:
-    """The fleet's concurrency is what a single worker may reach, too."""
-    given = {**FLEET, "REDISQ_SLOT_CONCURRENCY": 12, "CONCURRENT_REQUESTS": 32}
-    with Site(lambda path: Answer("x", delay=0.2)) as site:
-        worker = crawl("hosts", None, given, sites=sites(site, 1), pages=60)
+    """A single worker may reach the fleet's concurrency, whatever Scrapy's is for a process."""
+    given = {**FLEET, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "REDISQ_SLOT_CONCURRENCY": 8}
+    with Site(lambda path: Answer("x", delay=0.4)) as site:
+        worker = crawl("hosts", None, given, sites=sites(site, 1), pages=49)
         assert worker.wait().reason == "finished"
-    (times,) = starts(site).values()
-    assert all(later - earlier > 0.19 for earlier, later in zip(times, times[12:], strict=False))
-    assert any(later - earlier < 0.19 for earlier, later in zip(times, times[11:], strict=False))
+    ((_, *times),) = starts(site).values()  # the first one is alone
+    assert all(later - earlier > 0.39 for earlier, later in zip(times, times[8:], strict=False))
+    assert times[-1] - times[0] < 5 * 0.4 * 1.6
 
 
 def test_what_the_frontier_does_not_know_is_limited_by_scrapy(crawl: Run) -> None:
@@ -365,11 +364,11 @@ def test_autothrottle_of_the_fleet(crawl: Run) -> None:
     }
     with Site(lambda path: Answer("x", delay=0.2)) as site:
         for worker in [
-            crawl("hosts", None, given, sites=sites(site, 1), pages=60) for _ in range(3)
+            crawl("hosts", None, given, sites=sites(site, 1), pages=50) for _ in range(3)
         ]:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
     (times,) = starts(site).values()
-    settled = times[20:]
+    settled = times[15:]
     mean = 0.2 * (len(settled) - 1) / (settled[-1] - settled[0])
-    assert 0.7 * 2 <= mean <= 2.05
+    assert 0.6 * 2 <= mean <= 2.05
