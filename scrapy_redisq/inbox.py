@@ -90,8 +90,11 @@ class Inbox(Generic[S]):
         self._slots, self._size = {}, 0
         return removed
 
-    def limit(self, slot: str) -> int:
-        """How many leases of a slot are worth holding: what it will need soon, by its pace."""
+    def limit(self, slot: str, stock: int | None = None) -> int:
+        """How many leases of a slot are worth holding: what it will need soon, by its pace.
+
+        ``stock``: as many as its limits let begin soon, if it has limits.
+        """
         if not self._by_slot:
             return self._most
         now = time.monotonic()
@@ -101,7 +104,8 @@ class Inbox(Generic[S]):
                 for name, taken in self._taken.items()
             }
             self._window, self._taken = now, {}
-        return min(self._most, max(self._per_slot, self._pace.get(slot, 0)))
+        usual = self._per_slot if stock is None else min(stock, self._per_slot)
+        return min(self._most, max(usual, self._pace.get(slot, 0)))
 
     @property
     def slot_limit(self) -> int:

@@ -191,7 +191,7 @@ class Slots:
         """What was done with the turns of slots of this shard."""
         if not self._turns:
             return []
-        worth = self._inbox.limit if not self._engine.closing else lambda slot: 0
+        worth = self._inbox.limit if not self._engine.closing else lambda slot, stock: 0
         return self._turns.report(
             self._inbox.waiting(),
             worth,

@@ -27,6 +27,13 @@ SLACK = 0.03
 AT_THE_GATE = 0.02
 """Seconds between looks at whether a download may begin."""
 
+MANY = 10_000
+"""More than a worker ever holds."""
+
+AHEAD = 1.0
+"""Seconds' worth of a limited slot's requests that are worth holding. More would take the place of
+requests of other slots: a worker may hold but so many in all."""
+
 RENEW = 0.5
 """Seconds before its end at which a turn is asked for again."""
 
@@ -73,10 +80,23 @@ class Turn:
         if self.ends is None:
             return max(0.0, self.parked - now)
         by_rate = self.tat - (self.burst - 1) * self.interval
-        start = max(now, self.parked, self.not_before, by_rate)
-        if self.last is not None:
-            start = max(start, self.last + self.delay)
+        start = max(self._by_delay(now), by_rate)
         return start - now if start < self.ends else NOT_NOW
+
+    def _by_delay(self, now: float) -> float:
+        start = max(now, self.parked, self.not_before)
+        return start if self.last is None else max(start, self.last + self.delay)
+
+    def stock(self, now: float) -> int:
+        """How many requests are worth holding: as many as may begin soon, but one at least."""
+        most = float("inf")
+        if self.delay:
+            most = 1 + (now + AHEAD - self._by_delay(now)) // self.delay
+        if self.interval:
+            most = min(most, self.burst + (now + AHEAD - max(now, self.tat)) // self.interval)
+        if self.tokens is not None:
+            most = min(most, 2 * self.tokens)
+        return int(max(1, min(most, MANY)))
 
     def begin(self, now: float) -> None:
         """A download begins."""
@@ -292,13 +312,16 @@ class Turns:
         return max(0.0, min(asks) - time.monotonic()) if asks else NOT_NOW
 
     def report(
-        self, waiting: Mapping[str, int], worth: Callable[[str], int], mine: Callable[[str], bool]
+        self,
+        waiting: Mapping[str, int],
+        worth: Callable[[str, int], int],
+        mine: Callable[[str], bool],
     ) -> list[list[Any]]:
         """What the next exchange tells, as ``report_turn()`` of ``turns.lua`` reads it, with how
         many entries to claim.
 
-        ``waiting``: leases of each slot, ``worth``: how many are worth having, ``mine``: whether
-        the slot is of the shard that is told.
+        ``waiting``: leases of each slot, ``worth``: how many are worth having of one of which so
+        many may begin soon, ``mine``: whether the slot is of the shard that is told.
         """
         now = time.monotonic()
         told = []
@@ -314,7 +337,7 @@ class Turns:
             if not to_start and turn.ends is not None:
                 turn.ends = 0.0
             since = -1 if turn.last is None else max(0, int((now - turn.last) * 1e6))
-            want = max(0, worth(slot) - held) if to_start else 0
+            want = max(0, worth(slot, turn.stock(now)) - held) if to_start else 0
             arrival = int((turn.tat - now) * 1e6)
             told.append([slot, since, arrival, tokens, int(not to_start), want])
         return told

@@ -264,6 +264,8 @@ local function give_turn(worker, slot, most)
       look_again(slot, NOW + TURN)
       return 0
     end
+    -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
+    if had == 0 then most = math.min(most, 2 * tokens) end
     set_tokens(worker, slot, state, tokens)
   end
   if exclusive then
