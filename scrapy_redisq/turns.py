@@ -337,7 +337,10 @@ class Turns:
             if not to_start and turn.ends is not None:
                 turn.ends = 0.0
             since = -1 if turn.last is None else max(0, int((now - turn.last) * 1e6))
-            want = max(0, worth(slot, turn.stock(now)) - held) if to_start else 0
             arrival = int((turn.tat - now) * 1e6)
-            told.append([slot, since, arrival, tokens, int(not to_start), want])
+            # A token is used again when its download ends, so the next request should be here.
+            has_token = turn.ends is None and turn.tokens is not None and turn.flying
+            keeps = bool(to_start or has_token)
+            want = max(0, worth(slot, turn.stock(now)) - held) if keeps else 0
+            told.append([slot, since, arrival, tokens, int(not keeps), want])
         return told

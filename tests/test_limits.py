@@ -20,7 +20,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.membership import Reply
 from scrapy_redisq.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.settings import RedisqSettings
-from scrapy_redisq.turns import NOT_NOW, Turns
+from scrapy_redisq.turns import NOT_NOW, Turn, Turns
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
@@ -208,6 +208,41 @@ def test_rate_with_burst(member: Callable[..., Worker]) -> None:
     # Three starts later nothing may be started for a while.
     after_three = ask(worker, want=40, turns=report(tat=750_000, want=9))
     assert after_three.turns[0][4] > 700_000
+
+
+@pytest.mark.parametrize("limit", [{"delay": 0.3}, {"rate": "4/s"}, {"concurrency": 1}])
+def test_no_turn_without_an_entry(member: Callable[..., Worker], limit: dict[str, Any]) -> None:
+    """Who claims fewer entries than there are slots takes no turn of those that it gets none of;
+    others have them at once."""
+    first, second = member({"*": limit}), member({"*": limit})
+    for slot in "abcde":
+        first.send((f"/{slot}/{n}" for n in range(9)), slot=slot)
+    few = first.exchange(4, room={"d": 1, "e": 1})
+    rest = ask(second, want=100)
+    assert few is not None
+    assert len(few.leases) == 4
+    assert {turn[0] for turn in few.turns} == {lease.slot for lease in few.leases}
+    assert {turn[0] for turn in rest.turns} == set("abcde") - {turn[0] for turn in few.turns}
+
+
+def test_entries_that_a_worker_takes_of_a_new_slot(member: Callable[..., Worker]) -> None:
+    """No more than it can start soon: of a concurrency twice its tokens, so that the next ones are
+    at hand when downloads end."""
+    worker = member({"host": {"concurrency": 2}})
+    worker.send(f"/{n}" for n in range(40))
+    assert len(ask(worker, want=40).leases) == 4
+
+
+def test_stock_of_a_worker() -> None:
+    """A limited slot's requests that may begin within a second are worth holding, one at least."""
+    now = time.monotonic()
+    assert Turn("host", delay=0.3).stock(now) == 4
+    assert Turn("host", delay=0.3, not_before=now + 0.5).stock(now) == 2
+    assert Turn("host", delay=30, not_before=now + 20).stock(now) == 1
+    assert Turn("host", interval=0.3, burst=3).stock(now) == 6
+    assert Turn("host", interval=0.25, burst=3, tat=now + 0.7).stock(now) == 4
+    assert Turn("host", tokens=3).stock(now) == 6
+    assert Turn("host", delay=0.1, tokens=1).stock(now) == 2
 
 
 def test_tokens_are_never_more_than_allowed(member: Callable[..., Worker]) -> None:

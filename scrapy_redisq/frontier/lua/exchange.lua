@@ -252,13 +252,15 @@ if input.want > 0 and not replayed then
     input.want + full)
   local open = {}
   for _, slot in ipairs(due_slots) do
+    -- Each of them is to get an entry: a turn without one would keep the slot from other workers.
+    if #claimed + #open >= input.want then break end
     local room = rooms[slot] or input.slot_limit
     if room > 0 and not has_turn[slot] then room = admit(slot, math.min(room, input.want)) end
     if room > 0 then open[#open + 1] = {slot, room} end
   end
   -- An equal share of each slot first, then what is left of those that have more.
   while #open > 0 and #claimed < input.want do
-    local share = math.ceil((input.want - #claimed) / #open)
+    local share = math.max(1, math.floor((input.want - #claimed) / #open))
     local still_open = {}
     for _, item in ipairs(open) do
       local most = math.min(share, item[2], input.want - #claimed)
