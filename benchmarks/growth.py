@@ -6,6 +6,7 @@ import functools
 import os
 import statistics
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -16,11 +17,21 @@ from benchmarks.load import NAME, join
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership
 from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.limits import SlotLimit
 from tests.harness.servers import RedisServer, binaries
 
 SIZES = (20, 1)
 """Enqueues, claims and finishes of an exchange. With 1 of each an exchange looks after one slot,
 however many there are."""
+
+LIMITED_SIZES = (10, 1)
+"""The same of slots with limits, of which there are ten at least."""
+
+PARKED = 86_400
+"""Seconds until the first of the slots that are not due is due."""
+
+DELAY = SlotLimit(delay=0.001)
+"""Of every slot with limits. It is over by the next exchange, so ten slots are enough."""
 
 SLOWER_THAN = 15
 """µs; no exchange is faster and few commands inside are slower. Were those logged, too, that alone
@@ -40,7 +51,7 @@ for all of them, and only one for each slot of what it leases."""
 
 # Test code, not the protocol: writes what pushing so many requests would have left behind, without
 # sending them. ARGV: rest of the entries, first number, first slot, one past the last slot, entries
-# for each of them.
+# for each of them, us since 1970 at which the first is due.
 _FILL = """
 local prefix = string.sub(KEYS[1], 1, -5)
 local rest, number, each = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
@@ -57,27 +68,40 @@ for slot = first, last - 1 do
     left = left - #entries
   end
   redis.call('ZADD', prefix .. 'levels:shop' .. slot, 0, '0')
-  redis.call('ZADD', prefix .. 'ready', slot, 'shop' .. slot)
+  redis.call('ZADD', prefix .. 'ready', tonumber(ARGV[6]) + slot, 'shop' .. slot)
 end
 redis.call('HINCRBY', prefix .. 'counts', 'created', (last - first) * each)
 """
 
 
-class Crowd:
-    """A frontier of a given size on a server of its own, and one worker who is measured."""
+@dataclass(frozen=True)
+class Shape:
+    """How large a frontier is, and whether its slots have a delay and whether none is due."""
 
-    def __init__(self, queued: int, slots: int, workers: int) -> None:
-        self.queued, self.slots, self.workers = queued, slots, workers
+    queued: int
+    slots: int
+    workers: int = 1
+    limited: bool = False
+    parked: bool = False
+
+
+class Crowd:
+    """A frontier of a given shape on a server of its own, and one worker who is measured."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
         # Compression costs the same at any length; without it, 10 million entries fill quicker.
         self.server = RedisServer(
             binaries()[newest()], "--list-compress-depth", "0", "--slowlog-max-len", "10000"
         )
         self.client: redis.Redis = self.server.client()
         _on_one_core(self.client)
-        for number in range(1, workers):
+        for number in range(1, shape.workers):
             join(self.client, f"idle-{number}", "exact")
+        limits = {"*": DELAY.to_text()} if shape.limited else None
         self.member: Membership
-        self.member, self._seen = join(self.client, "measured", "exact")
+        self.member, self._seen = join(self.client, "measured", "exact", limits=limits)
+        self._turns: list[list[Any]] = []
         self._number = 0
         self._fill()
 
@@ -86,24 +110,29 @@ class Crowd:
         self.server.close()
 
     def _fill(self) -> None:
-        each = self.queued // self.slots
+        slots = self.shape.slots
+        each = self.shape.queued // slots
+        due = (self.client.time()[0] + PARKED) * 1_000_000 if self.shape.parked else 0
         fill = self.client.register_script(_FILL)
         at_once = max(1, 100_000 // max(1, each))
-        for first in range(0, self.slots, at_once):
-            last = min(first + at_once, self.slots)
+        for first in range(0, slots, at_once):
+            last = min(first + at_once, slots)
             for part in _parts(each, 200_000):
-                fill([calls.meta_key(NAME, 0)], [REST, self._number, first, last, part])
+                fill([calls.meta_key(NAME, 0)], [REST, self._number, first, last, part, due])
                 self._number += part * (last - first)
 
     def _exchange(self, size: int) -> None:
         for _ in range(size):
             self._number += 1
             fingerprint = self._seen.encode(os.urandom(20))
-            slot = f"shop{self._number * STRIDE % self.slots}"
+            slot = f"shop{self._number * STRIDE % self.shape.slots}"
             entry = b"%09d" % self._number + REST
             self.member.add(Enqueue(slot, 0, entry, fingerprint))
-        reply = self.member.received(execute(self.client, self.member.call(want=size)))
-        assert len(reply.leases) == size
+        call = self.member.call(want=size, turns=self._turns)
+        reply = self.member.received(execute(self.client, call))
+        assert len(reply.leases) == (0 if self.shape.parked else size)
+        # Every turn is given up unused.
+        self._turns = [[slot, 0, 0, 0, 1, 0] for slot, *_ in reply.turns]
         for lease in reply.leases:
             self.member.add(Finish(lease.id, "done"))
 
@@ -135,14 +164,23 @@ def _parts(number: int, size: int) -> list[int]:
     return [min(size, number - first) for first in range(0, number, size)]
 
 
-def _series(quick: bool) -> dict[str, list[tuple[int, int, int]]]:
-    """What grows in each series: (queued, slots, workers)."""
+def _series(quick: bool) -> dict[str, tuple[tuple[int, ...], list[Shape]]]:
+    """What grows in each series, and of which sizes its exchanges are."""
     most = 1_000_000 if quick else 10_000_000
     usual = 20
+    many = (10, 1000, 100_000)
     return {
-        "queue": [(queued, usual, 1) for queued in (1000, 100_000, most)],
-        "slots": [(most, slots, 1) for slots in (1, usual, 1000, 100_000)],
-        "workers": [(100_000, usual, workers) for workers in (1, usual, 400)],
+        "queue": (SIZES, [Shape(queued, usual) for queued in (1000, 100_000, most)]),
+        "slots": (SIZES, [Shape(most, slots) for slots in (1, usual, 1000, 100_000)]),
+        "workers": (SIZES, [Shape(100_000, usual, workers) for workers in (1, usual, 400)]),
+        "slots with a delay": (
+            LIMITED_SIZES,
+            [Shape(1_000_000, slots, limited=True) for slots in many],
+        ),
+        "slots with a delay, none due": (
+            LIMITED_SIZES,
+            [Shape(1_000_000, slots, limited=True, parked=True) for slots in many],
+        ),
     }
 
 
@@ -151,27 +189,27 @@ def run(*, quick: bool) -> Result:
     rounds, exchanges = (15, 25) if quick else (100, 25)
     rows: list[dict[str, Any]] = []
     targets = []
-    for name, growing in _series(quick).items():
-        costs = _measure(growing, rounds, exchanges)
+    for name, (sizes, growing) in _series(quick).items():
+        costs = _measure(growing, sizes, rounds, exchanges)
         spans = []
-        for size in SIZES:
+        for size in sizes:
             # With fewer slots than it has entries, an exchange has less to look after.
-            compared = [costs[size, what] for what in growing if what[1] >= size]
+            compared = [costs[size, what] for what in growing if what.slots >= size]
             spans.append(max(compared) / min(compared))
             rows += [
                 {
                     "series": name,
                     "of each": size,
-                    "queued": what[0],
-                    "slots": what[1],
-                    "workers": what[2],
+                    "queued": what.queued,
+                    "slots": what.slots,
+                    "workers": what.workers,
                     "µs an exchange": costs[size, what],
                     "ratio": costs[size, what] / compared[0],
                 }
                 for what in growing
             ]
         told = ", ".join(
-            f"{span:.2f} with {size} of each" for span, size in zip(spans, SIZES, strict=True)
+            f"{span:.2f} with {size} of each" for span, size in zip(spans, sizes, strict=True)
         )
         targets.append(
             Target(f"dearest over cheapest, {name}", f"≤ {FLAT:g}", told, max(spans) <= FLAT)
@@ -190,19 +228,21 @@ def run(*, quick: bool) -> Result:
             "What grows with the slots is mostly memory outside the processor's cache, the keys of "
             "slots that nobody has asked for lately: with 100,000 slots, only 20 of them in "
             "use, two thirds of the growth is gone. The rest is the sorted set of slots: O(log n).",
+            "Slots with a delay: every claim of one takes its turn and gives it up in the next "
+            "exchange. None due: an exchange enqueues, and finds nothing to claim.",
         ],
     )
 
 
 def _measure(
-    growing: list[tuple[int, int, int]], rounds: int, exchanges: int
-) -> dict[tuple[int, tuple[int, int, int]], float]:
+    growing: list[Shape], sizes: tuple[int, ...], rounds: int, exchanges: int
+) -> dict[tuple[int, Shape], float]:
     """Median µs by size of the exchange and of the frontier."""
     with ExitStack() as stack:
         variants = {}
         for what in growing:
-            crowd = stack.enter_context(closing(Crowd(*what)))
-            for size in SIZES:
+            crowd = stack.enter_context(closing(Crowd(what)))
+            for size in sizes:
                 variants[size, what] = functools.partial(crowd.cost, size, exchanges)
         names = {str(key): key for key in variants}
         measured = alternate({name: variants[key] for name, key in names.items()}, rounds)

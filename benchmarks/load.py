@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -49,12 +49,17 @@ class Books(Spider):
 
 
 def join(
-    client: redis.Redis, worker: str, backend: str, run: str = "run1"
+    client: redis.Redis,
+    worker: str,
+    backend: str,
+    run: str = "run1",
+    limits: Mapping[str, str] | None = None,
 ) -> tuple[Membership, SeenFilter]:
     """Register a worker, beginning the run if it is the first."""
     config = FrontierConfig(dupefilter="exact" if backend == "exact" else "bloom", backend=backend)
     joined = execute(
-        client, calls.join(NAME, 0, config, new_run=run, worker=worker, info={}, ttl=600)
+        client,
+        calls.join(NAME, 0, config, new_run=run, worker=worker, info={}, ttl=600, limits=limits),
     )
     seen = seen_filter(joined.config)
     member = Membership(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())
