@@ -169,17 +169,18 @@ def _series(quick: bool) -> dict[str, tuple[tuple[int, ...], list[Shape]]]:
     most = 1_000_000 if quick else 10_000_000
     usual = 20
     many = (10, 1000, 100_000)
+    limited = 100_000 if quick else 1_000_000
     return {
         "queue": (SIZES, [Shape(queued, usual) for queued in (1000, 100_000, most)]),
         "slots": (SIZES, [Shape(most, slots) for slots in (1, usual, 1000, 100_000)]),
         "workers": (SIZES, [Shape(100_000, usual, workers) for workers in (1, usual, 400)]),
         "slots with a delay": (
             LIMITED_SIZES,
-            [Shape(1_000_000, slots, limited=True) for slots in many],
+            [Shape(limited, slots, limited=True) for slots in many],
         ),
         "slots with a delay, none due": (
             LIMITED_SIZES,
-            [Shape(1_000_000, slots, limited=True, parked=True) for slots in many],
+            [Shape(limited, slots, limited=True, parked=True) for slots in many],
         ),
     }
 
