@@ -15,6 +15,7 @@ COMMANDS = {
     "fleet": "1 to 8 workers on one frontier",
     "frontier": "the frontier without Scrapy, until Redis' core is full",
     "growth": "cost of an exchange with long queues, many slots, many workers",
+    "polite": "limits of fifty hosts that a fleet keeps, by their log",
     "memory": "bytes per request and per URL",
     "seen": "dupefilters: false positives and CPU",
     "latency": "from a push to its download, from the last page to the end",

@@ -17,7 +17,7 @@ from benchmarks.workers import (
     SCRAPY_REDIS_BLOOM,
 )
 
-ORDER = ("crawl", "fleet", "frontier", "growth", "memory", "seen", "latency", "sink")
+ORDER = ("crawl", "fleet", "frontier", "growth", "polite", "memory", "seen", "latency", "sink")
 FILE = RESULTS.parent / "RESULTS.md"
 PLOTS = RESULTS.parent / "plots"
 

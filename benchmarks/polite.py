@@ -1,0 +1,389 @@
+"""Limits of slots that a fleet keeps, by the log of a site of fifty hosts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from benchmarks.common import Result, Target
+from benchmarks.hosts import Hit, Host, Hosts, address
+from benchmarks.politeness import CLOSE, CLOSE_SHARE, allowed, judge, refetched
+from benchmarks.workers import REDISQ_EXACT, SPIDER, Folder, Worker
+from scrapy_redisq import Frontier
+from scrapy_redisq.limits import SlotLimit
+from tests.harness.servers import RedisServer, binaries, wait_until
+
+POLITE = SPIDER.with_name("polite.py")
+
+SHARE = 0.95
+UNHURT = 0.97
+LEASE_TTL = 2
+"""Seconds until the requests and tokens of a killed worker go to others."""
+
+PROMPT = 0.05
+"""Seconds that answers of most hosts take."""
+
+STRETCH = (1.0, 1.25, 1.5, 2.0, 3.0)
+"""By which the limits below are made slower, so that fifty hosts have fifty limits."""
+
+LIMITS = (
+    (SlotLimit(delay=0.2), PROMPT),
+    (SlotLimit(delay=0.35), PROMPT),
+    (SlotLimit(delay=0.5), PROMPT),
+    (SlotLimit(delay=1.0), PROMPT),
+    (SlotLimit(rate=4.0), PROMPT),
+    (SlotLimit(rate=2.0, burst=4), PROMPT),
+    (SlotLimit(rate=1.5, burst=10), PROMPT),
+    (SlotLimit(concurrency=1), 0.5),
+    (SlotLimit(concurrency=2), 0.75),
+    (SlotLimit(delay=0.25, concurrency=1, rate=3.0, burst=3), 0.1),
+)
+"""Ten kinds of limits, and seconds that answers of such a host take. As for a crawl of ten minutes
+with times a tenth as long."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Times in seconds. ``trouble_at``, ``trouble``, ``retry_after``: of the host that is in it, as
+    `Host` has them; it is in trouble for longer than it says, so it says so twice."""
+
+    seconds: float
+    workers: int
+    hosts: int
+    kill_every: float
+    trouble_at: float
+    trouble: float
+    retry_after: int
+
+
+FULL = Size(60, 8, 50, 5, 5, 7, 5)
+QUICK = Size(2, 2, 10, 1, 0.3, 0.5, 1)
+
+OF_OTHERS = 0.5
+"""Seconds: the delay of the hosts beside it."""
+
+SLOW = 0.2
+"""Seconds that the slow host's answers take."""
+
+COLUMNS = ["scenario", "requests", "kills", "closer than delay", "over rate", "over concurrency"]
+COLUMNS += ["with tolerance", "by workers' clocks", "worst ms", "share", "worst host"]
+COLUMNS += ["missing", "twice", "CPU busy"]
+
+
+@dataclass(frozen=True)
+class Crawled:
+    """What one fleet did to a site. ``pages``: pushed to each host. ``cores``: kept busy."""
+
+    limits: Sequence[SlotLimit]
+    pages: Sequence[int]
+    began: float
+    hits: list[Hit]
+    killed: set[int] = field(default_factory=set)
+    cores: float = 0.0
+
+    def shares(self, seconds: float) -> list[float]:
+        """Pages of each host that were asked for within a time, of those that its limits allow."""
+        in_time = [
+            {
+                hit.path
+                for hit in self.hits
+                if hit.host == host and hit.status == 200 and hit.arrived < self.end(seconds)
+            }
+            for host in range(len(self.pages))
+        ]
+        return [len(paths) / pages for paths, pages in zip(in_time, self.pages, strict=True)]
+
+    def share(self, seconds: float, hosts: range | None = None) -> float:
+        """The same of some hosts together."""
+        shares = self.shares(seconds)
+        chosen = hosts or range(len(self.pages))
+        got = sum(shares[host] * self.pages[host] for host in chosen)
+        return got / sum(self.pages[host] for host in chosen)
+
+    def end(self, seconds: float) -> float:
+        return self.began + seconds
+
+    def asked_too_early(self, host: int, retry_after: float) -> tuple[int, int]:
+        """Requests that a host got within the time of its Retry-After; -> those that their workers
+        began before the 503 was sent and all others, and so in flight or not."""
+        mine = [hit for hit in self.hits if hit.host == host]
+        refusals = [hit for hit in mine if hit.status == 503]
+        flying: set[Hit] = set()
+        others: set[Hit] = set()
+        for refusal in refusals:
+            for hit in mine:
+                if refusal.ended < hit.arrived < refusal.ended + retry_after:
+                    (flying if hit.began <= refusal.ended else others).add(hit)
+        return len(flying), len(others)
+
+    def missing(self) -> int:
+        fetched = {(hit.host, hit.path) for hit in self.hits if hit.status == 200}
+        return sum(self.pages) - len(fetched)
+
+
+def hosts_of(size: Size) -> tuple[list[SlotLimit], list[Host]]:
+    """As many hosts with different limits as the size takes."""
+    limits, hosts = [], []
+    for stretch, (limit, answer) in itertools.islice(
+        itertools.product(STRETCH, LIMITS), size.hosts
+    ):
+        limits.append(
+            SlotLimit(limit.delay * stretch, limit.concurrency, limit.rate / stretch, limit.burst)
+        )
+        hosts.append(Host(answer * stretch if limit == SlotLimit(0, limit.concurrency) else answer))
+    return limits, hosts
+
+
+def setting(limits: Sequence[SlotLimit]) -> str:
+    """REDISQ_SLOT_LIMITS of the hosts."""
+    return json.dumps(
+        {
+            address(host): {
+                "delay": limit.delay,
+                "concurrency": limit.concurrency,
+                "rate": f"{limit.rate * 3600:.6f}/h" if limit.rate else "",
+                "burst": limit.burst,
+            }
+            for host, limit in enumerate(limits)
+        }
+    )
+
+
+class Fleet:
+    """Workers of one frontier that wait until they are all there."""
+
+    def __init__(self, server: RedisServer, folder: Folder, limits: str, number: int) -> None:
+        self._server, self._folder, self._limits = server, folder, limits
+        self.killed: set[int] = set()
+        self._chance = random.Random(6)
+        self.workers = [self._start() for _ in range(number)]
+
+    def _start(self) -> Worker:
+        return Worker(
+            REDISQ_EXACT,
+            "http://127.0.0.1/",
+            self._folder.path,
+            redis_port=self._server.port,
+            settings={"REDISQ_SLOT_LIMITS": self._limits, "REDISQ_LEASE_TTL": LEASE_TTL},
+            go=self._folder.go,
+            spider=POLITE,
+        )
+
+    def replace_one(self) -> None:
+        """Kill a worker, and start another one."""
+        number = self._chance.randrange(len(self.workers))
+        self.killed.add(self.workers[number].process.pid)
+        self.workers[number].kill()
+        self.workers[number] = self._start()
+
+    def end(self, seconds: float) -> None:
+        """Wait until all have ended by themselves. Raises `DidNotRun`."""
+        until = time.monotonic() + seconds
+        for worker in self.workers:
+            worker.report(max(1.0, until - time.monotonic()))
+
+    def kill(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+
+def crawl(
+    server: RedisServer,
+    size: Size,
+    limits: Sequence[SlotLimit],
+    hosts: Sequence[Host],
+    *,
+    kill_every: float = 0.0,
+) -> Crawled:
+    """Let a fleet fetch from each host what its limits allow in the time."""
+    pages = [
+        allowed(limit, host.answer, size.seconds) for limit, host in zip(limits, hosts, strict=True)
+    ]
+    with Hosts(hosts) as site, Folder() as folder, server.client() as client:
+        client.flushall()
+        fleet = Fleet(server, folder, setting(limits), size.workers)
+        try:
+            with Frontier.from_url(server.url, "polite") as frontier:
+                wait_until(
+                    lambda: len(frontier.status().get("workers", [])) == size.workers,
+                    60,
+                    f"{size.workers} workers: {fleet.workers[0].log}",
+                )
+                urls = [
+                    site.url(host, f"/{number}")
+                    for number in range(max(pages))
+                    for host in range(len(hosts))
+                    if number < pages[host]
+                ]
+                began = time.monotonic()
+                psutil.cpu_percent()
+                frontier.push(urls)
+                folder.go.touch()
+                kills = math.ceil(size.seconds / kill_every) - 1 if kill_every else 0
+                for number in range(1, kills + 1):
+                    time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
+                    fleet.replace_one()
+                time.sleep(max(0.0, began + size.seconds - time.monotonic()))
+                cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+            fleet.end(size.seconds + 60)
+        finally:
+            fleet.kill()
+        return Crawled(limits, pages, began, site.hits(), fleet.killed, cores)
+
+
+def row(scenario: str, size: Size, crawled: Crawled) -> dict[str, Any]:
+    """The figures of a crawl, and what the goals are made of."""
+    verdict = judge(crawled.limits, crawled.hits)
+    twice, needlessly = refetched(crawled.hits, crawled.killed)
+    return {
+        "scenario": scenario,
+        "requests": len(crawled.hits),
+        "kills": len(crawled.killed),
+        "closer than delay": verdict.close,
+        "over rate": verdict.fast,
+        "over concurrency": verdict.over,
+        "with tolerance": verdict.close_tolerated + verdict.fast_tolerated + verdict.over,
+        "by workers' clocks": verdict.close_by_workers + verdict.fast_by_workers,
+        "worst ms": 1000 * max(verdict.early, default=0.0),
+        "share": crawled.share(size.seconds),
+        "worst host": min(crawled.shares(size.seconds)),
+        "missing": crawled.missing(),
+        "twice": twice,
+        "needlessly twice": needlessly,
+        "CPU busy": crawled.cores,
+        "early ms": [1000 * seconds for seconds in sorted(verdict.early)],
+        "way ms": [1000 * seconds for seconds in spread(verdict.way)],
+    }
+
+
+def spread(values: Sequence[float]) -> list[float]:
+    """Median, 99th percentile and the highest."""
+    ordered = sorted(values) or [0.0]
+    return [ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]]
+
+
+def run(*, quick: bool) -> Result:
+    """Crawl fifty hosts with different limits; with kills; with a host in trouble; with a slow
+    one."""
+    size = QUICK if quick else FULL
+    server = RedisServer(binaries()["7.0"])
+    try:
+        limits, hosts = hosts_of(size)
+        kept = crawl(server, size, limits, hosts)
+        killed = crawl(server, size, limits, hosts, kill_every=size.kill_every)
+        in_trouble = Host(hosts[0].answer, size.trouble_at, size.trouble, size.retry_after)
+        trouble = crawl(server, size, limits, [in_trouble, *hosts[1:]])
+        others = [SlotLimit(delay=OF_OTHERS)] * (size.hosts - 1)
+        fast = crawl(server, size, others, [Host()] * len(others))
+        slow = crawl(
+            server, size, [*others, SlotLimit(concurrency=2)], [*[Host()] * len(others), Host(SLOW)]
+        )
+    finally:
+        server.close()
+    rows = [
+        row("limits", size, kept),
+        row("kills", size, killed),
+        row("host in trouble", size, trouble),
+        row(f"{len(others)} fast hosts", size, fast),
+        row("and a slow one", size, slow),
+    ]
+    targets = [
+        *_kept(rows[0]),
+        *_kept(rows[1]),
+        _left_alone(size, trouble),
+        _unhurt("a host in trouble", size, trouble, kept, range(1, size.hosts)),
+        _unhurt(f"a host of {1000 * SLOW:g} ms", size, slow, fast, range(size.hosts - 1)),
+        _none("pages missing, a host in trouble and a slow one", rows, "missing"),
+    ]
+    title = f"Limits of {size.hosts} hosts that {size.workers} workers keep together"
+    return Result("polite", title, COLUMNS, rows, targets=targets, notes=_notes(size, rows))
+
+
+def _left_alone(size: Size, crawled: Crawled) -> Target:
+    flying, others = crawled.asked_too_early(0, size.retry_after)
+    refused = sum(hit.status == 503 for hit in crawled.hits)
+    return Target(
+        f"requests within the {size.retry_after} s of a Retry-After",
+        "0, and one in flight",
+        f"{others}, and {flying} in flight, after {refused} answers 503",
+        others == 0 < refused and flying <= refused,
+    )
+
+
+def _unhurt(what: str, size: Size, crawled: Crawled, beside: Crawled, hosts: range) -> Target:
+    share = crawled.share(size.seconds, hosts) / beside.share(size.seconds, hosts)
+    return Target(
+        f"pages of the others beside {what}, of those without it",
+        f">= {UNHURT} x",
+        f"{share:.3f} x",
+        share >= UNHURT,
+    )
+
+
+def _none(what: str, rows: Sequence[dict[str, Any]], figure: str) -> Target:
+    count = sum(one[figure] for one in rows)
+    return Target(what, "0", str(count), count == 0)
+
+
+def _kept(found: dict[str, Any]) -> list[Target]:
+    """Goals of a crawl with limits."""
+    name = found["scenario"]
+    nothing = {
+        "starts closer than the delay": "closer than delay",
+        "starts over the rate, in any window": "over rate",
+        "more in flight than allowed": "over concurrency",
+        "all of these, with tolerance": "with tolerance",
+        "starts too early by the workers' clocks": "by workers' clocks",
+        "pages missing": "missing",
+        "pages fetched twice that no killed worker had": "needlessly twice",
+    }
+    share = Target(
+        f"pages in the time, of those that the limits allow, {name}",
+        f">= {SHARE}",
+        f"{found['share']:.3f} (worst host {found['worst host']:.3f})",
+        found["share"] >= SHARE,
+    )
+    goals = [_none(f"{what}, {name}", [found], figure) for what, figure in nothing.items()]
+    return [*goals, share]
+
+
+def _notes(size: Size, rows: Sequence[dict[str, Any]]) -> list[str]:
+    limited = rows[:2]
+    early = [ms for one in limited for ms in one["early ms"]]
+    median, high, worst = spread(early)
+    return [
+        f"{size.seconds:g} s; each host has as many pages as its limits allow in that time. Ten "
+        "kinds of limits (delays of 0.2 s and more, rates with bursts, concurrencies, all of "
+        "these), each at five paces; times are those of a longer crawl made shorter. With kills, "
+        f"a worker is killed every {size.kill_every:g} s and another one started; "
+        f"REDISQ_LEASE_TTL is {LEASE_TTL} s.",
+        "Counted by the site's log, which is a process of its own. A request is over the rate if "
+        "any window that ends with it holds more than burst + rate x its length.",
+        f"Tolerance: {1000 * CLOSE:g} ms and {CLOSE_SHARE:.0%} of the delay. A request gets from "
+        "its worker to the log in "
+        + "; ".join(
+            "{}: {:.1f} ms (median), {:.0f} (99 of 100), {:.0f} at most".format(
+                one["scenario"], *one["way ms"]
+            )
+            for one in limited
+        )
+        + ". One that took longer than the next one makes those two look closer than they were "
+        "begun. Starts by the workers' own clocks, which they write into the requests, have no "
+        "tolerance.",
+        f"The {len(early)} that were too early by the log were so by {median:.1f} ms (median), "
+        f"{high:.1f} ms (99 of 100), {worst:.1f} ms at most."
+        if early
+        else "None was too early by the log.",
+        f"A host in trouble answers 503 with Retry-After {size.retry_after} for "
+        f"{size.trouble:g} s. The fast hosts have a delay of {OF_OTHERS} s, the slow one a "
+        f"concurrency of 2. CPU busy: of {psutil.cpu_count()} cores, by all processes of this "
+        "machine.",
+    ]

@@ -1,0 +1,134 @@
+"""What a site's log says of the limits that its hosts were promised."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.hosts import Hit
+from scrapy_redisq.limits import SlotLimit
+
+CLOSE, CLOSE_SHARE = 0.005, 0.1
+"""What a start may be early by the site's clock before it counts as a violation with tolerance: so
+many seconds and this share of the delay."""
+
+
+def too_soon(limit: SlotLimit, starts: Sequence[float]) -> list[float]:
+    """Seconds by which each start but the first came too soon after the one before it (negative:
+    later than need be)."""
+    if not limit.delay:
+        return []
+    return [limit.delay - (later - earlier) for earlier, later in itertools.pairwise(starts)]
+
+
+def too_many(limit: SlotLimit, starts: Sequence[float]) -> list[float]:
+    """Seconds by which each start came too soon for the rate, over the worst window that ends with
+    it: any ``n`` starts take at least ``(n - burst) / rate``."""
+    if not limit.rate:
+        return []
+    worst = []
+    for last in range(limit.burst, len(starts)):
+        windows = (
+            (last - first + 1 - limit.burst) / limit.rate - (starts[last] - starts[first])
+            for first in range(last - limit.burst + 1)
+        )
+        worst.append(max(windows))
+    return worst
+
+
+def over(limit: SlotLimit, hits: Sequence[Hit]) -> int:
+    """Requests that arrived when as many as allowed were in progress. One that ends when another
+    arrives is no longer in progress."""
+    if not limit.concurrency:
+        return 0
+    ends: list[float] = []
+    count = 0
+    for hit in hits:
+        while ends and ends[0] <= hit.arrived:
+            heapq.heappop(ends)
+        count += len(ends) >= limit.concurrency
+        heapq.heappush(ends, hit.ended)
+    return count
+
+
+def allowed(limit: SlotLimit, answer: float, seconds: float) -> int:
+    """The most requests of a limit that can begin in a time when each takes ``answer`` seconds."""
+    interval = 1 / limit.rate if limit.rate else 0.0
+    at = tat = 0.0
+    ends: list[float] = []
+    for number in itertools.count():
+        start = max(at, tat - (limit.burst - 1) * interval)
+        if limit.concurrency and len(ends) == limit.concurrency:
+            start = max(start, heapq.heappop(ends))
+        if start >= seconds:
+            return number
+        heapq.heappush(ends, start + answer)
+        at, tat = start + limit.delay, max(tat, start) + interval
+    raise AssertionError
+
+
+@dataclass
+class Verdict:
+    """Violations of all hosts. ``early``: seconds by which starts were too soon, as the site saw
+    them, of those that were at all; ``way``: seconds from a worker's start to the site."""
+
+    close: int = 0
+    close_tolerated: int = 0
+    close_by_workers: int = 0
+    fast: int = 0
+    fast_tolerated: int = 0
+    fast_by_workers: int = 0
+    over: int = 0
+    early: list[float] = field(default_factory=list)
+    way: list[float] = field(default_factory=list)
+
+
+def judge(limits: Sequence[SlotLimit], hits: Sequence[Hit]) -> Verdict:
+    """Hold the log against the limits of the hosts, by the site's clock and by the workers'."""
+    verdict = Verdict(way=[hit.arrived - hit.began for hit in hits])
+    for host, limit in enumerate(limits):
+        mine = [hit for hit in hits if hit.host == host]
+        arrived = [hit.arrived for hit in mine]
+        began = sorted(hit.began for hit in mine)
+        verdict.over += over(limit, mine)
+
+        def count(
+            judged: Callable[[SlotLimit, Sequence[float]], list[float]],
+            tolerated: float,
+            *,
+            limit: SlotLimit = limit,
+            arrived: list[float] = arrived,
+            began: list[float] = began,
+        ) -> tuple[int, int, int]:
+            early = [late for late in judged(limit, arrived) if late > 0]
+            verdict.early += early
+            return (
+                len(early),
+                sum(late > tolerated for late in early),
+                sum(late > 0 for late in judged(limit, began)),
+            )
+
+        close = count(too_soon, CLOSE + CLOSE_SHARE * limit.delay)
+        verdict.close += close[0]
+        verdict.close_tolerated += close[1]
+        verdict.close_by_workers += close[2]
+        fast = count(too_many, CLOSE + CLOSE_SHARE / limit.rate if limit.rate else 0.0)
+        verdict.fast += fast[0]
+        verdict.fast_tolerated += fast[1]
+        verdict.fast_by_workers += fast[2]
+    return verdict
+
+
+def refetched(hits: Sequence[Hit], killed: set[int]) -> tuple[int, int]:
+    """Answers 200 to pages that were answered so before; all of them, and those of pages that no
+    worker which was killed had asked for."""
+    good = [hit for hit in hits if hit.status == 200]
+    by_page = Counter((hit.host, hit.path) for hit in good)
+    by_living = Counter((hit.host, hit.path) for hit in good if hit.worker not in killed)
+    return (
+        sum(count - 1 for count in by_page.values()),
+        sum(count - 1 for count in by_living.values()),
+    )
