@@ -260,6 +260,7 @@ def row(scenario: str, size: Size, crawled: Crawled) -> dict[str, Any]:
         "needlessly twice": needlessly,
         "CPU busy": crawled.cores,
         "early ms": [1000 * seconds for seconds in sorted(verdict.early)],
+        "early by workers ms": [1000 * seconds for seconds in verdict.early_by_workers],
         "way ms": [1000 * seconds for seconds in spread(verdict.way)],
     }
 
@@ -382,6 +383,9 @@ def _notes(size: Size, rows: Sequence[dict[str, Any]]) -> list[str]:
         f"{high:.1f} ms (99 of 100), {worst:.1f} ms at most."
         if early
         else "None was too early by the log.",
+        "Too early by the workers' own clocks: "
+        + (", ".join(f"{ms:.1f} ms" for one in rows for ms in one["early by workers ms"]) or "none")
+        + ".",
         f"A host in trouble answers 503 with Retry-After {size.retry_after} for "
         f"{size.trouble:g} s. The fast hosts have a delay of {OF_OTHERS} s, the slow one a "
         f"concurrency of 2. CPU busy: of {psutil.cpu_count()} cores, by all processes of this "

@@ -73,7 +73,8 @@ def allowed(limit: SlotLimit, answer: float, seconds: float) -> int:
 @dataclass
 class Verdict:
     """Violations of all hosts. ``early``: seconds by which starts were too soon, as the site saw
-    them, of those that were at all; ``way``: seconds from a worker's start to the site."""
+    them, of those that were at all; ``early_by_workers``: as they began them; ``way``: seconds
+    from a worker's start to the site."""
 
     close: int = 0
     close_tolerated: int = 0
@@ -83,6 +84,7 @@ class Verdict:
     fast_by_workers: int = 0
     over: int = 0
     early: list[float] = field(default_factory=list)
+    early_by_workers: list[float] = field(default_factory=list)
     way: list[float] = field(default_factory=list)
 
 
@@ -105,10 +107,12 @@ def judge(limits: Sequence[SlotLimit], hits: Sequence[Hit]) -> Verdict:
         ) -> tuple[int, int, int]:
             early = [late for late in judged(limit, arrived) if late > 0]
             verdict.early += early
+            early_by_workers = [late for late in judged(limit, began) if late > 0]
+            verdict.early_by_workers += early_by_workers
             return (
                 len(early),
                 sum(late > tolerated for late in early),
-                sum(late > 0 for late in judged(limit, began)),
+                len(early_by_workers),
             )
 
         close = count(too_soon, CLOSE + CLOSE_SHARE * limit.delay)

@@ -39,6 +39,15 @@ WHY = {
     ),
     "bare pipeline by Redis CPU": "Redis 6.2 must take entries from a list one by one.",
     "over cheapest, slots": "Memory outside the processor's cache, and a larger sorted set.",
+    "starts closer than the delay": (
+        "By the site's log; the one before was longer on its way. See the workers' own clocks."
+    ),
+    "starts over the rate": (
+        "By the site's log; the one before was longer on its way. See the workers' own clocks."
+    ),
+    "limits allow, kills": (
+        "What a killed worker held waits for REDISQ_LEASE_TTL, and its turns are taken for used."
+    ),
     "new URL, exact": (
         "One SADD into a set that is not in the processor's cache costs as much by itself; at "
         "100,000 URLs it takes 1.0 µs."
