@@ -80,6 +80,8 @@ class Slots:
             turn = await self._turns.may_begin(request, slot, lambda s: self._check(request, s))
         began = time.monotonic()
         if turn is not None:
+            # As the turn has it, to the last digit: by it the request is known again.
+            began = turn.last or began
             self._notice_delay(turn, began)
 
         def ended(result: Any) -> None:
