@@ -79,10 +79,6 @@ class Slots:
         if self._turns:
             turn = await self._turns.may_begin(request, slot, lambda s: self._check(request, s))
         began = time.monotonic()
-        if turn is not None:
-            # As the turn has it, to the last digit: by it the request is known again.
-            began = turn.last or began
-            self._notice_delay(turn, began)
 
         def ended(result: Any) -> None:
             if turn is not None:
@@ -91,16 +87,6 @@ class Slots:
                 self._judged(self._judge.judge(slot, request, result, began), turn)
 
         return ended
-
-    def _notice_delay(self, turn: Turn, began: float) -> None:
-        """The loop may have much to do before the request is written, which comes next in it."""
-        loop = asyncio.get_running_loop()
-
-        def written() -> None:
-            if turn.last == began:
-                turn.shift(time.monotonic() - began)
-
-        loop.call_soon(lambda: loop.call_soon(written))
 
     def _check(self, request: Request, parked: float) -> None:
         closing = self._engine.closing

@@ -263,7 +263,16 @@ class Turns:
                 await asyncio.sleep(min(wait, AT_THE_GATE))
         finally:
             turn.at_the_gate -= 1
-        turn.begin(time.monotonic())
+        began = time.monotonic()
+        turn.begin(began)
+
+        def written() -> None:
+            if turn.last == began:
+                turn.shift(time.monotonic() - began)
+
+        # The request is written in the next round of the loop, which may have much to do before.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, written)
         return turn
 
     def ended(self, turn: Turn, began: float) -> None:

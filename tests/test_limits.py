@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -343,6 +344,27 @@ def test_tokens_end_with_the_lease() -> None:
     assert turns.wait("host") == 0
     turns.valid_until = now - 1
     assert turns.wait("host") == NOT_NOW
+
+
+def test_a_busy_loop_makes_the_next_start_later() -> None:
+    """A request is written when the loop comes to it; the delay counts from then."""
+
+    async def begin() -> None:
+        turns = Turns()
+        told = turn(left=60 * TURN)
+        told[5] = TURN
+        turns.received([told], [], time.monotonic())
+        began = await turns.may_begin("request", "host", lambda parked: None)
+        assert began is not None
+        at = began.last
+        time.sleep(0.05)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert at is not None
+        assert began.last is not None
+        assert began.last - at >= 0.05
+
+    asyncio.run(begin())
 
 
 def test_an_answer_that_is_too_old() -> None:
