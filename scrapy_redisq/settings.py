@@ -255,7 +255,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "REDISQ_SLOT_GIVE_UP",
-        10,
+        15,
         "a whole number from 0 to 1,000",
         "Failures in a row after which a slot is set aside: its requests are kept, and one is "
         "tried at growing intervals, up to an hour. 0: never.",

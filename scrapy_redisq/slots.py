@@ -29,7 +29,7 @@ LONG = 1.0
 """Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
 would take the place of others."""
 
-BACK_OFFS = {"asked": 15, "answered": 7, "unanswered": 3}
+BACK_OFFS = {"asked": 15, "answered": 10, "unanswered": 3}
 """How often a request is sent back: because the host asked for it (Retry-After), because of its
 answer, or because there was none. After that its failures are its own, and cost retries."""
 

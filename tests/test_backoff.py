@@ -216,7 +216,7 @@ def test_pauses_grow_and_shrink(member: Callable[..., Worker], client: redis.Red
     half of the pause."""
     worker = member(back_off=BackOff(longest=10))
     worker.send(["/0"])
-    for pause in (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
+    for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
         outcome(worker, True)
         ask(worker, 0)
         assert int(state(client)["pause"]) == pause * 1e6
@@ -226,7 +226,7 @@ def test_pauses_grow_and_shrink(member: Callable[..., Worker], client: redis.Red
         outcome(worker, False)
         ask(worker, 0)
         assert int(state(client)["pause"]) == pause * 1e6
-    for _ in range(6):
+    for _ in range(8):
         outcome(worker, False)
         ask(worker, 0)
     assert "pause" not in state(client)
@@ -250,7 +250,7 @@ def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
     """After the pause one worker may start one request, and the next after another pause."""
     first, second = member(), member()
     first.send(f"/{n}" for n in range(20))
-    for _ in range(4):
+    for _ in range(6):
         outcome(first, True)
         ask(first, 0)
         time.sleep(0.001)
@@ -280,14 +280,14 @@ def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.
     aside = f"redisq:{{{NAME}:0}}:aside"
     worker = member()
     worker.send(["/0"], slot="host")
-    for _ in range(10):
+    for _ in range(15):
         assert client.zscore(aside, "host") is None
         assert ask(worker, 0).stuck is None
         outcome(worker, True)
         ask(worker, 0)
         time.sleep(0.001)
     assert client.zscore(aside, "host") is not None
-    assert int(state(client)["pause"]) == 102.4e6
+    assert int(state(client)["pause"]) == 120e6
     assert ask(worker).stuck == 0
     worker.send(["/o"], slot="other")
     assert ask(worker, 0).stuck is None
@@ -410,12 +410,12 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
         }
         worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40).wait()
         assert worker.reason == "finished"
-        assert site.counts()["/3"] == 7 + 2
-        assert sum(site.counts().values()) == 39 + 9
+        assert site.counts()["/3"] == 10 + 2
+        assert sum(site.counts().values()) == 39 + 12
         with Frontier.from_url(redis_server.url, "hosts") as frontier:
             (letter,) = frontier.dead()
             assert (letter.reason, letter.status) == ("retries", 503)
-            assert back_offs(letter.entry) == 7
+            assert back_offs(letter.entry) == 10
             frontier.requeue()
             with redis_server.client() as client:
                 (entry,) = client.lrange("redisq:{hosts:0}:queue:127.0.0.1:-1", 0, -1)

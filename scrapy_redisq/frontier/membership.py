@@ -99,7 +99,7 @@ class BackOff:
     is set aside (0: never)."""
 
     longest: float = 60.0
-    give_up: int = 10
+    give_up: int = 15
 
 
 @dataclass

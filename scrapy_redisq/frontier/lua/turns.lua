@@ -15,8 +15,9 @@
 
 -- Microseconds: of a turn, and before its next start that a slot may be claimed.
 local TURN, EARLY = 1000000, 250000
--- The first pause after a failure, and the shortest that is not forgotten (us).
-local FIRST_PAUSE, LAST_PAUSE = 200000, 100000
+-- The first pause after a failure, and the shortest that is not forgotten (us). Short, because many
+-- sites answer 503 now and then; in a row they double.
+local FIRST_PAUSE, LAST_PAUSE = 50000, 50000
 -- The longest pause between two tries of a slot that is set aside, an hour (us).
 local PROBE = 3600000000
 -- Stands for what is left of the turn of a slot without limits.
