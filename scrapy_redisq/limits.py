@@ -17,11 +17,17 @@ LONGEST = 86_400.0
 MOST = 10_000
 """The highest concurrency and the largest burst."""
 
-DELAY_TAKES = f"'delay' (seconds from 0 to {LONGEST:,.0f})"
-LIMIT_TAKES = (
-    f"{DELAY_TAKES}, "
-    f"'concurrency' (a whole number from 0 to {MOST:,}), "
-    f"'rate' ({RATE_TAKES}) and 'burst' (from 1 to {MOST:,})"
+OPTION_TAKES = {
+    "delay": f"seconds from 0 to {LONGEST:,.0f}",
+    "concurrency": f"a whole number from 0 to {MOST:,}",
+    "rate": RATE_TAKES,
+    "burst": f"from 1 to {MOST:,}",
+}
+"""What each option of a limit takes."""
+
+DELAY_TAKES = f"'delay' ({OPTION_TAKES['delay']})"
+LIMIT_TAKES = " and ".join(
+    ", ".join(f"{name!r} ({takes})" for name, takes in OPTION_TAKES.items()).rsplit(", ", 1)
 )
 
 

@@ -6,8 +6,8 @@ rest is imported when it is run:
 ``parser``   the sub commands and their options
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
-``status``, ``push``, ``dead``, ``reset``, ``server``   the sub commands
-``display``  tables for people
+``status``, ``slots``, ``push``, ``dead``, ``reset``, ``server``   the sub commands
+``display``, ``slot_table``  tables for people
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RedisqCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     def syntax(self) -> str:
-        return "{status,push,dead,reset,server} …"
+        return "{status,slots,push,dead,reset,server} …"
 
     def short_desc(self) -> str:
         return "Look at a scrapy-redisq frontier, feed it, mend it"

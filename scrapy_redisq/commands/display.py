@@ -80,7 +80,8 @@ def _share(part: float, whole: float) -> str:
     return f"{int(percent)} %" if percent >= 1 or not part else "< 1 %"
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """A table with a line under its head, and nothing else."""
     return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
 
 
@@ -94,6 +95,8 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
     parts: list[RenderableType] = [_title(status), _numbers(status, rates), _seen(status)]
     if any(status["sink"].values()):
         parts.append(_sink(status["sink"]))
+    if status["set_aside"] or status["paused"]:
+        parts.append(_slots(status))
     if status["workers"]:
         parts += [Text(""), _workers(status["workers"], rates)]
     elif status["state"] == "stopped":
@@ -122,9 +125,12 @@ def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Ta
             ("done", "delayed", "reclaimed"),
         )
     ]
+    dropped = ("dropped", f"{status['dropped']:,}") if status["dropped"] else ("", "")
     if rates.get("") is not None:
         share = _share(status["finished"], status["created"])
-        rows.append((("pages/s", rate(rates[""])), ("progress", share), ("", "")))
+        rows.append((("pages/s", rate(rates[""])), ("progress", share), dropped))
+    elif status["dropped"]:
+        rows.append((dropped, ("", ""), ("", "")))
     grid = Table.grid(padding=(0, 1))
     for _ in range(3):
         grid.add_column(style="dim", no_wrap=True)
@@ -160,9 +166,17 @@ def _sink(sink: Mapping[str, Any]) -> Text:
     return Text.assemble(("sink ", "dim"), text, refused)
 
 
+def _slots(status: Mapping[str, Any]) -> Text:
+    """Slots that wait for something else than their turn: they keep a crawl from its end."""
+    counts = (("set aside", status["set_aside"]), ("paused", status["paused"]))
+    text = ", ".join(f"{n:,} {what}" for what, n in counts if n)
+    see = f"  (scrapy redisq slots {clean(status['frontier'])})"
+    return Text.assemble(("slots ", "dim"), (text, "yellow"), (see, "dim"))
+
+
 def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:
     with_rates = rates.get("") is not None
-    table = _table()
+    table = plain_table()
     table.add_column("worker", overflow="fold")  # the one that gives way where space is short
     for name in ("leased", "pages", "items", *(["pages/s"] if with_rates else [])):
         table.add_column(name, justify="right", no_wrap=True)
@@ -190,7 +204,7 @@ def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | N
 def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None]) -> Table:
     """One line for each frontier."""
     with_rates = any(per_second is not None for per_second in rates)
-    table = _table()
+    table = plain_table()
     table.add_column("frontier", overflow="fold")
     table.add_column("state", no_wrap=True)
     names = ("queued", "leased", "finished", "dead")

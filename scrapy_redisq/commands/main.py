@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands import dead, push, reset, server, status
+from scrapy_redisq.commands import dead, push, reset, server, slots, status
 from scrapy_redisq.commands.display import one_line
-from scrapy_redisq.commands.parser import make_parser
+from scrapy_redisq.commands.parser import SLOT_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.redis_url import redact
@@ -22,6 +22,8 @@ COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     "push": push.run,
     "reset": reset.run,
     "server": server.run,
+    "slots": slots.run,
+    **{f"slots {action}": slots.run for action in SLOT_ACTIONS},
     "status": status.run,
 }
 

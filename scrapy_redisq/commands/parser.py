@@ -33,6 +33,40 @@ STATUS_TEXT = """\
 Show where a crawl stands and who works on it. Without NAME: all frontiers of the server, one line
 each; if there is only one, all of it.
 """
+SLOTS_TEXT = """\
+Show the slots (hosts) of a frontier: how many requests wait and are with workers, when the next
+may be started, the limits that hold and where they come from, what is wrong. Those that are
+paused, set aside or backed off come first, then those with the most requests. A slot that has
+nothing but delayed requests (retries that wait) is not listed.
+
+Without NAME: the only frontier of the server. One that is called like an action is given after --.
+
+Actions, each with its own help (scrapy redisq slots pause -h):
+  pause    start nothing of a slot until it is resumed
+  resume   let a slot go on at once, after a pause, in a back-off, or when it was set aside
+  limit    give a slot another limit than that of the settings
+  drop     give up a slot's requests
+They take effect within a second, while the crawl runs.
+"""
+SLOT_ACTIONS = {
+    "pause": """\
+Pause a slot: no worker starts a request of it until it is resumed; what is being downloaded goes
+on. Its requests are kept, and the crawl stays open for them: to let it end, resume or drop them.
+Holds through restarts and in the next runs.
+""",
+    "resume": """\
+Let a slot go on at once: after a pause, in a back-off, or when it was set aside.
+""",
+    "limit": """\
+Give a slot a limit for all workers together, in the place of that of the settings. What is left out
+stays as it is; 0 takes one away. Holds through restarts and in the next runs, until --none.
+""",
+    "drop": """\
+Give up the requests of a slot that are queued or delayed. They count as finished (dropped), so that
+the crawl can end without them, and remain seen. What workers hold goes on, and what is found later
+is added as ever: pause the slot first if it should get nothing more.
+""",
+}
 RESET_TEXT = """\
 Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
 workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
@@ -52,6 +86,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n")
 
 
+class _Commands(_Parser):
+    """All of ``scrapy redisq``. An action of slots is a command of its own, because argparse knows
+    no name that may be left out beside sub commands."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if list(args[:1]) == ["slots"] and args[1:] and args[1] in SLOT_ACTIONS:
+            args = [f"slots {args[1]}", *args[2:]]
+        return super().parse_known_args(args, namespace)
+
+
 def _letter_id(text: str) -> str:
     if not _LETTER_ID.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the id of a dead letter, such as 0-17")
@@ -66,13 +110,16 @@ def _limit(text: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of everything behind ``scrapy redisq``."""
-    parser = _Parser(
+    parser = _Commands(
         prog="scrapy redisq",
         description="Look at a scrapy-redisq frontier, feed it, mend it.",
         epilog="Each has its own help: scrapy redisq status -h\n\n" + GLOBAL_OPTIONS,
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
     _add_status(commands)
+    _add_slots(commands)
     _add_push(commands)
     _add_dead(commands)
     reset = commands.add_parser(
@@ -103,6 +150,55 @@ def _add_status(commands: Any) -> None:
     )
     status.add_argument(
         "--json", action="store_true", help="one JSON object for each frontier, each on one line"
+    )
+
+
+def _add_slots(commands: Any) -> None:
+    slots = commands.add_parser(
+        "slots",
+        help="hosts: what waits, limits, trouble; pause, resume, limit or drop one",
+        description=SLOTS_TEXT,
+        epilog=GLOBAL_OPTIONS,
+        usage="%(prog)s [NAME] [--limit N] [--watch] [--json]\n"
+        "       %(prog)s {pause,resume,limit,drop} [NAME] SLOT …",
+    )
+    slots.set_defaults(action="list")
+    slots.add_argument("name", metavar="NAME", nargs="?", help="the frontier")
+    slots.add_argument(
+        "--limit",
+        metavar="N",
+        type=_limit,
+        help="show at most N, 0: all (default: 50, with --json all)",
+    )
+    slots.add_argument(
+        "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
+    )
+    slots.add_argument("--json", action="store_true", help="one JSON object for each, on one line")
+    for action, text in SLOT_ACTIONS.items():
+        parser = commands.add_parser(f"slots {action}", description=text, epilog=GLOBAL_OPTIONS)
+        parser.set_defaults(action=action, error=parser.error)
+        parser.add_argument(
+            "name", metavar="NAME", nargs="?", help="the frontier; default: the only one there is"
+        )
+        parser.add_argument("slot", metavar="SLOT", help="a host, or what download_slot says")
+        if action == "limit":
+            _add_limits(parser)
+        if action == "drop":
+            parser.add_argument(
+                "--yes", action="store_true", help="do it; without this, only say what would go"
+            )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    for name, metavar, text in (
+        ("delay", "SECONDS", "between two starts"),
+        ("concurrency", "N", "requests in progress at a time"),
+        ("rate", "RATE", "requests in a time, such as 30/m; per s, m, h or d"),
+        ("burst", "N", "so many of the rate may come at once"),
+    ):
+        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--none", action="store_true", help="take it away: the settings' limit holds again"
     )
 
 

@@ -224,13 +224,58 @@ def named_letters(name: str, shard: int, ids: Sequence[str]) -> Call[list[bytes]
     return Call.of(load("letters"), meta_key(name, shard), {"ids": ids}, list)
 
 
-def clear(name: str, shard: int, force: bool) -> Call[tuple[str, int]]:
-    """-> ("in_use", live workers), ("more", 0) or ("done", 0)."""
+def clear(name: str, shard: int, force: bool, forget: bool = False) -> Call[tuple[str, int]]:
+    """-> ("in_use", live workers), ("more", 0) or ("done", 0). ``forget``: also what people have
+    said about slots."""
     return Call.of(
         load("clear"),
         meta_key(name, shard),
-        {"force": force},
+        {"force": force, "forget": forget},
         lambda reply: (reply[0].decode(), reply[1]),
+    )
+
+
+def slots(
+    name: str,
+    shard: int,
+    *,
+    names: Sequence[str] = (),
+    cursors: Mapping[str, str] | None = None,
+) -> Call[tuple[dict[str, str], list[list[Any]]]]:
+    """-> (cursors for the next call, {} at the end; what is known of each slot, see
+    ``slots.lua``)."""
+
+    def decode(reply: Any) -> tuple[dict[str, str], list[list[Any]]]:
+        answer = unpack(reply)
+        # Lua cannot tell an empty map from an empty array.
+        return answer["cursors"] or {}, answer["slots"] or []
+
+    data = {"names": names, "cursors": cursors or {}}
+    return Call.of(load("slots"), meta_key(name, shard), data, decode)
+
+
+def pause(name: str, shard: int, slot: str) -> Call[bool]:
+    """-> whether there is a frontier."""
+    return Call.of(load("pause"), meta_key(name, shard), {"slot": slot}, bool)
+
+
+def resume(name: str, shard: int, slot: str) -> Call[bool]:
+    """-> whether there is a frontier."""
+    return Call.of(load("resume"), meta_key(name, shard), {"slot": slot}, bool)
+
+
+def limit(name: str, shard: int, slot: str, own: str) -> Call[bool]:
+    """``own`` as `SlotLimit.to_text` has it, "" for none; -> whether there is a frontier."""
+    return Call.of(load("limit"), meta_key(name, shard), {"slot": slot, "own": own}, bool)
+
+
+def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]:
+    """-> (how many requests were dropped, cursor for the next call or "")."""
+    return Call.of(
+        load("drop"),
+        meta_key(name, shard),
+        {"slot": slot, "cursor": cursor},
+        lambda reply: (reply[0], reply[1].decode()),
     )
 
 

@@ -21,6 +21,7 @@ from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig,
 from scrapy_redisq.frontier.report import DeadLetter, absent, config_of, dead_letter, pairs, summary
 from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.frontier.slots import SlotMethods
 from scrapy_redisq.seeds import Seed, SeedReader
 from scrapy_redisq.settings import RedisqSettings, check_frontier_name
 
@@ -57,7 +58,7 @@ def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
     return by_shard
 
 
-class Frontier:
+class Frontier(SlotMethods):
     """All crawl state of one crawl, as seen from outside.
 
     >>> with Frontier.from_url("redis://localhost", "books") as frontier:
@@ -424,7 +425,7 @@ class Frontier:
         for shard in reversed(range(config.shards if config else 1)):
             status = "more"
             while status == "more":
-                status, alive = self._run(calls.clear(self.name, shard, force))
+                status, alive = self._run(calls.clear(self.name, shard, force, forget=True))
             if status == "in_use":
                 raise FrontierInUse(
                     f"frontier {self.name!r} has {alive} live workers: stop them first"

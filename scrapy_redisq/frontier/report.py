@@ -13,7 +13,8 @@ from scrapy_redisq.frontier.scripts import unpack
 from scrapy_redisq.frontier.seen import SeenStatus
 
 COUNTS = (
-    "created", "finished", "dead", "duplicates", "claimed", "released", "reclaimed", "stale",
+    "created", "finished", "dead", "dropped", "duplicates", "claimed", "released", "reclaimed",
+    "stale",
 )  # fmt: skip
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
@@ -69,6 +70,8 @@ def absent(name: str) -> dict[str, Any]:
         "state": "absent",
         "began": None,
         **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
+        "set_aside": 0,
+        "paused": 0,
         "dupefilter": None,
         "scheduling": None,
         "order": None,
@@ -110,11 +113,13 @@ def summary(
         "state": state,
         "began": _utc(int(meta["began"])),
         **counts,
-        "done": counts["finished"] - counts["dead"],
+        "done": counts["finished"] - counts["dead"] - counts["dropped"],
         "queued": unfinished - leased - delayed,
         "delayed": delayed,
         "leased": leased,
         "seen": seen.count,
+        "set_aside": sum(int(shard.get("aside", 0)) for shard in shards),
+        "paused": sum(int(shard.get("paused", 0)) for shard in shards),
         "dupefilter": {
             "kind": config.dupefilter,
             "backend": config.backend,

@@ -60,7 +60,10 @@ class Script:
     sha: str
 
 
-WITH_TURNS = frozenset({"exchange", "reap", "leave", "join", "clear"})
+WITH_TURNS = frozenset(
+    {"exchange", "reap", "leave", "join", "clear", "status"}
+    | {"slots", "pause", "resume", "limit", "drop"}
+)
 """Scripts that concern the limits of slots."""
 
 

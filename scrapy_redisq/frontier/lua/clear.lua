@@ -1,9 +1,9 @@
 -- Empties a frontier without workers, in bounded steps, and leaves it as a complete run.
 --
--- Input    force (although workers are alive)
+-- Input    force (although workers are alive), forget (what people have said about slots, too)
 -- Reply    {status, left}: "in_use" with the number of live workers, "more" to be called again,
 --          "done"
--- Cost     at most 100 slots or 100 workers a call, and what their entries cost to free
+-- Cost     at most a few hundred slots and 100 workers a call, and what their entries cost to free
 -- Retry    safe; interrupted, the state "resetting" makes the next one who joins carry on
 
 if redis.call('EXISTS', META) == 0 then return {'done', 0} end
@@ -11,20 +11,30 @@ if not input.force and live_workers() > 0 then return {'in_use', live_workers()}
 redis.call('HDEL', META, 'ended') -- a first write that removes: works at maxmemory too
 redis.call('HSET', META, 'state', 'resetting')
 
+local said = 0
+for _, key in ipairs(input.forget and {RULED, PAUSED} or {}) do
+  for _, slot in ipairs(redis.call('ZRANGE', key, 0, 99)) do
+    redis.call('DEL', slot_key(slot))
+    redis.call('ZREM', key, slot)
+    said = said + 1
+  end
+end
 local slots = redis.call('ZRANGE', READY, 0, 99)
 for _, slot in ipairs(slots) do
   for _, priority in ipairs(redis.call('ZRANGE', levels_of(slot), 0, -1)) do
     redis.call('UNLINK', queue_of(slot, priority))
   end
-  redis.call('DEL', levels_of(slot), slot_key(slot))
+  redis.call('DEL', levels_of(slot))
+  forget_slot(slot)
   redis.call('ZREM', READY, slot)
 end
 local workers = redis.call('ZRANGE', WORKERS, 0, 99)
 for _, worker in ipairs(workers) do
+  for _, slot in ipairs(redis.call('HKEYS', tokens_key(worker))) do forget_slot(slot) end
   redis.call('UNLINK', leases_of(worker), worker_key(worker), tokens_key(worker))
   redis.call('ZREM', WORKERS, worker)
 end
-if #slots > 0 or #workers > 0 then return {'more', #slots + #workers} end
+if said + #slots + #workers > 0 then return {'more', said + #slots + #workers} end
 redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS, LIMITS, ASIDE)
 redis.call('HSET', META, 'state', 'complete')
 return {'done', 0}

@@ -18,23 +18,26 @@
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
 --                           fenced, pages, items
 --   busy            hash    slot -> leases out
---   counts          hash    created, finished, dead, duplicates, claimed, leased, released,
---                           reclaimed, stale, starting, waiting, what item pipelines did
---                           (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
+--   counts          hash    created, finished, dead, dropped, duplicates, claimed, leased,
+--                           released, reclaimed, stale, starting, waiting, what item pipelines
+--                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
 --   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
 --   limits          hash    pattern of slots -> limit, see turns.lua
 --   aside           zset    slot that is set aside -> since when (microseconds)
---   slot:SLOT       hash    what is known of a slot, see turns.lua; expires when nothing happens
+--   paused          zset    slot that a person has paused -> since when (microseconds)
+--   ruled           zset    slot that a person has given a limit -> since when (microseconds)
+--   slot:SLOT       hash    what is known of a slot, see turns.lua; expires when nothing happens,
+--                           unless a person has said something about the slot
 --   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
 --   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
 --                           that expires
 --   seen:N...               the dupefilter of generation N
 --   trash           list    "BACKEND N" for each dupefilter that waits to be deleted
 --
--- finished = done + dead, and queued + delayed + leased + finished = created, always.
+-- finished = done + dead + dropped, and queued + delayed + leased + finished = created, always.
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'

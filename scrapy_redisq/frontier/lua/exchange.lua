@@ -241,6 +241,10 @@ if limited and not replayed then
         if n == 0 and turn[2] ~= FREE then turn[3] = -1 end -- refused
         told[#told + 1] = turn
       end
+    else
+      -- It may believe that the slot is parked, which it no longer is.
+      local turn = turn_of(worker, slot)
+      if turn[2] == FREE then told[#told + 1] = turn end
     end
   end
 end

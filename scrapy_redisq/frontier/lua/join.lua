@@ -26,8 +26,8 @@ local function reply(status, fields)
 end
 
 for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
-    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [LETTERS] = 'hash',
-    [REAPED] = 'string', [TRASH] = 'list'}) do
+    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
+    [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
 end

@@ -1,8 +1,8 @@
 -- A consistent picture of a shard, for people.
 --
 -- Input    (none)
--- Reply    msgpack map: meta, counts, delayed, workers {{id, deadline, leased, {field, value...}}},
---          now; {} if there is no frontier
+-- Reply    msgpack map: meta, counts, delayed, aside and paused (how many slots are), workers
+--          {{id, deadline, leased, {field, value...}}}, now; {} if there is no frontier
 -- Cost     O(workers); reads only
 
 local meta = redis.call('HGETALL', META)
@@ -13,4 +13,5 @@ for i = 1, #members, 2 do
     redis.call('HLEN', leases_of(members[i])), redis.call('HGETALL', worker_key(members[i]))}
 end
 return cmsgpack.pack({meta = meta, counts = redis.call('HGETALL', COUNTS),
-  delayed = redis.call('ZCARD', DELAYED), workers = workers, now = NOW})
+  delayed = redis.call('ZCARD', DELAYED), aside = redis.call('ZCARD', ASIDE),
+  paused = redis.call('ZCARD', PAUSED), workers = workers, now = NOW})

@@ -43,6 +43,7 @@ local FIELDS = {
   'own',      -- a limit that a person gave, in the place of those in `limits`
 }
 local LIMITS, ASIDE = PREFIX .. 'limits', PREFIX .. 'aside'
+local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
 local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 
@@ -148,6 +149,30 @@ local function announce(slot, time)
   redis.pcall('PUBLISH', WAKE_CHANNEL, integer(time) .. ' ' .. slot)
 end
 
+-- Keeps what a person has said about a slot, and has all workers look at it at once.
+local function rule(slot, state)
+  -- First writes that remove: works at maxmemory too.
+  redis.call('ZREM', RULED, slot)
+  redis.call('ZREM', PAUSED, slot)
+  if state.own ~= '' then redis.call('ZADD', RULED, NOW, slot) end
+  if state.held == 1 then redis.call('ZADD', PAUSED, NOW, slot) end
+  redis.call('HSET', META, 'limited', 1)
+  -- The turn of a worker that is gone may have been meant for long after this.
+  state.ends = math.min(state.ends, first_start(state) + TURN)
+  save_slot(slot, state)
+  look_again(slot, state.held == 1 and NOW + PROBE or first_start(state) - EARLY)
+  announce(slot, 0)
+  wake(flush_counts())
+end
+
+-- Forgets what is known of a slot, but for what a person has said.
+local function forget_slot(slot)
+  local own, held = unpack(redis.call('HMGET', slot_key(slot), 'own', 'held'))
+  redis.call('DEL', slot_key(slot))
+  if own then redis.call('HSET', slot_key(slot), 'own', own) end
+  if held then redis.call('HSET', slot_key(slot), 'held', held) end
+end
+
 -- Sets how many tokens a worker has of a slot.
 local function set_tokens(worker, slot, state, n)
   local had = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
@@ -200,7 +225,7 @@ local function report_outcome(item, terms)
     if NOW - item[3] >= state.failed then
       state.fails, state.failed = state.fails + 1, NOW
       local longest, first = terms[1], math.max(FIRST_PAUSE, state.limit.delay, state.robots)
-      local aside = terms[2] > 0 and state.fails >= terms[2]
+      local aside = terms[2] > 0 and state.fails >= terms[2] and state.held == 0
       if aside then
         longest = PROBE
         redis.call('ZADD', ASIDE, 'NX', NOW, slot)
@@ -260,14 +285,17 @@ local function give_turn(worker, slot, most)
   local tokens = -1
   if limit.concurrency > 0 then
     local had = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
-    tokens = had + math.max(0, math.min(most, limit.concurrency - state.out))
-    if tokens == 0 then
+    local left = limit.concurrency - state.out
+    tokens = math.max(0, had + math.min(most, left))
+    if had + tokens == 0 then
       look_again(slot, NOW + TURN)
       return 0
     end
     -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
     if had == 0 then most = math.min(most, 2 * tokens) end
-    set_tokens(worker, slot, state, tokens)
+    -- Where the limit was lowered there are too many, and downloads that have them: they are
+    -- out until the worker says that it has fewer.
+    if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end
   end
   if exclusive then
     new = state.owner ~= worker
@@ -320,9 +348,8 @@ local function return_tokens(worker)
       local out = redis.call('HINCRBY', slot_key(slot), 'out', -tonumber(held[i + 1]))
       if out <= 0 then
         redis.call('HDEL', slot_key(slot), 'out')
-        if not redis.call('HGET', slot_key(slot), 'own') then
-          redis.call('PEXPIRE', slot_key(slot), FORGOTTEN)
-        end
+        local said = redis.call('HMGET', slot_key(slot), 'own', 'held')
+        if not said[1] and not said[2] then redis.call('PEXPIRE', slot_key(slot), FORGOTTEN) end
       end
     end
     look_again(slot, NOW)

@@ -1,0 +1,13 @@
+-- A person gives a slot a limit, in the place of those of the settings.
+--
+-- Input    slot, own (the limit as turns.lua has it; '': those of the settings hold again)
+-- Reply    1; 0 if there is no frontier
+-- Cost     O(1)
+-- Retry    safe
+
+if redis.call('EXISTS', META) == 0 then return 0 end
+local state = slot_of(input.slot)
+state.own = input.own
+state.limit = limit_of(input.slot, input.own)
+rule(input.slot, state)
+return 1

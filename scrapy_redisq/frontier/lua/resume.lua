@@ -1,0 +1,15 @@
+-- A person wants a slot to go on at once: it is neither paused nor parked nor set aside any more.
+--
+-- Input    slot
+-- Reply    1; 0 if there is no frontier
+-- Cost     O(1)
+-- Retry    safe
+
+if redis.call('EXISTS', META) == 0 then return 0 end
+local state = slot_of(input.slot)
+redis.call('ZREM', ASIDE, input.slot)
+state.held, state.parked, state.pause, state.fails = 0, 0, 0, 0
+-- What is being downloaded says nothing new when it fails.
+if state.failed > 0 then state.failed = NOW end
+rule(input.slot, state)
+return 1
