@@ -353,6 +353,17 @@ class Crawl(RuleBasedStateMachine):
         pipeline.execute()
         self.model = copy.deepcopy(model)
 
+    @rule(host=st.sampled_from(HOSTS))
+    def drop(self, host: str) -> None:
+        """A person gives up what waits in a slot."""
+        slot = "*" if self.config.scheduling == "priority" else host
+        shard = shard_of(slot, self.config.shards)
+        dropped, cursor = 0, "0"
+        while cursor:
+            n, cursor = execute(self.client, calls.drop(NAME, shard, slot, cursor))
+            dropped += n
+        self.model.drop(slot, dropped)
+
     @rule(what=st.sampled_from(["flush scripts", "requeue", "time passes"]))
     def disturb(self, what: str) -> None:
         if what == "flush scripts":
@@ -458,12 +469,14 @@ class Crawl(RuleBasedStateMachine):
             self.promote()
         assert worker.complete
         self.as_the_model()
+        done = {entry.url for entry in self.model.entries.values() if entry.state == "done"}
+        dropped = {entry.url for entry in self.model.entries.values() if entry.state == "dropped"}
         reachable, todo = set(), set(self.seeds)
         while todo:
             reachable |= todo
-            todo = {link for page in todo for link in self.links[page]} - reachable
-        done = {entry.url for entry in self.model.entries.values() if entry.state == "done"}
-        assert {f"/{page}" for page in reachable} <= done
+            followed = [page for page in todo if f"/{page}" in done]
+            todo = {link for page in followed for link in self.links[page]} - reachable
+        assert {f"/{page}" for page in reachable} <= done | dropped
         assert not self.model.unfinished()
         self.workers.remove(worker)
         assert worker.leave()

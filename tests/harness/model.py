@@ -62,7 +62,7 @@ class Shard:
         leased = sum(map(len, self.leases.values()))
         created, finished = self.count("created"), self.count("finished")
         assert queued + len(self.delayed) + leased + finished == created
-        assert self.count("dead") <= finished
+        assert self.count("dead") + self.count("dropped") <= finished
         assert self.count("leased") == leased
         assert self.busy == Counter(
             parse_lease(id, record).slot
@@ -155,7 +155,7 @@ class Entry:
     shard: int
     slot: str
     priority: int
-    state: str = "waiting"  # in a queue or delayed; "leased"; "done"; "dead"
+    state: str = "waiting"  # in a queue or delayed; "leased"; "done"; "dead"; "dropped"
     holder: str = ""
     lease: str = ""
     deliveries: int = 0
@@ -185,7 +185,9 @@ class Model:
         }
 
     def unfinished(self) -> int:
-        return sum(entry.state not in {"done", "dead"} for entry in self.entries.values())
+        return sum(
+            entry.state not in {"done", "dead", "dropped"} for entry in self.entries.values()
+        )
 
     def alive(self) -> bool:
         """Is any worker registered and before its deadline?"""
@@ -318,6 +320,15 @@ class Model:
             self.counts[entry.shard, "finished"] -= 1
             self.state[entry.shard] = self.state[0] = "open"
 
+    def drop(self, slot: str, dropped: int) -> None:
+        """A person has given up what waits in a slot."""
+        waiting = [e for e in self.entries.values() if e.slot == slot and e.state == "waiting"]
+        assert dropped == len(waiting)
+        for entry in waiting:
+            entry.state = "dropped"
+            self.counts[entry.shard, "dropped"] += 1
+            self.counts[entry.shard, "finished"] += 1
+
     # What the server must hold
 
     def check(self, shards: list[Shard]) -> None:
@@ -345,6 +356,7 @@ class Model:
                 "created",
                 "finished",
                 "dead",
+                "dropped",
                 "duplicates",
                 "claimed",
                 "released",

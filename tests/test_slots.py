@@ -1,0 +1,443 @@
+"""Slots ruled by people while a crawl runs: protocol, and crawls of real sites."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_redisq.errors import FrontierError
+from scrapy_redisq.frontier import Frontier, SlotStatus, calls
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.membership import Outcome, Reply
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.limits import SlotLimit, parse_limit
+from tests.harness.crawl import Run
+from tests.harness.model import read_shard
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+from tests.harness.worker import Worker
+
+NAME = "books"
+EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+PREFIX = calls.prefix(NAME, 0)
+FREE, REFUSED = -2, -1  # as in turns.lua
+
+# Protocol
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    with each_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def frontier(each_server: RedisServer) -> Iterator[Frontier]:
+    with Frontier.from_url(each_server.url, NAME) as frontier:
+        yield frontier
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of the frontier "books", with limits of the settings by slot."""
+
+    def make(limits: dict[str, dict[str, Any]] | None = None, **options: Any) -> Worker:
+        texts = {slot: parse_limit(given).to_text() for slot, given in (limits or {}).items()}
+        config = options.pop("config", EXACT)
+        return Worker(client, NAME, config, limits=texts, **options)
+
+    return make
+
+
+def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
+    reply = worker.exchange(want, turns=turns)
+    assert reply is not None
+    return reply
+
+
+def report(slot: str = "host", *, tokens: int = 0, done: int = 0, want: int = 0) -> list[list[Any]]:
+    """What a worker tells of a slot of which it has never started anything."""
+    return [[slot, -1, 0, tokens, done, want]]
+
+
+def fail(worker: Worker, slot: str = "host") -> None:
+    """A download that has begun just now has failed."""
+    worker.memberships[0].outcomes.append(Outcome(slot, 503, time.monotonic(), True))
+    ask(worker, 0)
+
+
+def claimed(reply: Reply) -> list[str]:
+    return [lease.slot for lease in reply.leases]
+
+
+def messages(client: redis.Redis, of: Callable[[], object]) -> list[bytes]:
+    """What workers hear while ``of`` is done."""
+    heard: list[bytes] = []
+    with client.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(f"{PREFIX}wake")
+        pubsub.get_message(timeout=1)
+        of()
+        while message := pubsub.get_message(timeout=0.05):
+            heard.append(message["data"])
+    return heard
+
+
+def test_a_paused_slot(
+    member: Callable[..., Worker], frontier: Frontier, client: redis.Redis
+) -> None:
+    """Nobody gets requests of it, who has some is told so, and other slots go on; what is known of
+    it does not expire. Resumed, it goes on at once, and leaves nothing that does not expire."""
+    worker, other = member(), member()
+    worker.send(f"/{n}" for n in range(4))
+    worker.send(["/o"], slot="other")
+    assert messages(client, lambda: frontier.pause("host")) == [b"0 host"]
+    assert claimed(ask(worker)) == ["other"]
+    ((slot, left, news, *_, parked, _),) = ask(worker, 0, report(want=4)).turns
+    assert (slot, left, news) == ("host", 0, REFUSED)
+    assert parked > 3_000_000_000
+    assert client.pttl(f"{PREFIX}slot:host") == -1
+    assert claimed(ask(worker)) == []  # and so it says that it waits
+    assert frontier.status()["paused"] == 1
+    heard = messages(client, lambda: frontier.resume("host"))
+    assert heard == [b"0 host", b""]
+    assert claimed(ask(other)) == ["host"] * 4
+    assert frontier.status()["paused"] == 0
+    assert client.pttl(f"{PREFIX}slot:host") != -1
+    assert client.exists(f"{PREFIX}paused", f"{PREFIX}ruled") == 0
+
+
+def test_a_pause_survives(
+    member: Callable[..., Worker], frontier: Frontier, client: redis.Redis
+) -> None:
+    """The end of workers that had tokens of it, a join, the end of the run and the next one, and a
+    run that is forgotten (REDISQ_RESUME = False); not a reset."""
+    limits = {"host": {"concurrency": 2}}
+    worker = member(limits)
+    worker.send(["/1", "/2"])
+    leases = ask(worker).leases
+    frontier.pause("host")
+    frontier.limit("limited", delay=3)
+    for lease in leases:
+        worker.finish(lease)
+    ask(worker, 0, report(tokens=1))
+    ask(worker, 0)
+    assert worker.leave()
+    assert client.pttl(f"{PREFIX}slot:host") == -1
+
+    def kept() -> tuple[bool, float]:
+        return bool(frontier.slot("host").paused), frontier.slot("limited").limit.delay
+
+    again = member(limits)
+    assert again.joined.began
+    again.send(["/1"])
+    assert (claimed(ask(again)), kept()) == ([], (True, 3))
+    again.leave()
+    while execute(client, calls.clear(NAME, 0, False))[0] == "more":
+        pass
+    last = member()
+    last.send(["/1"])
+    assert (claimed(ask(last)), kept()) == ([], (True, 3))
+    last.leave()
+    frontier.reset()
+    assert client.keys("*") == []
+
+
+def test_a_paused_slot_keeps_the_crawl_open(
+    member: Callable[..., Worker], frontier: Frontier
+) -> None:
+    """Although it was set aside, or would be by failures of what was in progress."""
+    worker = member()
+    worker.send(["/1"])
+    for _ in range(10):
+        fail(worker)
+        time.sleep(0.001)
+    assert ask(worker).stuck == 0
+    frontier.pause("host")
+    assert ask(worker).stuck is None
+    fail(worker)
+    status = frontier.status()
+    assert (status["set_aside"], status["paused"]) == (0, 1)
+    assert ask(worker).stuck is None
+
+
+def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """A slot that was set aside goes on at once, as if it had never failed."""
+    worker = member()
+    worker.send(f"/{n}" for n in range(4))
+    for _ in range(10):
+        fail(worker)
+        time.sleep(0.001)
+    slot = frontier.slot("host")
+    assert slot.set_aside
+    assert (slot.failures, slot.delay_from, slot.status) == (10, "back-off", 503)
+    assert slot.delay == slot.back_off == 120
+    assert 55 < slot.parked <= 120 < (slot.next_start or 0) + 65
+    assert frontier.status()["set_aside"] == 1
+    frontier.resume("host")
+    slot = frontier.slot("host")
+    assert not slot.in_trouble
+    assert (slot.failures, slot.back_off, slot.next_start) == (0, 0, 0)
+    assert claimed(ask(worker)) == ["host"] * 4
+
+
+def test_who_believes_a_slot_parked_is_told(
+    member: Callable[..., Worker], frontier: Frontier
+) -> None:
+    """A worker that has no requests of the slot any more hears that it is free with the exchange
+    that brings some."""
+    worker = member()
+    worker.send(f"/{n}" for n in range(3))
+    frontier.pause("host")
+    ask(worker, 0, report(want=3))
+    frontier.resume("host")
+    reply = ask(worker, 10, report(done=1))
+    assert claimed(reply) == ["host"] * 3
+    assert [turn[:2] for turn in reply.turns] == [["host", FREE]]
+
+
+def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """It takes the place of the settings', what is left out stays; workers that join do not change
+    it; without it the settings hold again."""
+    limits = {"host": {"delay": 2, "concurrency": 3}}
+    worker = member(limits)
+    worker.send(f"/{n}" for n in range(40))
+    assert frontier.slot("host").limit == SlotLimit(2, 3)
+    assert frontier.slot("host").limit_from == "settings"
+    assert frontier.limit("host", delay=0, rate="4/s") == SlotLimit(0, 3, 4)
+    member({"host": {"delay": 9}})
+    slot = frontier.slot("host")
+    assert (slot.limit, slot.limit_from, bool(slot.ruled)) == (SlotLimit(0, 3, 4), "person", True)
+    ((*_, delay, interval, burst, tokens, _, _),) = ask(worker, 40).turns
+    assert (delay, interval, burst, tokens) == (0, 250_000, 1, 3)
+    assert frontier.unlimit("host") == SlotLimit(9)
+    assert frontier.slot("host").ruled is None
+    for options in ({"delay": -1}, {"rate": "often"}, {"dealy": 1}):
+        with pytest.raises(ValueError, match="such as '30/m'"):
+            frontier.limit("host", **options)
+
+
+def test_a_lowered_concurrency(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """What is in progress ends; until it has, nothing new is started by anybody, and then no more
+    than is allowed."""
+    limits = {"host": {"concurrency": 8}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(90))
+    for worker in (first, second):
+        reply = ask(worker, 4)
+        assert [turn[8] for turn in reply.turns] == [4]
+    frontier.limit("host", concurrency=2)
+    # Each still has four downloads, and waits with more.
+    for flying in (4, 3, 2):
+        for worker in (first, second):
+            reply = ask(worker, 0, report(tokens=flying, want=5))
+            assert [turn[8] for turn in reply.turns if turn[2] != REFUSED] == [0]
+            assert reply.leases == []
+    ((_, _, news, *_),) = ask(first, 0, report(tokens=0, want=5)).turns
+    assert news == REFUSED  # the other one still has two
+    assert [turn[8] for turn in ask(second, 0, report(tokens=1, want=5)).turns] == [1]
+    assert [turn[8] for turn in ask(first, 5, report(tokens=0, want=5)).turns] == [1]
+
+
+def test_a_limit_ends_a_long_turn(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """The turn of a worker that is gone, which was meant for in an hour, keeps nobody from a slot
+    whose delay was taken away."""
+    gone, other = member({"host": {"delay": 3_600}}), member({"host": {"delay": 3_600}})
+    gone.send(f"/{n}" for n in range(3))
+    assert len(ask(gone, 1).leases) == 1
+    ask(gone, 0, [["host", 0, 0, 0, 0, 1]])
+    assert ask(other).leases == []
+    frontier.limit("host", delay=0)
+    wait_until(lambda: len(ask(other).leases) == 2, 3, "the turn is over")
+
+
+def test_dropping(member: Callable[..., Worker], frontier: Frontier, client: redis.Redis) -> None:
+    """All that is queued or delayed of the slot, and nothing else; leased requests go on."""
+    worker = member()
+    for n in range(450):
+        slot = "host" if n % 3 else "other"
+        worker.enqueue(f"/{n}", slot=slot, priority=n % 7, delay=3_600_000 if n < 300 else 0)
+        if n % 150 == 149:
+            ask(worker, 0)
+    leases = ask(worker, 2).leases
+    assert sorted(lease.slot for lease in leases) == ["host", "other"]
+    assert frontier.drop("host") == 299
+    assert frontier.drop("host") == 0
+    for lease in leases:
+        worker.finish(lease)
+    ask(worker, 0)
+    shard = read_shard(client, NAME, 0)
+    shard.check()
+    assert len(shard.delayed) == 100
+    assert {slot for slot, _ in shard.queues} == {"other"}
+    status = frontier.status()
+    assert (status["dropped"], status["finished"], status["done"]) == (299, 301, 2)
+    assert status["queued"] + status["delayed"] == 149
+
+
+def test_dropping_ends_the_run(
+    member: Callable[..., Worker], frontier: Frontier, client: redis.Redis
+) -> None:
+    """Workers that wait hear of it at once, and find that all is finished."""
+    worker = member()
+    worker.send(["/1", "/2"], delay=3_600_000)
+    reply = ask(worker)
+    assert (reply.leases, reply.complete) == ([], False)
+    assert messages(client, lambda: frontier.drop("host")) == [b""]
+    assert ask(worker).complete
+    assert worker.leave()
+    assert frontier.status()["state"] == "complete"
+
+
+def test_listing(each_server: RedisServer) -> None:
+    """Every slot of every shard that has requests or that somebody has ruled, once, in bounded
+    calls; those that are finished are not there."""
+    config = FrontierConfig(shards=3, dupefilter="exact", backend="exact")
+    with Frontier.from_url(each_server.url, "shop", config=config) as frontier:
+        frontier.push(f"http://host-{n}.example/{k}" for n in range(700) for k in range(n % 3 + 1))
+        frontier.pause("paused.example")
+        frontier.limit("ruled.example", rate="1/s", burst=2)
+        listed = list(frontier.slots())
+        slots = {slot.slot: slot for slot in listed}
+        assert len(listed) == len(slots) == 702
+        assert all(slots[f"host-{n}.example"].queued == n % 3 + 1 for n in range(700))
+        free = slots["host-5.example"]
+        assert free.next_start == 0
+        assert free == SlotStatus(
+            "host-5.example", 3, 0, 0.0, 0.0, None, SlotLimit(), None,
+            0, 0.0, 0.0, None, None, None, None,
+        )  # fmt: skip
+        assert (slots["paused.example"].next_start, bool(slots["paused.example"].paused)) == (
+            None,
+            True,
+        )
+        assert slots["ruled.example"].limit == SlotLimit(0, 0, 1, 2)
+        assert min(listed, key=lambda slot: slot.rank).slot == "paused.example"
+        assert sum(frontier.drop(slot) for slot in slots) == frontier.status()["dropped"] == 1_399
+        assert {slot.slot for slot in frontier.slots()} == {"paused.example", "ruled.example"}
+
+
+def test_leased_requests_are_listed(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """A slot all of whose requests workers hold, with how many those are."""
+    worker = member()
+    worker.send(["/1", "/2"])
+    ask(worker)
+    (slot,) = frontier.slots()
+    assert (slot.slot, slot.queued, slot.leased) == ("host", 0, 2)
+
+
+def test_where_there_are_no_slots(each_server: RedisServer) -> None:
+    """One queue for all hosts has none to rule, nor has a frontier that is not there."""
+    with Frontier.from_url(each_server.url, "none") as frontier:
+        assert list(frontier.slots()) == []
+        with pytest.raises(FrontierError, match="there is no frontier 'none'"):
+            frontier.pause("host")
+    config = FrontierConfig(scheduling="priority")
+    with Frontier.from_url(each_server.url, "strict", config=config) as frontier:
+        frontier.push(["http://host.example/"])
+        assert [(slot.slot, slot.queued) for slot in frontier.slots()] == [("*", 1)]
+        for rule in (frontier.pause, frontier.resume, frontier.drop, frontier.unlimit):
+            with pytest.raises(FrontierError, match="REDISQ_SCHEDULING"):
+                rule("host.example")
+
+
+def test_no_memory_left(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """At maxmemory slots can still be paused, resumed, limited and dropped."""
+    worker = member()
+    worker.send([f"/{n}" for n in range(10)])
+    frontier.client.config_set("maxmemory", 1)
+    try:
+        frontier.pause("host")
+        frontier.resume("host")
+        frontier.limit("host", delay=1)
+        assert frontier.drop("host") == 10
+    finally:
+        frontier.client.config_set("maxmemory", 0)
+
+
+# Crawls
+
+SOON = 1.0
+"""Seconds within which all workers do what a person has said."""
+
+
+def starts(site: Site, number: int) -> list[float]:
+    """When requests reached the host 127.0.0.``number``."""
+    host = f"127.0.0.{number}:"
+    return [hit.at for hit in list(site.hits) if hit.host.startswith(host)]
+
+
+def since(site: Site, number: int, at: float) -> int:
+    """How many requests reached the host after the time ``at``."""
+    return sum(start > at for start in starts(site, number))
+
+
+def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
+    """Two workers stop a paused host within a second while others go on, go on with it when it is
+    resumed, and keep a new limit within a second; what is dropped keeps no crawl from its end."""
+    with (
+        Site(lambda path: Answer("x", delay=0.05), hosts=4) as site,
+        Frontier.from_url(redis_server.url, "hosts") as frontier,
+    ):
+        sites = " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, 5))
+        # Slow enough to be looked at.
+        given = {"REDISQ_SLOT_CONCURRENCY": 2, "REDISQ_LEASE_TTL": 5}
+        workers = [crawl("hosts", None, given, sites=sites, pages=1_000) for _ in range(2)]
+        wait_until(lambda: all(len(starts(site, n)) > 20 for n in range(1, 5)), 30, "pages")
+
+        frontier.pause("127.0.0.1")
+        paused_at = time.monotonic() + SOON
+        wait_until(lambda: since(site, 2, paused_at) > 20, 20, "others go on")
+        wait_until(lambda: since(site, 3, paused_at) > 20, 20, "others go on")
+        assert since(site, 1, paused_at) == 0
+        assert frontier.slot("127.0.0.1").leased == 0
+
+        resumed_at = time.monotonic()
+        frontier.resume("127.0.0.1")
+        wait_until(lambda: since(site, 1, resumed_at) > 20, 20, "it goes on")
+        assert min(at for at in starts(site, 1) if at > resumed_at) < resumed_at + SOON
+
+        frontier.limit("127.0.0.2", delay=0.5)
+        limited_at = time.monotonic() + SOON
+        wait_until(lambda: since(site, 2, limited_at) > 3, 20, "it goes on")
+        at = [start for start in starts(site, 2) if start > limited_at]
+        assert min(b - a for a, b in itertools.pairwise(at)) > 0.44
+
+        for number in range(1, 5):
+            assert frontier.drop(f"127.0.0.{number}") > 0
+        for worker in workers:
+            assert worker.wait(20).reason == "finished"
+            assert "Traceback" not in worker.log
+        status = frontier.status()
+        assert (status["state"], status["created"]) == ("complete", 4_000)
+        assert status["done"] + status["dropped"] == 4_000
+        assert status["dead"] == 0
+
+
+def test_a_paused_crawl_waits(crawl: Run, redis_server: RedisServer) -> None:
+    """Workers with nothing left but a paused slot wait, and are woken when it is resumed; a slot
+    without limits is then crawled as fast as ever."""
+    with (
+        Site(lambda path: Answer("x", delay=0.01), hosts=2) as site,
+        Frontier.from_url(redis_server.url, "hosts") as frontier,
+    ):
+        sites = " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, 3))
+        frontier.push([f"http://127.0.0.1:{site.port}/first"])
+        frontier.pause("127.0.0.1")
+        workers = [crawl("hosts", None, {}, sites=sites, pages=100) for _ in range(2)]
+        wait_until(lambda: len(starts(site, 2)) == 100, 30, "the other host is done")
+        wait_until(lambda: frontier.status()["finished"] == 100, 10, "and finished")
+        assert starts(site, 1) == []
+        assert all(worker.running for worker in workers)
+        resumed_at = time.monotonic()
+        frontier.resume("127.0.0.1")
+        wait_until(lambda: len(starts(site, 1)) == 101, 20, "it goes on")
+        assert min(starts(site, 1)) < resumed_at + SOON
+        assert max(starts(site, 1)) < resumed_at + 4
+        for worker in workers:
+            assert worker.wait().reason == "finished"
+            assert "Traceback" not in worker.log
