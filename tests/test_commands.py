@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import errno
 import json
 import os
@@ -19,15 +20,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from scrapy.settings import Settings
 
 from scrapy_redisq.commands import display, status
 from scrapy_redisq.commands.main import main
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
-from scrapy_redisq.frontier import Frontier, FrontierConfig
+from scrapy_redisq.commands.slot_table import SlotSummary, rate_text, slot_table
+from scrapy_redisq.frontier import Frontier, FrontierConfig, SlotStatus
 from scrapy_redisq.frontier.membership import Finish
+from scrapy_redisq.limits import SlotLimit
 from scrapy_redisq.serializer import loads_fields
 from tests.harness.servers import RedisServer, binaries, free_port, wait_until
 from tests.test_frontier import Worker, some_urls
@@ -113,6 +116,12 @@ class TestUsage:
             (["dead", "requeue", "books", "0-1", "--all"], "either"),
             (["dead", "requeue", "books", "17"], "0-17"),
             (["dead", "list", "books", "--limit", "-1"], "whole number"),
+            (["slots", "pause"], "SLOT"),
+            (["slots", "limit", "books", "a.example"], "--none"),
+            (["slots", "limit", "a.example", "--none", "--delay", "1"], "either"),
+            (["slots", "limit", "a.example", "--rate", "9"], "--rate 9 for a.example: takes a num"),
+            (["slots", "limit", "a.example", "--delay", "x"], "takes seconds from 0 to 86,400"),
+            (["slots", "--limit", "x"], "whole number"),
             (["reset"], "NAME"),
             (["server", "restart"], "invalid choice"),
         ],
@@ -124,7 +133,11 @@ class TestUsage:
         assert said in ran.err
 
     @pytest.mark.parametrize(
-        "args", [[], ["status"], ["push"], ["dead"], ["dead", "list"], ["reset"], ["server"]]
+        "args",
+        [
+            *([], ["status"], ["push"], ["dead"], ["dead", "list"], ["reset"], ["server"]),
+            *(["slots"], ["slots", "pause"], ["slots", "limit"], ["slots", "drop"]),
+        ],
     )
     def test_each_has_a_help(self, redisq: Redisq, args: list[str]) -> None:
         """Help tells the usage of just that command, how to set REDISQ_URL, the exit codes."""
@@ -316,6 +329,180 @@ class TestStatus:
             looks = [[told["frontier"] for told in watched.look()] for _ in range(10)]
             assert looks[-1] == ["b", "c"]
             watched.close()
+
+
+def lines_of(table: RenderableType) -> list[str]:
+    """A table as it looks in 80 columns."""
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(width=80, record=True, file=nowhere)
+        console.print(table)
+        return console.export_text().splitlines()
+
+
+class TestSlots:
+    def test_nothing_there(
+        self, redisq: Redisq, frontier: Frontier, redis_server: RedisServer
+    ) -> None:
+        """No frontier, one that is not there, and several to choose from: one line, code 1."""
+        assert redisq("slots").err.startswith("scrapy redisq: there is no frontier on redis://")
+        for args in (["books"], ["pause", "books", "a.example"], ["drop", "books", "a.example"]):
+            ran = redisq("slots", *args)
+            assert ran == (1, "", "scrapy redisq: there is no frontier 'books'\n")
+        frontier.push(some_urls(1))
+        with Frontier.from_url(redis_server.url, "shop") as shop:
+            shop.push(some_urls(1))
+        ran = redisq("slots")
+        assert ran == (1, "", "scrapy redisq: name one of the frontiers: books, shop\n")
+
+    def test_list(self, redisq: Redisq, frontier: Frontier) -> None:
+        """What somebody should look at first, then the largest; how many more there are."""
+        frontier.push(f"https://{n % 60}.example/{n}" for n in range(600))
+        frontier.push(f"https://large.example/{n}" for n in range(1_234))
+        frontier.pause("7.example")
+        frontier.limit("8.example", delay=2, rate="30/m", burst=5, concurrency=1)
+        ran = redisq("slots", "--limit", "2")
+        title, _, _, _, first, second, more = ran.out.splitlines()
+        assert title == "books  61 slots, 1 paused"
+        assert first.split()[:2] == ["7.example", "10"]
+        assert "paused 0 s ago" in first or "paused 1 s ago" in first
+        assert second.split() == ["large.example", "1,234", "0", "now"]
+        assert more == "59 more: --limit 0 shows all, --json too."
+        assert "11 more" in redisq("slots", "books").out
+        ran = redisq("slots", "--limit", "0")
+        assert "more" not in ran.out
+        assert "2 s apart, 30/m burst 5, 1 at a" in ran.out
+        assert "there is no frontier 'pause'" in redisq("slots", "--", "pause").err
+
+    def test_json(self, redisq: Redisq, frontier: Frontier) -> None:
+        """All of them, one on each line, or the most important ones."""
+        frontier.push(f"https://{n % 60}.example/{n}" for n in range(90))
+        frontier.limit("3.example", rate="30/m")
+        told = [json.loads(line) for line in redisq("slots", "books", "--json").out.splitlines()]
+        assert len({slot["slot"] for slot in told}) == len(told) == 60
+        (limited,) = (slot for slot in told if slot["slot"] == "3.example")
+        assert (limited["rate"], limited["limit_from"], limited["queued"]) == (0.5, "person", 2)
+        assert limited["ruled"].endswith("+00:00")
+        frontier.pause("59.example")
+        (line,) = redisq("slots", "--json", "--limit", "1").out.splitlines()
+        assert (json.loads(line)["slot"], json.loads(line)["next_start"]) == ("59.example", None)
+
+    def test_ruling(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Each says what it did, and to how many requests; a limit may be given in steps."""
+        frontier.push(f"https://a.example/{n}" for n in range(3))
+        Worker(frontier).claim(1)
+        assert redisq("slots", "pause", "a.example") == (
+            0,
+            "books: a.example is paused (2 queued, 1 leased). The crawl stays open for its "
+            "requests until they are resumed or dropped.\n",
+            "",
+        )
+        told = redisq("slots", "resume", "books", "a.example").out
+        assert told == "books: a.example goes on (2 queued, 1 leased)\n"
+        assert "(it was not held up)" in redisq("slots", "resume", "a.example").out
+        redisq("slots", "limit", "books", "a.example", "--delay", "0.5", "--rate", "100/h")
+        told = redisq("slots", "limit", "a.example", "--concurrency", "2", "--rate", "0").out
+        assert told == "books: a.example has 0.5 s apart, 2 at a time (2 queued, 1 leased)\n"
+        told = redisq("slots", "limit", "a.example", "--none").out
+        assert told.startswith("books: the settings hold again for a.example: no limit (")
+
+    def test_drop(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Only with --yes; `status` counts what was dropped."""
+        frontier.push(f"https://a.example/{n}" for n in range(1_500))
+        ran = redisq("slots", "drop", "books", "a.example")
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith("books: 1,500 queued requests of a.example would be dropped")
+        assert "add --yes" in ran.err
+        assert frontier.status()["queued"] == 1_500
+        ran = redisq("slots", "drop", "a.example", "--yes")
+        assert ran == (0, "books: 1,500 requests of a.example dropped\n", "")
+        assert redisq("slots").out == "books  no slots\n"
+        assert "dropped        1,500" in redisq("status").out
+
+    def test_names_of_slots(self, redisq: Redisq, frontier: Frontier) -> None:
+        """A host is found as people write it; names of download_slot are taken as they are."""
+        frontier.push(["https://bücher.example/", "https://a.example/"])
+        frontier.limit("Group Ä", delay=1)
+        for given, found in (
+            ("bücher.example", "xn--bcher-kva.example is paused (1 queued, 0 leased)"),
+            ("BÜCHER.example", "xn--bcher-kva.example is paused (1 queued, 0 leased)"),
+            ("A.Example", "a.example is paused (1 queued, 0 leased)"),
+            ("Group Ä", "Group Ä is paused (0 queued, 0 leased)"),
+            ("Group B", "Group B is paused (nothing is known of it yet)"),
+        ):
+            assert found in redisq("slots", "pause", "books", given).out
+
+    def test_status_tells_of_slots(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Those that keep a crawl from its end, if there are any."""
+        frontier.push(some_urls(1))
+        assert "slots" not in redisq("status").out
+        frontier.pause("b.example")
+        assert "slots 1 paused  (scrapy redisq slots books)" in redisq("status").out
+        frontier.client.zadd("redisq:{books:0}:aside", {"c.example": 1})
+        assert "slots 1 set aside, 1 paused" in redisq("status").out
+        assert json.loads(redisq("status", "--json").out)["set_aside"] == 1
+
+    def test_eighty_columns(self, frontier: Frontier) -> None:
+        """Everything of a slot in trouble, with all limits and a long name."""
+        slot = SlotStatus(
+            slot="a-very-long-host-name." * 4 + "example\x1b[31m",
+            queued=12_345_678,
+            leased=1_000,
+            next_start=3_600.0,
+            delay=3_600.0,
+            delay_from="back-off",
+            limit=SlotLimit(1.25, 10_000, 0.5, 10_000),
+            limit_from="settings",
+            failures=12,
+            back_off=3_600.0,
+            parked=3_600.0,
+            set_aside="2026-01-01T00:00:00+00:00",
+            paused="2026-01-01T00:00:00+00:00",
+            ruled=None,
+            status=503,
+        )
+        by_robots = dataclasses.replace(
+            slot, slot="b.example", queued=1, paused=None, set_aside=None, failures=0,
+            back_off=0.0, parked=0.0, next_start=0.26, delay=5.0, delay_from="robots.txt",
+        )  # fmt: skip
+        summary = SlotSummary()
+        shown = list(summary.count([slot, by_robots]))
+        lines = lines_of(slot_table("books", shown, summary))
+        assert max(map(len, lines)) <= 80
+        text = " ".join(" ".join(lines).split())
+        for part in ("12,345,678", "1 h 0 m", "failures", "at a time", "\\x1b[31m", "503", "0.3 s"):
+            assert part in text
+        assert lines[0] == "books  2 slots, 1 paused, 1 set aside"
+        assert "(robots.txt)" in text
+
+    @pytest.mark.parametrize(
+        ("per_second", "text"),
+        [(0.5, "30/m"), (10, "10/s"), (7 / 3_600, "7/h"), (2.5, "150/m"), (1 / 86_400, "1/d")],
+    )
+    def test_rates(self, per_second: float, text: str) -> None:
+        """In the shortest time in which it is a whole number, also as Redis keeps it."""
+        assert rate_text(per_second) == text
+        limit = SlotLimit.from_text(SlotLimit(rate=per_second).to_text())
+        assert rate_text(limit.rate) == text
+
+    def test_watch(self, redis_server: RedisServer, frontier: Frontier, tmp_path: Path) -> None:
+        """It shows what changes, until Ctrl-C, which is no error."""
+        frontier.push(some_urls(3))
+        watch = subprocess.Popen(
+            [sys.executable, "-m", "scrapy", "redisq", "slots", "--watch", *at(redis_server)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert watch.stdout is not None
+        with watch.stdout as out:
+            assert "3 slots" in out.readline() + out.readline()
+            frontier.pause("new.example")
+            said = ""
+            while "new.example" not in said:
+                said = out.readline()
+                assert said
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(20) == 0
 
 
 class TestPush:

@@ -270,6 +270,41 @@ def check_fields(status: dict[str, object]) -> None:
     assert set(re.findall(r"`(\w+)`", of_workers)) == set(workers[0])
 
 
+def test_fields_of_slots(redis_server: RedisServer) -> None:
+    """`slots --json` has exactly the fields that the README lists."""
+    with Frontier.from_url(redis_server.url, "books") as frontier:
+        frontier.push(["http://host.example/"])
+        told = frontier.slot("host.example").to_json()
+    listing = re.search(r"one object a slot:(.*?)\(of the last", section("Operations"), re.S)
+    assert listing
+    words = set(re.findall(r"`(\w+)`", listing[1])) - {"settings", "person", "AutoThrottle"}
+    assert words == {"frontier", *told}
+
+
+def test_commands_of_the_politeness(tmp_path: Path) -> None:
+    """The shell examples under Politeness work one after the other on a frontier that is there."""
+    script = "set -e\nscrapy redisq push books https://example.com/\n"
+    script += "".join(blocks("Politeness", "sh"))
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.removeprefix("books: ") for line in done.stdout.splitlines()[1:]]
+    assert said[0].startswith("example.com is paused (1 queued, 0 leased)")
+    assert said[1:] == [
+        "example.com goes on (1 queued, 0 leased)",
+        "example.com has 2 s apart, 30/m burst 5, 1 at a time (1 queued, 0 leased)",
+        "the settings hold again for example.com: no limit (1 queued, 0 leased)",
+        "1 request of example.com dropped",
+    ]
+
+
 def test_commands_of_the_operations(tmp_path: Path) -> None:
     """The shell examples under Operations work one after the other."""
     script = "set -e\n" + "".join(blocks("Operations", "sh"))
@@ -346,7 +381,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
 
 
 def test_acl_suffices(tmp_path: Path) -> None:
-    """A user with the README's rights can crawl, push, look, requeue and reset."""
+    """A user with the README's rights can crawl, push, look, requeue, rule slots and reset."""
     server = RedisServer(list(binaries().values())[-1], aof=True)
     with contextlib.closing(server), server.client() as client, Site(linked_pages(20)) as site:
         client.execute_command("ACL", "SETUSER", *acl())
@@ -362,6 +397,10 @@ def test_acl_suffices(tmp_path: Path) -> None:
                 assert frontier.status()["dead"] == 4
                 assert len(list(frontier.dead())) == 4
                 assert frontier.requeue() == 4
+                for rule in (frontier.pause, frontier.resume, frontier.unlimit):
+                    rule("127.0.0.1")
+                assert [slot.queued for slot in frontier.slots()] == [4]
+                assert frontier.drop("127.0.0.1") == 4
                 assert frontier.push([f"{site.url}/new"]).accepted == 1
                 frontier.reset()
             assert list(client.scan_iter("*")) == []

@@ -99,7 +99,7 @@ def limit_text(limit: SlotLimit) -> str:
     if limit.delay:
         parts.append(f"{_seconds(limit.delay)} apart")
     if limit.rate:
-        parts.append(rate_text(limit.rate) + (f" burst {limit.burst}" if limit.burst > 1 else ""))
+        parts.append(rate_text(limit.rate) + (f" burst {limit.burst:,}" if limit.burst > 1 else ""))
     if limit.concurrency:
         parts.append(f"{limit.concurrency:,} at a time")
     return ", ".join(parts)
