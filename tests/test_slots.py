@@ -364,6 +364,9 @@ def test_no_memory_left(member: Callable[..., Worker], frontier: Frontier) -> No
 SOON = 1.0
 """Seconds within which all workers do what a person has said."""
 
+BUSY = 2.0
+"""Seconds more that processes may need on a busy machine; some milliseconds are usual."""
+
 
 def starts(site: Site, number: int) -> list[float]:
     """When requests reached the host 127.0.0.``number``."""
@@ -399,7 +402,7 @@ def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
         resumed_at = time.monotonic()
         frontier.resume("127.0.0.1")
         wait_until(lambda: since(site, 1, resumed_at) > 20, 20, "it goes on")
-        assert min(at for at in starts(site, 1) if at > resumed_at) < resumed_at + SOON
+        assert min(at for at in starts(site, 1) if at > resumed_at) < resumed_at + SOON + BUSY
 
         frontier.limit("127.0.0.2", delay=0.5)
         limited_at = time.monotonic() + SOON
@@ -436,8 +439,8 @@ def test_a_paused_crawl_waits(crawl: Run, redis_server: RedisServer) -> None:
         resumed_at = time.monotonic()
         frontier.resume("127.0.0.1")
         wait_until(lambda: len(starts(site, 1)) == 101, 20, "it goes on")
-        assert min(starts(site, 1)) < resumed_at + SOON
-        assert max(starts(site, 1)) < resumed_at + 4
+        assert min(starts(site, 1)) < resumed_at + SOON + BUSY
+        assert max(starts(site, 1)) < resumed_at + 4 + BUSY
         for worker in workers:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
