@@ -153,7 +153,7 @@ def test_a_paused_slot_keeps_the_crawl_open(
     """Although it was set aside, or would be by failures of what was in progress."""
     worker = member()
     worker.send(["/1"])
-    for _ in range(10):
+    for _ in range(15):
         fail(worker)
         time.sleep(0.001)
     assert ask(worker).stuck == 0
@@ -169,12 +169,12 @@ def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontie
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker = member()
     worker.send(f"/{n}" for n in range(4))
-    for _ in range(10):
+    for _ in range(15):
         fail(worker)
         time.sleep(0.001)
     slot = frontier.slot("host")
     assert slot.set_aside
-    assert (slot.failures, slot.delay_from, slot.status) == (10, "back-off", 503)
+    assert (slot.failures, slot.delay_from, slot.status) == (15, "back-off", 503)
     assert slot.delay == slot.back_off == 120
     assert 55 < slot.parked <= 120 < (slot.next_start or 0) + 65
     assert frontier.status()["set_aside"] == 1
