@@ -276,6 +276,21 @@ def test_tokens_of_the_dead_and_of_those_who_leave(
     assert client.exists(f"redisq:{{{NAME}:0}}:tokens:{leaves.id}") == 0
 
 
+def test_tokens_do_not_outlive_the_run(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Those of a worker that was killed when all was finished are free in the next run."""
+    limits = {"host": {"concurrency": 1}}
+    killed = member(limits)
+    killed.send(["/1"])
+    for lease in ask(killed).leases:
+        killed.finish(lease)
+    ask(killed, 0, report(tokens=1))
+    client.zadd(f"redisq:{{{NAME}:0}}:workers", {killed.id: 1})
+    worker = member(limits)
+    assert worker.joined.began
+    worker.send(["/1"])
+    assert [turn[8] for turn in ask(worker).turns] == [1]
+
+
 def test_a_lost_reply_brings_the_turn_again(member: Callable[..., Worker]) -> None:
     """A repeated exchange tells of the turns of all leases."""
     worker = member({"host": {"delay": 0.3}, "other": {"concurrency": 1}})

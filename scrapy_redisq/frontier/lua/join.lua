@@ -86,7 +86,8 @@ if begin then
     generation = generation + 1
   end
   for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
-    redis.call('DEL', worker_key(worker), leases_of(worker), tokens_key(worker))
+    redis.call('DEL', worker_key(worker), leases_of(worker))
+    return_tokens(worker)
   end
   redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
