@@ -89,6 +89,10 @@ def _seconds(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
 
 
+def _measured(seconds: float) -> str:
+    return duration(seconds) if seconds >= 60 else f"{seconds:.2g} s"
+
+
 def _wait(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
 
@@ -121,7 +125,7 @@ def limits_of(slot: SlotStatus) -> Text:
         text.append(limit_text(slot.limit) or "none")
         text.append(f" ({slot.limit_from})", "cyan" if slot.limit_from == "person" else "dim")
     if slot.delay_from in {"robots.txt", "AutoThrottle"}:
-        text.append((", " if text else "") + f"{_seconds(slot.delay)} apart")
+        text.append((", " if text else "") + f"{_measured(slot.delay)} apart")
         text.append(f" ({slot.delay_from})", "dim")
     return text
 
