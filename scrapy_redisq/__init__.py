@@ -4,7 +4,7 @@ Layers, top to bottom; imports point down only::
 
     addon, commands                                  what a user touches
     pipelines/                                       items into databases, files, Redis
-    retry, backoff                                   what Scrapy tries again, over the scheduler
+    retry, backoff, robots                           downloader middlewares over the scheduler
     scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
     slots, turns, outcomes                           limits and trouble of slots
     frontier/                                        the protocol: knows Redis, knows no Scrapy
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
     from scrapy_redisq.frontier import Frontier as Frontier
     from scrapy_redisq.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
+    from scrapy_redisq.robots import RedisqRobotsTxtMiddleware as RedisqRobotsTxtMiddleware
     from scrapy_redisq.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ _HOMES = {
     "Frontier": "scrapy_redisq.frontier",
     "RedisqBackOffMiddleware": "scrapy_redisq.backoff",
     "RedisqRetryMiddleware": "scrapy_redisq.retry",
+    "RedisqRobotsTxtMiddleware": "scrapy_redisq.robots",
     "Scheduler": "scrapy_redisq.scheduler",
 }
 
@@ -47,6 +49,7 @@ __all__ = [
     "Frontier",
     "RedisqBackOffMiddleware",
     "RedisqRetryMiddleware",
+    "RedisqRobotsTxtMiddleware",
     "Scheduler",
 ]
 

@@ -14,12 +14,13 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 import scrapy
-from scrapy import Spider
+from scrapy import Spider, signals
 from scrapy.core import downloader as scrapys_downloader
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.pipelines import ItemPipelineManager
+from scrapy.robotstxt import RobotParser
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.python.failure import Failure
 
@@ -90,6 +91,45 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         deferred_from_coro(engine.close_spider_async(reason=reason))
     else:
         engine.close_spider(crawler.spider, reason)
+
+
+async def download(crawler: Crawler, request: Request) -> Response:
+    """The response to a request on the side, through the downloader middlewares."""
+    engine: Any = crawler.engine
+    if hasattr(engine, "download_async"):  # 2.14
+        response: Response = await engine.download_async(request)
+    else:
+        response = await maybe_deferred_to_future(engine.download(request))
+    return response
+
+
+async def robots_parsed(crawler: Crawler, parser: RobotParser, request: Request) -> None:
+    """Send the signal of this name, if there is one."""
+    if signal := getattr(signals, "robots_parsed", None):  # 2.18
+        await crawler.signals.send_catch_log_async(
+            signal=signal, robotparser=parser, request=request
+        )
+
+
+def asked_delays(parser: RobotParser, agent: str) -> list[float | None]:
+    """Seconds between requests that a robots.txt asks ``agent`` for, by Crawl-delay and by
+    Request-rate; None, or nothing, where it does not or the parser cannot tell."""
+    rules: Any = getattr(parser, "rp", None)  # of all of Scrapy's own
+    delays: list[float | None] = []
+    for source, method in (
+        (parser, "crawl_delay"),  # 2.18
+        (rules, "crawl_delay"),
+        (rules, "get_crawl_delay"),
+        (rules, "request_rate"),
+    ):
+        try:
+            asked: Any = getattr(source, method)(agent)
+            if method == "request_rate" and asked is not None:
+                asked = asked.seconds / asked.requests
+            delays.append(None if asked is None else float(asked))
+        except (AttributeError, TypeError, ValueError, ArithmeticError):
+            continue
+    return delays
 
 
 def watch_output(crawler: Crawler) -> None:

@@ -6,11 +6,18 @@ from typing import Any
 
 from scrapy.settings import BaseSettings
 
-_SCRAPYS_RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
-_OWN_RETRY = (
-    "scrapy_redisq.RedisqRetryMiddleware",
-    "scrapy_redisq.retry.RedisqRetryMiddleware",
-)
+_REPLACED = {
+    "scrapy.downloadermiddlewares.retry.RetryMiddleware": (
+        "scrapy_redisq.RedisqRetryMiddleware",
+        "scrapy_redisq.retry.RedisqRetryMiddleware",
+    ),
+    "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": (
+        "scrapy_redisq.RedisqRobotsTxtMiddleware",
+        "scrapy_redisq.robots.RedisqRobotsTxtMiddleware",
+    ),
+}
+"""Scrapy's middlewares, and the names of those in their place."""
+
 _BACK_OFF = (
     "scrapy_redisq.RedisqBackOffMiddleware",
     "scrapy_redisq.backoff.RedisqBackOffMiddleware",
@@ -23,47 +30,47 @@ BACK_OFF_PLACE = 950
 class Addon:
     """``ADDONS = {"scrapy_redisq.Addon": 500}``: the same as setting all of them by hand.
 
-    What the project sets itself stays as it is, a retry middleware of its own too.
+    `RedisqRetryMiddleware` and `RedisqRobotsTxtMiddleware` take the places of Scrapy's,
+    `RedisqBackOffMiddleware` comes to the end. What the project sets itself stays as it is, a retry
+    or robots.txt middleware of its own too.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy; add-ons rank below project settings."""
         settings.set("SCHEDULER", "scrapy_redisq.Scheduler", priority="addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_redisq.BloomDupeFilter", priority="addon")
-        _replace_retry(settings)
+        for scrapys, own in _REPLACED.items():
+            _replace(settings, scrapys, own)
         _add_back_off(settings)
 
 
-def _replace_retry(settings: BaseSettings) -> None:
-    """Put `RedisqRetryMiddleware` where Scrapy's is by default."""
-    place = settings.get("DOWNLOADER_MIDDLEWARES_BASE", {}).get(_SCRAPYS_RETRY)
+def _replace(settings: BaseSettings, scrapys: str, own: tuple[str, str]) -> None:
+    """Put a middleware of this package where Scrapy's is by default."""
+    place = settings.get("DOWNLOADER_MIDDLEWARES_BASE", {}).get(scrapys)
     chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
-    if place is None or not isinstance(chosen, BaseSettings) or any(map(_retries, chosen)):
+    if place is None or not isinstance(chosen, BaseSettings):
         return
-    chosen.set(_SCRAPYS_RETRY, None, priority="addon")
-    chosen.set(_OWN_RETRY[0], place, priority="addon")
+    if any(_names(middleware, scrapys, *own) for middleware in chosen):
+        return
+    chosen.set(scrapys, None, priority="addon")
+    chosen.set(own[0], place, priority="addon")
 
 
 def _add_back_off(settings: BaseSettings) -> None:
     """Put `RedisqBackOffMiddleware` nearest to the downloader."""
     chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]
-    if isinstance(chosen, BaseSettings) and not any(map(_backs_off, chosen)):
+    if not isinstance(chosen, BaseSettings):
+        return
+    if not any(_names(middleware, *_BACK_OFF) for middleware in chosen):
         chosen.set(_BACK_OFF[0], BACK_OFF_PLACE, priority="addon")
 
 
-def _backs_off(middleware: Any) -> bool:
-    if isinstance(middleware, str):
-        return middleware in _BACK_OFF
-    bases = getattr(middleware, "__mro__", ())
-    return any(f"{base.__module__}.{base.__qualname__}" == _BACK_OFF[1] for base in bases)
-
-
-def _retries(middleware: Any) -> bool:
-    """Whether the project names Scrapy's retry middleware or this package's.
+def _names(middleware: Any, *paths: str) -> bool:
+    """Whether the project names one of these middlewares, or a class made from one.
 
     Paths are not loaded: that is too early for what imports a reactor.
     """
     if isinstance(middleware, str):
-        return middleware in {_SCRAPYS_RETRY, *_OWN_RETRY}
+        return middleware in paths
     bases = getattr(middleware, "__mro__", ())
-    return any(f"{base.__module__}.{base.__qualname__}" == _SCRAPYS_RETRY for base in bases)
+    return any(f"{base.__module__}.{base.__qualname__}" in paths for base in bases)

@@ -88,21 +88,23 @@ def retry_after(response: Response) -> float | None:
     A date is compared with the server's own Date where it sends one, because its clock and this
     one need not agree. May be negative, and as large as a float gets.
     """
-    text = _header(response, "Retry-After")
+    text = header(response, "Retry-After")
     if re.fullmatch(r"[0-9]+", text):
         return float(text[:_DATE_LENGTH]) if len(text) <= _DATE_LENGTH else math.inf
-    until = _http_date(text)
+    until = http_date(text)
     if until is None:
         return None
-    now = _http_date(_header(response, "Date")) or datetime.now(timezone.utc)
+    now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
     return (until - now).total_seconds()
 
 
-def _header(response: Response, name: str) -> str:
+def header(response: Response, name: str) -> str:
+    """The header's value, "" without it."""
     return (response.headers.get(name) or b"").decode("latin-1").strip()
 
 
-def _http_date(text: str) -> datetime | None:
+def http_date(text: str) -> datetime | None:
+    """A date of a header; None if it is none."""
     if not text or len(text) > _DATE_LENGTH:
         return None
     try:

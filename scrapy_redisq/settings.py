@@ -270,6 +270,14 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(0, 31_536_000),
     ),
     Setting(
+        "REDISQ_CRAWL_DELAY_MAX",
+        60.0,
+        "seconds from 0 to 86,400",
+        "Longest delay that a host gets by `Crawl-delay` or `Request-rate` of its robots.txt. "
+        "0: they are not heeded.",
+        checks.number(0, 86_400),
+    ),
+    Setting(
         "REDISQ_RETRY_DELAYS",
         checks.EXPONENTIAL,
         "'exponential' or a list of seconds such as [1, 10, 60]",
@@ -463,6 +471,7 @@ class RedisqSettings:
     backoff_max: float
     slot_give_up: int
     set_aside_wait: float
+    crawl_delay_max: float
     retry_delays: tuple[float, ...] | str
     """"exponential" or the pauses."""
     retry_base: float
@@ -526,6 +535,11 @@ class RedisqSettings:
         limits = {slot: parse_limit(given, common) for slot, given in self.slot_limits.items()}
         limits.setdefault("*", common)
         return {slot: limit.to_text() for slot, limit in limits.items() if slot != "*" or limit}
+
+    @property
+    def heeds_crawl_delay(self) -> bool:
+        """The delays that a robots.txt asks for are kept; there must be slots to keep them."""
+        return self.crawl_delay_max > 0 and self.scheduling == "slot"
 
     def frontier_name(self, spider: str) -> str:
         """The frontier's name for the spider called ``spider``; raises `SettingError`."""

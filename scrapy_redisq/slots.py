@@ -138,6 +138,20 @@ class Slots:
         """``request`` was handed to Scrapy."""
         self._turns.handed_out(request, slot)
 
+    def limited(self, slot: str) -> None:
+        """The slot has another limit: nothing of it begins before the frontier was asked."""
+        self._turns.suspend(slot, 0.0, told=True)
+        self._poke()
+
+    def has_turn(self, slot: str) -> bool:
+        """Whether ``slot`` is limited and this worker may begin downloads of it."""
+        return self._turns.has(slot)
+
+    def check(self, request: Request, slot: str) -> None:
+        """Raises `SlotParked` or `IgnoreRequest` if ``request`` should not go on waiting in Scrapy
+        for something else than its slot."""
+        self._check(request, self._turns.parked(slot))
+
     def settle(self, working_on: set[Request]) -> None:
         """What Scrapy no longer works on is not on its way to a download either."""
         for request in self._turns.on_the_way():

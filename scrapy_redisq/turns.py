@@ -233,9 +233,20 @@ class Turns:
             return NOT_NOW
         return self._wait(turn)
 
+    def has(self, slot: str) -> bool:
+        """Whether ``slot`` is limited and this worker has a turn or a token for it."""
+        turn = self._turns.get(slot)
+        return turn is not None and turn.wait(time.monotonic()) < NOT_NOW
+
+    def parked(self, slot: str) -> float:
+        """Seconds for which ``slot`` is parked, as far as this worker knows; 0 or less: not."""
+        turn = self._turns.get(slot)
+        return 0.0 if turn is None else turn.parked - time.monotonic()
+
     def handed_out(self, request: Hashable, slot: str) -> None:
         """``request`` was handed to Scrapy."""
-        if turn := self._turns.get(slot):
+        turn = self._turns.get(slot)
+        if turn is not None and request not in self._on_the_way:
             turn.on_the_way += 1
             self._on_the_way[request] = turn
 

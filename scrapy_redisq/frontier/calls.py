@@ -279,6 +279,53 @@ def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]
     )
 
 
+def robots(
+    name: str,
+    shard: int,
+    run: str,
+    host: str,
+    token: str,
+    *,
+    take: bool = False,
+    text: bytes | None = None,
+    ttl: float = 0.0,
+    give_up: bool = False,
+) -> Call[tuple[str, bytes, float]]:
+    """Ask for a host's robots.txt, or keep its ``text`` for ``ttl`` seconds; see ``robots.lua``.
+
+    -> ("known", text, seconds for which it is valid), or "fetch", "wait" or "lost" with nothing.
+    """
+    data = {
+        "run": run,
+        "host": host,
+        "token": token,
+        "take": take,
+        "text": False if text is None else raw_string(text),
+        "ttl": int(ttl * 1000),
+        "give_up": give_up,
+    }
+    return Call.of(
+        load("robots"),
+        meta_key(name, shard),
+        data,
+        lambda reply: (reply[0].decode(), reply[1], reply[2] / 1000),
+    )
+
+
+def crawl_delay(
+    name: str, shard: int, run: str, host: str, slot: str, delay: float, slot_ttl: float
+) -> Call[bool]:
+    """Set the delay in seconds that a host's robots.txt asks for; -> whether the slot's changed."""
+    data = {
+        "run": run,
+        "host": host,
+        "slot": slot,
+        "delay": int(delay * 1e6),
+        "slot_ttl": int(slot_ttl * 1000),
+    }
+    return Call.of(load("crawl_delay"), meta_key(name, shard), data, lambda reply: bool(reply == 1))
+
+
 def sweep(name: str, shard: int, backend: str, everything: bool = False) -> Call[str | None]:
     """-> the backend of the next dupefilter to delete; None when nothing is left."""
     return Call.of(

@@ -61,7 +61,7 @@ class Script:
 
 
 WITH_TURNS = frozenset(
-    {"exchange", "reap", "leave", "join", "clear", "status"}
+    {"exchange", "reap", "leave", "join", "clear", "status", "crawl_delay"}
     | {"slots", "pause", "resume", "limit", "drop"}
 )
 """Scripts that concern the limits of slots."""

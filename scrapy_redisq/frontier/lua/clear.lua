@@ -35,6 +35,6 @@ for _, worker in ipairs(workers) do
   redis.call('ZREM', WORKERS, worker)
 end
 if said + #slots + #workers > 0 then return {'more', said + #slots + #workers} end
-redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS, LIMITS, ASIDE)
+redis.call('UNLINK', DELAYED, BUSY, DEAD, LETTERS, COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL)
 redis.call('HSET', META, 'state', 'complete')
 return {'done', 0}

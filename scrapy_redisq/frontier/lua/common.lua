@@ -32,6 +32,9 @@
 --   slot:SLOT       hash    what is known of a slot, see turns.lua; expires when nothing happens,
 --                           unless a person has said something about the slot
 --   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
+--   robots          hash    host -> "text" .. its robots.txt, compressed, or "by TOKEN" of the
+--                           worker that fetches it
+--   robots_until    zset    host -> when that expires (microseconds)
 --   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
 --                           that expires
 --   seen:N...               the dupefilter of generation N
@@ -44,6 +47,7 @@ local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
 local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
+local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
 local WAKE_CHANNEL = PREFIX .. 'wake'
 
 -- Redis allows about 8,000 values to unpack; a few hundred keep the C stack small.

@@ -27,7 +27,8 @@ end
 
 for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
     [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
-    [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list'}) do
+    [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
+    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
 end
@@ -90,6 +91,7 @@ if begin then
     return_tokens(worker)
   end
   redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
+  redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL)
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
     'generation', integer(generation), 'began', integer(NOW))
   for _, name in ipairs({'limited', 'throttle'}) do

@@ -25,6 +25,7 @@ local FREE = -2
 -- Milliseconds after which a slot that a dead worker left is forgotten.
 local FORGOTTEN = 3600000
 
+local TEXTS = {robots_by = true, owner = true, own = true}
 local FIELDS = {
   'last',     -- when a request was last started
   'tat',      -- theoretical arrival time of the rate
@@ -36,6 +37,7 @@ local FIELDS = {
   'failed',   -- when the last one was counted
   'status',   -- HTTP status of the last answer, 0: there was none
   'robots',   -- delay that robots.txt asks for
+  'robots_by', -- run and host that it is from
   'throttle', -- delay that comes from latencies
   'latency',  -- the last of them
   'held',     -- 1: nothing is started before a person says so
@@ -89,7 +91,7 @@ local function slot_of(slot)
     state = {}
     for i, value in ipairs(redis.call('HMGET', slot_key(slot), unpack(FIELDS))) do
       local name = FIELDS[i]
-      if name == 'owner' or name == 'own' then state[name] = value or ''
+      if TEXTS[name] then state[name] = value or ''
       else state[name] = tonumber(value or 0) end
     end
     state.limit = limit_of(slot, state.own)
