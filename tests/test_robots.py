@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
+import random
 import threading
 import time
 from collections import Counter, defaultdict
@@ -285,10 +285,17 @@ def test_delay_of_a_former_run(
 # Crawls
 
 
-JITTER = 0.06
-"""As in test_limits.py."""
+JITTER = 0.12
+"""Seconds by which a request may get from here to the site faster than the one before it, on a busy
+machine; the starts themselves are exact."""
 
 OBEY = {"ROBOTSTXT_OBEY": "True", "REDISQ_LEASE_TTL": 2, "RETRY_TIMES": 0}
+
+
+@pytest.fixture
+def hang() -> threading.Event:
+    """What the site's robots.txt waits for."""
+    return threading.Event()
 
 
 def with_robots(robots: Callable[[], Answer], **page: Any) -> Callable[[str], Answer]:
@@ -331,20 +338,36 @@ def fleet(
     n_hosts: int = 4,
     **arguments: Any,
 ) -> list[Crawl]:
+    """Workers that have joined, each with its number as user agent."""
+    arguments["sites"] = hosts(site, n_hosts)
     given = {**OBEY, **(settings or {})}
-    return [
-        crawl("hosts", None, given, sites=hosts(site, n_hosts), **arguments) for _ in range(number)
-    ]
+    workers = [crawl("hosts", None, {**given, "USER_AGENT": n}, **arguments) for n in range(number)]
+    for worker in workers:
+        worker.wait_for(" of frontier ")
+    return workers
 
 
-def test_once_for_all(crawl: Run) -> None:
+def finish(workers: list[Crawl], hang: threading.Event) -> None:
+    """Let robots.txt be answered, and the crawl end."""
+    hang.set()
+    for worker in workers:
+        assert worker.wait().reason == "finished"
+        assert "Traceback" not in worker.log
+
+
+def fetcher_first(site: Site, workers: list[Crawl]) -> list[Crawl]:
+    """The workers, first the one that has asked for robots.txt."""
+    wait_until(lambda: robots_hits(site), 20, "robots.txt is asked for")
+    first = workers[int(site.hits[0].agent)]
+    return [first, *(worker for worker in workers if worker is not first)]
+
+
+def test_once_for_all(crawl: Run, hang: threading.Event) -> None:
     """Three workers fetch each host's robots.txt once, and all of them heed it, also the requests
     that had to wait for it together."""
-    with Site(with_robots(rules("Disallow: /1", delay=0.5), delay=0.05), hosts=4) as site:
+    with Site(with_robots(rules("Disallow: /1", until=hang), delay=0.05), hosts=4) as site:
         workers = fleet(crawl, site, 3, pages=30)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log
+        finish(workers, hang)
     assert len(robots_hits(site)) == 4
     assert set(robots_hits(site).values()) == {1}
     assert not [hit.path for hit in site.hits if hit.path.startswith("/1")]
@@ -356,18 +379,163 @@ def test_once_for_all(crawl: Run) -> None:
     assert total(workers, "redisq/robots/crawl_delay") == 0
 
 
-@pytest.mark.parametrize("line", ["Crawl-delay: 0.25", "Request-rate: 4/1"])
-def test_delay_of_the_fleet(crawl: Run, line: str) -> None:
+def shortest_gap(times: list[float]) -> float:
+    return min(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("line", ["Crawl-delay: 0.3", "Request-rate: 10/3"])
+def test_delay_of_the_fleet(crawl: Run, hang: threading.Event, line: str) -> None:
     """Three workers keep each host's delay together from the first page on."""
-    with Site(with_robots(rules(line, delay=0.2)), hosts=4) as site:
-        workers = fleet(crawl, site, 3, pages=12)
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log
+    with Site(with_robots(rules(line, until=hang)), hosts=4) as site:
+        workers = fleet(crawl, site, 3, pages=9)
+        finish(workers, hang)
     assert set(robots_hits(site).values()) == {1}
     for times in pages(site).values():
-        assert len(times) == 12
-        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-        assert min(gaps) >= 0.25 - JITTER
-        assert times[-1] - times[0] < 11 * 0.25 * 1.5
+        assert len(times) == 9
+        assert shortest_gap(times) >= 0.3 - JITTER
+        assert times[-1] - times[0] < 8 * 0.3 * 1.5
     assert total(workers, "redisq/robots/crawl_delay") >= 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"REDISQ_CRAWL_DELAY_MAX": 0.3}, 0.3),
+        ({"REDISQ_CRAWL_DELAY_MAX": 0}, 0),
+        ({"REDISQ_SCHEDULING": "priority"}, 0),
+    ],
+)
+def test_delays_are_cut(
+    crawl: Run, hang: threading.Event, settings: dict[str, Any], most: float
+) -> None:
+    """To REDISQ_CRAWL_DELAY_MAX. With 0, and without slots, there is none; texts are shared."""
+    with Site(with_robots(rules("Crawl-delay: 86400", "Disallow: /1", until=hang))) as site:
+        finish(fleet(crawl, site, 2, settings, n_hosts=1, pages=6), hang)
+    (times,) = pages(site).values()
+    assert len(times) == 5
+    assert sum(robots_hits(site).values()) == 1
+    assert times[-1] - times[0] < 1 if not most else shortest_gap(times) >= most - JITTER
+
+
+def test_a_delay_that_was_forgotten(crawl: Run, redis_server: RedisServer) -> None:
+    """A slot leaves no key behind when it was idle, and its delay holds when it is used again."""
+    given = {**OBEY, "REDISQ_SLOT_TTL": 1, "REDISQ_KEEP_ALIVE": "True"}
+    with (
+        Site(with_robots(rules("Crawl-delay: 0.3"))) as site,
+        Frontier.from_url(redis_server.url, "ordered") as frontier,
+        redis_server.client() as client,
+    ):
+        worker = crawl("ordered", None, given)
+        worker.wait_for("Spider opened")
+        slots = calls.prefix("ordered", 0) + "slot:*"
+        for fed in (1, 2):
+            assert frontier.push([f"{site.url}/{fed}{n}" for n in range(5)]).accepted == 5
+            wait_until(lambda n=fed: len(site.hits) == 5 * n + 1, 20, "all are fetched")
+            assert client.keys(slots)
+            wait_until(lambda: not client.keys(slots), 10, "the slot is forgotten")
+        worker.terminate()
+        worker.wait()
+    (times,) = pages(site).values()
+    assert shortest_gap(times[:5]) >= 0.3 - JITTER
+    assert shortest_gap(times[5:]) >= 0.3 - JITTER
+
+
+def test_a_new_run_fetches_anew(crawl: Run) -> None:
+    """And heeds what it says now; a resumed run does not ask."""
+    said = ["Disallow: /1"]
+    with Site(lambda path: rules(*said)() if path == "/robots.txt" else Answer("x")) as site:
+        for expected in (1, 2):
+            worker = crawl("hosts", site, OBEY, sites=site.url, pages=4).wait()
+            assert worker.reason == "finished"
+            assert sum(robots_hits(site).values()) == expected
+            assert worker.stats["robotstxt/forbidden"] == 1
+            said[:] = ["Disallow: /2"]
+    assert site.counts() == {"/robots.txt": 2, "/0": 2, "/1": 1, "/2": 1, "/3": 2}
+
+
+def test_the_one_who_fetches_is_killed(crawl: Run, hang: threading.Event) -> None:
+    """Another one fetches it, soon, and Disallow is heeded."""
+    with Site(with_robots(rules("Disallow: /1", until=hang))) as site:
+        first, other = fetcher_first(site, fleet(crawl, site, 2, n_hosts=1, pages=40))
+        first.kill()
+        killed_at = time.monotonic()
+        finish([other], hang)
+    again = site.hits[1].at
+    assert site.hits[1].path == "/robots.txt"
+    assert again - killed_at < 7
+    assert sum(robots_hits(site).values()) == 2
+    assert other.stats["robotstxt/forbidden"] == 11
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_answers_that_are_no_robots_txt(crawl: Run, hang: threading.Event, status: int) -> None:
+    """Everything is allowed, whatever the answer's body says; nobody asks again."""
+    with Site(with_robots(rules("Disallow: /", status=status, until=hang))) as site:
+        workers = fleet(crawl, site, 2, n_hosts=1, pages=6)
+        finish(workers, hang)
+    assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
+    assert total(workers, f"robotstxt/response_status_count/{status}") == 1
+
+
+def test_no_answer(crawl: Run, hang: threading.Event) -> None:
+    """A robots.txt that never comes costs the fleet one DOWNLOAD_TIMEOUT; then all is allowed."""
+    settings = {"DOWNLOAD_TIMEOUT": 3, "REDISQ_BACKOFF_CODES": "[]"}
+    with Site(with_robots(rules("Disallow: /", until=hang))) as site:
+        workers = fleet(crawl, site, 2, settings, n_hosts=1, pages=6)
+        for worker in workers:
+            assert worker.wait().reason == "finished"
+    assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
+    errors = [stat for worker in workers for stat in worker.stats if "robotstxt/exception" in stat]
+    assert len(errors) == 1
+
+
+def test_text_that_is_none(crawl: Run, hang: threading.Event) -> None:
+    """Bytes at random, of more than is kept, do no harm; what is in front of them is heeded."""
+    text = b"User-agent: *\nDisallow: /1\n" + random.Random(6).randbytes(900_000)
+    with Site(with_robots(lambda: Answer(text, until=hang))) as site:
+        finish(fleet(crawl, site, 2, n_hosts=1, pages=6), hang)
+    assert sum(robots_hits(site).values()) == 1
+    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 5
+
+
+def test_closing_while_it_is_fetched(
+    crawl: Run, redis_server: RedisServer, hang: threading.Event
+) -> None:
+    """A worker that waits for another's fetch closes at once, and its requests go back."""
+    with (
+        Site(with_robots(rules("Disallow: /1", until=hang))) as site,
+        Frontier.from_url(redis_server.url, "hosts") as frontier,
+    ):
+        fetches, waits = fetcher_first(site, fleet(crawl, site, 2, n_hosts=1, pages=60))
+
+        def both_wait() -> bool:
+            return [worker["leased"] > 8 for worker in frontier.status()["workers"]] == [True] * 2
+
+        wait_until(both_wait, 20, "both have requests of the host")
+        waits.terminate()
+        assert waits.wait(10).reason == "shutdown", waits.log
+        assert "Traceback" not in waits.log
+        finish([fetches], hang)
+    assert sum(robots_hits(site).values()) == 1
+    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 60 - 11
+    assert fetches.stats["robotstxt/forbidden"] == 11
+
+
+def test_redis_is_away(crawl: Run, redis_server: RedisServer, hang: threading.Event) -> None:
+    """A worker that cannot share what it fetches goes on with it alone."""
+    with (
+        Proxy(redis_server.port) as proxy,
+        Site(with_robots(rules("Disallow: /1", until=hang))) as site,
+    ):
+        url = redis_server.url_through(proxy.port)
+        given = {"REDISQ_URL": url, "REDISQ_LEASE_TTL": 60, "REDISQ_SOCKET_TIMEOUT": 0.5}
+        (worker,) = fleet(crawl, site, 1, given, n_hosts=1, pages=6)
+        wait_until(lambda: robots_hits(site), 20, "robots.txt is asked for")
+        proxy.cut()
+        worker.wait_for("Redis is away")
+        hang.set()
+        wait_until(lambda: pages(site), 20, "a page is asked for")
+        proxy.mend()
+        assert worker.wait().reason == "finished"
+    assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in (0, 2, 3, 4, 5)}}
+    assert worker.stats["redisq/robots/alone"] == 1
