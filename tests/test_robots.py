@@ -467,6 +467,48 @@ def test_the_one_who_fetches_is_killed(crawl: Run, hang: threading.Event) -> Non
     assert other.stats["robotstxt/forbidden"] == 11
 
 
+def test_the_one_who_fetches_waits_for_the_slot(crawl: Run, redis_server: RedisServer) -> None:
+    """If he is not to have its turn, because another worker has it, that one fetches it."""
+    with (
+        Site(with_robots(rules("Disallow: /1"))) as site,
+        redis_server.client() as client,
+        Frontier.from_url(redis_server.url, "ordered") as frontier,
+    ):
+        frontier.push([f"{site.url}/{n}" for n in range(4)])
+        run, host = frontier.status()["run"], f"127.0.0.1:{site.port}"
+
+        def fetched_by_the_worker() -> bool:
+            # As a worker that is alive, and cannot begin.
+            execute(client, calls.robots("ordered", 0, run, host, "other"))
+            return bool(site.hits)
+
+        assert not fetched_by_the_worker()
+        worker = crawl("ordered", None, {**OBEY, "REDISQ_SLOT_DELAY": 0.1})
+        wait_until(fetched_by_the_worker, 30, "robots.txt is asked for")
+        assert worker.wait().reason == "finished"
+    assert site.counts() == {"/robots.txt": 1, "/0": 1, "/2": 1, "/3": 1}
+
+
+def test_a_host_that_wants_to_be_left_alone(crawl: Run) -> None:
+    """Pages go back while robots.txt waits for the end of a Retry-After; then it is heeded."""
+    asked = []
+
+    def answer() -> Answer:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            return Answer("later", status=503, headers={"Retry-After": "2"})
+        return rules("Disallow: /1")()
+
+    with Site(with_robots(answer)) as site:
+        settings = {"RETRY_TIMES": 2}
+        for worker in fleet(crawl, site, 2, settings, n_hosts=1, pages=5):
+            assert worker.wait().reason == "finished"
+            assert "Traceback" not in worker.log
+    assert len(asked) == 2
+    assert min(hit.at for hit in site.hits[1:]) - asked[0] >= 2 - JITTER
+    assert site.counts() == {"/robots.txt": 2, "/0": 1, "/2": 1, "/3": 1, "/4": 1}
+
+
 @pytest.mark.parametrize("status", [404, 500])
 def test_answers_that_are_no_robots_txt(crawl: Run, hang: threading.Event, status: int) -> None:
     """Everything is allowed, whatever the answer's body says; nobody asks again."""
