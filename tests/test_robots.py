@@ -504,9 +504,10 @@ def test_a_host_that_wants_to_be_left_alone(crawl: Run) -> None:
         workers = fleet(crawl, site, 2, settings, n_hosts=1, pages=5)
         finish(workers, threading.Event())
     assert total(workers, "redisq/sent_back") >= 4
-    assert len(asked) == 2
+    # The other worker fetches it, too, if it is given the slot's turn first.
+    assert 2 <= len(asked) <= 3
     assert min(hit.at for hit in site.hits[1:]) - asked[0] >= 2 - JITTER
-    assert site.counts() == {"/robots.txt": 2, "/0": 1, "/2": 1, "/3": 1, "/4": 1}
+    assert site.counts() == {"/robots.txt": len(asked), "/0": 1, "/2": 1, "/3": 1, "/4": 1}
 
 
 @pytest.mark.parametrize("status", [404, 500])
