@@ -236,7 +236,7 @@ class Turns:
     def has(self, slot: str) -> bool:
         """Whether ``slot`` is limited and this worker has a turn or a token for it."""
         turn = self._turns.get(slot)
-        return turn is not None and turn.wait(time.monotonic()) < NOT_NOW
+        return turn is not None and self._wait(turn) < NOT_NOW
 
     def parked(self, slot: str) -> float:
         """Seconds for which ``slot`` is parked, as far as this worker knows; 0 or less: not."""
