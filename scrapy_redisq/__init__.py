@@ -10,7 +10,7 @@ Layers, top to bottom; imports point down only::
     frontier/                                        the protocol: knows Redis, knows no Scrapy
     connection, suitability, embedded/               servers: clients, what one must be, our own
     seeds, serializer, entries, values, delays       requests as bytes, and how long they wait
-    redis_url, settings, checks, limits, errors
+    redis_url, settings, fleet_limits, setting_table, checks, limits, errors
 """
 
 from __future__ import annotations

@@ -6,14 +6,12 @@ The fleet is then as polite to a slot as one process of Scrapy with the same set
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_redisq import checks
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.limits import LONGEST, MOST, Throttle
-
-if TYPE_CHECKING:
-    from scrapy_redisq.settings import SettingsSource
+from scrapy_redisq.setting_table import SettingsSource
 
 _SECONDS = f"seconds from 0 to {LONGEST:,.0f}"
 

@@ -23,7 +23,7 @@ import scrapy_redisq
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.connection import open_server
 from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.settings import SETTINGS
+from scrapy_redisq.setting_table import SETTINGS
 from tests.harness.crawl import Crawl
 from tests.harness.servers import RedisServer, binaries, wait_until
 from tests.harness.site import Site, linked_pages
