@@ -410,6 +410,7 @@ def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
         at = [start for start in starts(site, 2) if start > limited_at]
         assert min(b - a for a, b in itertools.pairwise(at)) > 0.44
 
+        frontier.unlimit("127.0.0.2")
         for number in range(1, 5):
             assert frontier.drop(f"127.0.0.{number}") > 0
         for worker in workers:
