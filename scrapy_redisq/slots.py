@@ -78,6 +78,8 @@ class Slots:
         turn = None
         if self._turns:
             turn = await self._turns.may_begin(request, slot, lambda s: self._check(request, s))
+        if turn is not None and self._inbox:
+            self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
 
         def ended(result: Any) -> None:

@@ -482,3 +482,18 @@ def test_a_limited_host_does_not_slow_others(crawl: Run) -> None:
     for host, at in times.items():
         took = at[-1] - began
         assert took > 2.9 if host.startswith("127.0.0.1:") else took < 1.5, host
+
+
+def test_slow_answers_do_not_slow_a_slot(crawl: Run) -> None:
+    """Downloads begin as often as the delay allows, however long they take."""
+    with Site(lambda path: Answer("x", delay=1.5)) as site:
+        given = {
+            "REDISQ_SLOT_LIMITS": json.dumps({"*": {"delay": 0.05}}),
+            "CONCURRENT_REQUESTS": 100,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": 100,
+        }
+        worker = crawl("hosts", None, given, sites=hosts(site, 1), pages=60)
+        assert worker.wait().reason == "finished"
+    (times,) = starts(site).values()
+    # The second one waits for the first answer, until it is known how fast this worker is.
+    assert times[-1] - times[1] < 58 * 0.05 * 1.5
