@@ -301,6 +301,27 @@ def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.
     assert [lease.slot for lease in ask(again).leases] == ["host"]
 
 
+def test_a_crawl_waits_for_what_is_not_set_aside(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """A slot that is set aside may have no requests left; one that asked for peace is awaited."""
+    worker = member(back_off=BackOff(give_up=2))
+    for slot in ("down", "busy"):
+        worker.send(["/" + slot], slot=slot)
+    for lease in ask(worker).leases:
+        if lease.slot == "down":
+            worker.finish(lease, "dead", reason="retries")
+        else:
+            worker.finish(lease, "backed_off", entry=lease.entry)
+            outcome(worker, True, slot="busy", retry_after=60.0)
+    for _ in range(2):
+        outcome(worker, True, slot="down")
+        ask(worker, 0)
+        time.sleep(0.001)
+    assert client.zrange(f"redisq:{{{NAME}:0}}:aside", 0, -1) == [b"down"]
+    assert ask(worker).stuck is None
+
+
 def test_backed_off_goes_to_the_front(member: Callable[..., Worker]) -> None:
     """With its new entry, and no delivery counted; from the second failure on others are tried
     before it."""

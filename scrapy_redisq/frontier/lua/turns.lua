@@ -370,6 +370,13 @@ local function note_status(slot, status)
   end
 end
 
+-- Slots may be set aside and have no entries left, so that numbers say nothing.
+local function any_ready_but_aside()
+  for _, slot in ipairs(redis.call('ZREVRANGE', READY, 0, 999)) do
+    if not redis.call('ZSCORE', ASIDE, slot) then return true end
+  end
+end
+
 -- -> seconds for which all that is left has been in slots that are set aside; -1: it is not.
 -- `stored` is what this keeps as `stuck` in meta: since when, and how far the run was then.
 local function stuck_for(counts, stored)
@@ -377,7 +384,7 @@ local function stuck_for(counts, stored)
   local progress, aside = integer(counts.created + counts.finished), redis.call('ZCARD', ASIDE)
   if aside == 0 or counts.created == counts.finished or counts.starting > 0
       or redis.call('ZCARD', DELAYED) > 0 or redis.call('ZCARD', READY) > aside
-      or (since and was ~= progress) then
+      or (since and was ~= progress) or any_ready_but_aside() then
     if stored then redis.call('HDEL', META, 'stuck') end
     return -1
   end
