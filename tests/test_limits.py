@@ -291,6 +291,25 @@ def test_tokens_do_not_outlive_the_run(member: Callable[..., Worker], client: re
     assert [turn[8] for turn in ask(worker).turns] == [1]
 
 
+def test_who_leaves_takes_nothing_known_of_a_slot_along(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """The tokens of one who leaves come back; that the slot is parked for two hours is kept for as
+    long, and that a person holds it for ever."""
+    key = f"redisq:{{{NAME}:0}}:slot:host"
+    parked = int((time.time() + 7_200) * 1e6)
+    for field, value, kept in (("parked", parked, 7_200_000), ("held", 1, -1)):
+        worker = member({"host": {"concurrency": 1}})
+        worker.send(f"/{field}/{n}" for n in range(4))
+        assert len(ask(worker, 1).leases) == 1
+        client.hset(key, field, value)
+        worker.leave()
+        assert client.hget(key, "out") is None
+        left = client.pttl(key)
+        assert left == kept if kept < 0 else left > kept
+        client.hdel(key, field)
+
+
 def test_a_lost_reply_brings_the_turn_again(member: Callable[..., Worker]) -> None:
     """A repeated exchange tells of the turns of all leases."""
     worker = member({"host": {"delay": 0.3}, "other": {"concurrency": 1}})

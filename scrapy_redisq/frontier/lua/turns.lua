@@ -345,15 +345,9 @@ local function return_tokens(worker)
   local held = redis.call('HGETALL', tokens_key(worker))
   redis.call('DEL', tokens_key(worker))
   for i = 1, #held, 2 do
-    local slot = held[i]
-    if redis.call('EXISTS', slot_key(slot)) == 1 then
-      local out = redis.call('HINCRBY', slot_key(slot), 'out', -tonumber(held[i + 1]))
-      if out <= 0 then
-        redis.call('HDEL', slot_key(slot), 'out')
-        local said = redis.call('HMGET', slot_key(slot), 'own', 'held')
-        if not said[1] and not said[2] then redis.call('PEXPIRE', slot_key(slot), FORGOTTEN) end
-      end
-    end
+    local slot, state = held[i], slot_of(held[i])
+    state.out = math.max(0, state.out - tonumber(held[i + 1]))
+    save_slot(slot, state)
     look_again(slot, NOW)
   end
 end
