@@ -322,6 +322,31 @@ def test_a_lost_reply_brings_the_turn_again(member: Callable[..., Worker]) -> No
     assert {lease.slot for lease in reply.leases} == {"host", "other"}
 
 
+def test_a_turn_in_a_lost_reply_is_as_new(member: Callable[..., Worker]) -> None:
+    """It tells what others have started, which the worker has never heard."""
+    limits = {"host": {"delay": 5}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(3))
+    ask(first)
+    ask(first, 0, turns=report(since=4_800_000, done=1))
+    assert second.exchange(10, lose="reply") is None
+    reply = ask(second)
+    assert (reply.status, len(reply.leases)) == ("replayed", 1)
+    ((_, left, news, next_start, *_),) = reply.turns
+    assert (left > 0, news, next_start > 0) == (True, 1, True)
+
+
+def test_a_token_for_what_is_held(member: Callable[..., Worker]) -> None:
+    """A worker that has lost its tokens, and holds so much that it may claim nothing, gets one for
+    that."""
+    worker = member({"host": {"concurrency": 2}})
+    worker.send(["/1", "/2"])
+    assert len(ask(worker).leases) == 2
+    ask(worker, 0, turns=report(done=1))
+    reply = ask(worker, 0, turns=report())
+    assert [(turn[2], turn[8]) for turn in reply.turns] == [(0, 1)]
+
+
 def test_patterns(member: Callable[..., Worker]) -> None:
     """The slot itself comes before its domain, a longer domain before a shorter, then all."""
     worker = member(

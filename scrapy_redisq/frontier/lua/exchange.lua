@@ -311,7 +311,12 @@ if limited and replayed then
   local slots = {}
   for _, item in ipairs(turns) do slots[item[1]] = true end
   for i = 2, #leases, 2 do slots[origin_of(leases[i])] = true end
-  for slot in pairs(slots) do told[#told + 1] = turn_of(worker, slot) end
+  for slot in pairs(slots) do
+    local turn = turn_of(worker, slot)
+    -- The lost reply may have brought the turn, and with it what others have started.
+    if turn[2] > 0 then turn[3] = 1 end
+    told[#told + 1] = turn
+  end
 end
 if limited and #claimed == 0 then
   local first = redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'WITHSCORES',

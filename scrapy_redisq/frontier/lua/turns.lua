@@ -288,7 +288,8 @@ local function give_turn(worker, slot, most)
   if limit.concurrency > 0 then
     local had = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
     local left = limit.concurrency - state.out
-    tokens = math.max(0, had + math.min(most, left))
+    -- One that has none needs one for what it holds, though it may claim nothing more.
+    tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
     if had + tokens == 0 then
       look_again(slot, NOW + TURN)
       return 0
