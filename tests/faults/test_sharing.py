@@ -67,7 +67,7 @@ def test_f28_clocks_an_hour_off(rig: Rig) -> None:
 
 def test_f38_redirects_and_retries(rig: Rig) -> None:
     """Redirects to new and to seen pages and without end, and a storm of 503."""
-    number_of_pages = int(rig.size.pick(600, 5_000))
+    number_of_pages = int(rig.size.pick(300, 5_000))
     pages = linked_pages(number_of_pages)
     failures: Counter[str] = Counter()
 
