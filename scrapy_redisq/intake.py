@@ -28,7 +28,7 @@ from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.courier import Courier
 from scrapy_redisq.frontier.membership import Enqueue
 from scrapy_redisq.local_queue import LocalQueue
-from scrapy_redisq.pages import Pages, Problem
+from scrapy_redisq.pages import SLOT_KEY, Pages, Problem
 from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.serializer import Serializer
@@ -36,6 +36,9 @@ from scrapy_redisq.settings import RedisqSettings
 from scrapy_redisq.values import type_name
 
 logger = logging.getLogger(__name__)
+
+_FOLLOWED = ("redirect_times", "retry_times")
+"""In meta: what Scrapy's middlewares count up in a request that they make of another."""
 
 
 class Intake:
@@ -113,9 +116,22 @@ class Intake:
                 return request, self.retry_pauses.before(times)
         return request, 0.0
 
+    def _ungrouped(self, request: Request) -> Request:
+        """Without the download slot that a redirect or a retry copied from meta where Scrapy, not
+        the spider, has put it: another host has its own slot, and its own limits."""
+        page = current_page.get()
+        if page is None or SLOT_KEY not in request.meta or self._pages.is_grouped(page):
+            return request
+        if any(retry_times(request.meta, key) > retry_times(page.meta, key) for key in _FOLLOWED):
+            return request.replace(
+                meta={name: value for name, value in request.meta.items() if name != SLOT_KEY}
+            )
+        return request
+
     def _take(self, request: Request) -> bool:
         given = request
         request, delay = self._delay(given)
+        request = self._ungrouped(request)
         # A start request is known by `True`; what comes back from Redis has 1 there instead, so
         # that redirects and retries, which copy meta, are not taken for start requests again.
         is_start = request.meta.get("is_start_request") is True

@@ -15,6 +15,9 @@ from twisted.python.failure import Failure
 from scrapy_redisq.entries import back_offs, with_back_offs
 from scrapy_redisq.frontier.membership import Finish, Lease, Membership
 
+SLOT_KEY = "download_slot"
+"""In a request's meta: its download slot, by the spider, or by Scrapy when it is downloaded."""
+
 DETAIL_FRAMES = 5
 """Last frames of a traceback that a dead letter keeps."""
 
@@ -54,7 +57,8 @@ class Page:
     status (0: it was an exception) after which no further retry was made; that is a problem only
     if the spider is not given the response. ``unwritten`` are items that Scrapy is done with and
     whose sink is not. A page that is ``given_back`` goes to whoever claims it next, with
-    ``entry`` in the place of its own if its slot was in trouble."""
+    ``entry`` in the place of its own if its slot was in trouble. It is ``grouped`` if it came with
+    a download slot, which else Scrapy has put into its meta."""
 
     lease: Lease
     membership: Membership
@@ -63,6 +67,7 @@ class Page:
     unwritten: int = 0
     given_back: bool = False
     entry: bytes | None = None
+    grouped: bool = True
 
     def finish(self) -> Finish:
         """How its lease ends if it is no dead letter."""
@@ -115,6 +120,11 @@ class Pages:
         """The slot of a request in progress, "" for others."""
         page = self._pages.get(request)
         return page.lease.slot if page else ""
+
+    def is_grouped(self, request: Request) -> bool:
+        """Whether the download slot of a request in progress was given by the spider."""
+        page = self._pages.get(request)
+        return page is None or page.grouped
 
     def back_offs(self, request: Request | None) -> int:
         """How often a request in progress has been sent back because its slot was in trouble."""

@@ -35,7 +35,7 @@ from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.intake import Intake
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.outcomes import Judge
-from scrapy_redisq.pages import Page, Pages, Problem
+from scrapy_redisq.pages import SLOT_KEY, Page, Pages, Problem
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
@@ -327,7 +327,8 @@ class Scheduler(BaseScheduler):
                 continue
             if request.meta.get("is_start_request") is True:
                 request.meta["is_start_request"] = 1  # see _enqueue
-            self._in_progress.begin(request, Page(lease, membership))
+            page = Page(lease, membership, grouped=SLOT_KEY in request.meta)
+            self._in_progress.begin(request, page)
             self.engine.handed_out(request, lease.slot)
             self.slots.handed_out(request, lease.slot)
             if self.inbox.is_low(self._capacity(), downloading):

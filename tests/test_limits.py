@@ -528,6 +528,29 @@ def test_a_limited_host_does_not_slow_others(crawl: Run) -> None:
         assert took > 2.9 if host.startswith("127.0.0.1:") else took < 1.5, host
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_redirects_to_another_host(crawl: Run, grouped: bool) -> None:
+    """They have that host's limit, not that of the host that they come from; but a spider's own
+    group stays."""
+    with Site(lambda path: Answer("x"), hosts=2) as site:
+        there = f"http://127.0.0.2:{site.port}"
+
+        def page(path: str) -> Answer:
+            redirects = site.hits[-1].host.startswith("127.0.0.1:")
+            return Answer("", 302, {"Location": there + path}) if redirects else Answer("x")
+
+        site.page = page
+        limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.1": {"delay": 0.1}}
+        given = {"REDISQ_SLOT_LIMITS": json.dumps(limits)}
+        arguments = {"slot": "127.0.0.1"} if grouped else {}
+        worker = crawl("hosts", None, given, sites=hosts(site, 1), pages=6, **arguments)
+        assert worker.wait().reason == "finished"
+    times = starts(site)[f"127.0.0.2:{site.port}"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert len(times) == 6
+    assert min(gaps) < 0.25 if grouped else min(gaps) >= 0.3 - JITTER
+
+
 def test_slow_answers_do_not_slow_a_slot(crawl: Run) -> None:
     """Downloads begin as often as the delay allows, however long they take."""
     with Site(lambda path: Answer("x", delay=1.5)) as site:

@@ -117,9 +117,14 @@ class Hosts(scrapy.Spider):
 
     name = "hosts"
 
-    def __init__(self, sites="", pages=20, **kwargs):
+    def __init__(self, sites="", pages=20, slot="", **kwargs):
         super().__init__(**kwargs)
         self.start_urls = [f"{site}/{n}" for site in sites.split() for n in range(int(pages))]
+        self.meta = {"download_slot": slot} if slot else {}
+
+    async def start(self):
+        async for request in super().start():
+            yield request.replace(meta={**request.meta, **self.meta})
 
     def parse(self, response):
         yield {"url": response.url}
