@@ -72,6 +72,8 @@ class Turn:
     """Being downloaded."""
     at_the_gate: int = 0
     """About to be downloaded, and held up."""
+    given_up: bool = False
+    """The frontier knows all of it, and that it is of no use."""
 
     def wait(self, now: float) -> float:
         """Seconds until a download may begin; NOT_NOW without a turn or a token."""
@@ -101,6 +103,7 @@ class Turn:
     def begin(self, now: float) -> None:
         """A download begins."""
         self.flying += 1
+        self.given_up = False
         self.last = now
         self.tat = max(self.tat, now) + self.interval
 
@@ -120,6 +123,7 @@ class Turn:
     def suspend(self, now: float, parked: float) -> None:
         """Begin nothing before the frontier was asked anew, and in any case before ``parked``."""
         self.ends = 0.0
+        self.given_up = False
         self.suspended = now
         self.parked = parked
 
@@ -149,8 +153,10 @@ class Turns:
 
         -> slots of which this worker may start nothing: others have the turn or all tokens.
         """
-        for slot, *_, done, _ in told:
-            if done:
+        for slot, _, _, tokens, done, _ in told:
+            # Who has kept a token for a download that has ended since has to tell so.
+            if done and not tokens and (turn := self._turns.get(slot)) and turn.idle:
+                turn.given_up = turn.suspended <= sent_at
                 self._drop_if_idle(slot)
         return [record[0] for record in records if self._take(record, sent_at)]
 
@@ -162,6 +168,7 @@ class Turns:
         if turn.suspended > sent_at:
             self._urgent = True
             return False
+        turn.given_up = False
         turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
         turn.in_trouble = bool(trouble)
         # What must be waited for is over earlier than this.
@@ -346,10 +353,14 @@ class Turns:
         now = time.monotonic()
         told = []
         self._urgent = False
-        for slot, turn in self._turns.items():
+        for slot, turn in list(self._turns.items()):
             if not mine(slot):
                 continue
             held = waiting.get(slot, 0)
+            if turn.given_up and turn.idle and not held:
+                # Of many slots that are parked for long, each would lengthen every exchange.
+                self._drop_if_idle(slot)
+                continue
             to_start = held + turn.on_the_way + turn.at_the_gate
             tokens = max(turn.flying, min(turn.flying + to_start, turn.tokens or 0))
             # What is given up is given up at once: the frontier may do so before it answers.

@@ -426,6 +426,47 @@ def test_a_busy_loop_makes_the_next_start_later() -> None:
     asyncio.run(begin())
 
 
+def test_a_parked_slot_is_told_of_once() -> None:
+    """Until it is of use again; when its parking is over it is forgotten."""
+    turns = Turns()
+    slots = ("long", "short", "used")
+    for slot, parked in zip(slots, (60, 0.05, 60), strict=True):
+        turns.suspend(slot, parked)
+
+    def told(waiting: dict[str, int]) -> list[str]:
+        reported = turns.report(waiting, lambda slot, stock: stock, lambda slot: True)
+        assert turns.received([], reported, time.monotonic()) == []
+        return [item[0] for item in reported]
+
+    assert told({}) == list(slots)
+    assert told({"used": 1}) == ["used"]
+    turns.suspend("long", 60)
+    assert told({}) == ["long"]
+    wait_until(lambda: not told({}) and turns.tokens("short") is None, 5, "it is forgotten")
+    assert turns.tokens("long") == 0
+
+
+def test_a_token_is_given_back_when_its_download_ends() -> None:
+    """Also when it ends while an exchange is on its way that says that it is needed."""
+
+    async def download() -> None:
+        turns = Turns()
+        turns.received([turn(left=60 * TURN, tokens=1)], [], time.monotonic())
+        began = await turns.may_begin("request", "host", lambda parked: None)
+        assert began is not None
+
+        def tokens() -> list[int]:
+            told = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+            if began.flying:
+                turns.ended(began, time.monotonic())
+            turns.received([], told, time.monotonic())
+            return [item[3] for item in told]
+
+        assert [tokens() for _ in range(3)] == [[1], [0], []]
+
+    asyncio.run(download())
+
+
 def test_an_answer_that_is_too_old() -> None:
     """What the frontier said before a slot was found to be in trouble does not count."""
     turns = Turns()
