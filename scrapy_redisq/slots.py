@@ -120,6 +120,8 @@ class Slots:
             return self._pages.is_sent_back(request)
         if self._judge is None or not self._judge.means_trouble(result):
             return False
+        if request.meta.get("dont_retry"):
+            return False  # the spider wants to see it
         if isinstance(result, Response):
             kind = "answered" if self._judge.asks_for(result) is None else "asked"
         elif self._judge.has_answered(self._pages.slot_of(request)):

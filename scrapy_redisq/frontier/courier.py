@@ -385,8 +385,9 @@ class Courier:
             self._pace.woken = True
             self.poke()
             return
-        parked, _, slot = message.decode().partition(" ")
-        self.worker.announced(slot, max(0, int(parked)) / 1e6)
+        parked, _, slot = message.decode("utf-8", "replace").partition(" ")
+        if parked.isdecimal():  # anybody may publish anything
+            self.worker.announced(slot, int(parked) / 1e6)
 
     async def _sweep(self) -> None:
         """Delete the dupefilters of former runs, a little at a time."""
