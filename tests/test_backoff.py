@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -21,8 +21,10 @@ from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.membership import BackOff, Lease, Outcome, Reply
 from scrapy_redisq.outcomes import Judge
+from scrapy_redisq.pages import Page, Pages
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.slots import Slots
 from tests.harness.crawl import Run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until
@@ -120,6 +122,34 @@ def test_entries_count_back_offs() -> None:
         assert serializer.loads(entry).meta == {"n": 1}
     assert forget_retries(entry) == fresh
     assert forget_retries(fresh) is None
+
+
+def test_what_is_sent_back(judge: Judge) -> None:
+    """A request of the frontier that was refused, as often as that may be; what the spider wants to
+    see at once, what comes from elsewhere, and hosts that never answered are not."""
+    pages, nothing = Pages(), cast(Any, None)
+    slots = Slots(nothing, nothing, pages, judge, lease_ttl=60)
+    serializer = Serializer(None, max_bytes=10_000)
+
+    def sent_back(result: Any, number: int = 0, **meta: Any) -> bool:
+        request = Request("http://a.example/", meta=meta)
+        entry = with_back_offs(serializer.dumps(request), number)
+        pages.begin(request, Page(Lease("1.1", "a.example", 0, 0, entry), nothing))
+        return slots.send_back(request, result)
+
+    assert sent_back(answer(503))
+    assert sent_back(answer(503), 9)
+    assert not sent_back(answer(503), 10)
+    assert sent_back(answer(503, Retry_After="3"), 14)
+    assert not sent_back(answer(503), dont_retry=True)
+    assert not sent_back(answer(500))
+    assert not slots.send_back(Request("http://a.example/"), answer(503))
+    assert not sent_back(ConnectionRefusedError())
+    first = judged(judge, answer())
+    assert first is not None
+    judge.is_news(first)
+    assert sent_back(ConnectionRefusedError())
+    assert not sent_back(ConnectionRefusedError(), 3)
 
 
 @pytest.mark.parametrize("given", ["503,x", [99], [600], ["often"], 503, [True], [503.5]])
