@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.harness.crawl import Crawl, Run
 from tests.harness.databases import (
@@ -51,6 +52,13 @@ def each_server(server_of_each_kind: RedisServer) -> RedisServer:
     with server_of_each_kind.client() as client:
         client.flushall()
     return server_of_each_kind
+
+
+@pytest.fixture
+def client(each_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client of every kind of server, emptied first."""
+    with each_server.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

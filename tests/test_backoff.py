@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, cast
 
@@ -18,8 +18,7 @@ from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.membership import BackOff, Lease, Outcome, Reply
+from scrapy_redisq.frontier.membership import BackOff, Lease, Outcome
 from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.pages import Page, Pages
 from scrapy_redisq.serializer import Serializer
@@ -29,10 +28,8 @@ from tests.harness.crawl import Run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
-from tests.harness.worker import Worker
+from tests.harness.worker import EXACT, NAME, Worker, ask
 
-NAME = "books"
-EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
 YEAR = 31_536_000.0
 
 # Judging
@@ -182,20 +179,8 @@ def test_addon_adds_the_middleware_once() -> None:
 
 
 @pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def member(client: redis.Redis) -> Callable[..., Worker]:
     return lambda **options: Worker(client, NAME, EXACT, **options)
-
-
-def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
-    reply = worker.exchange(want, turns=turns)
-    assert reply is not None
-    return reply
 
 
 def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
@@ -382,10 +367,6 @@ def test_a_repeated_exchange_counts_once(
 # Crawls
 
 
-def hosts(site: Site, number: int) -> str:
-    return " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, number + 1))
-
-
 def starts(site: Site, host: str) -> list[float]:
     return sorted(hit.at for hit in site.hits if hit.host.startswith(f"{host}:"))
 
@@ -409,7 +390,7 @@ def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None
 
     site.page = busy
     with site:
-        workers = [crawl("hosts", None, {}, sites=hosts(site, 4), pages=60) for _ in range(3)]
+        workers = [crawl("hosts", None, {}, sites=site.urls(4), pages=60) for _ in range(3)]
         for worker in workers:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
@@ -459,7 +440,7 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
             "REDISQ_RETRY_DELAYS": "0",
             "RETRY_TIMES": 1,
         }
-        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40).wait()
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=40).wait()
         assert worker.reason == "finished"
         assert site.counts()["/3"] == 10 + 2
         assert sum(site.counts().values()) == 39 + 12
@@ -487,7 +468,7 @@ def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None
             "REDISQ_SLOT_GIVE_UP": 3,
             "REDISQ_SET_ASIDE_WAIT": 2,
         }
-        arguments = {"sites": hosts(site, 2), "pages": 10}
+        arguments = {"sites": site.urls(2), "pages": 10}
         workers = [crawl("hosts", None, settings, **arguments) for _ in range(2)]
         for worker in workers:
             assert worker.wait().reason == "slots_set_aside"
@@ -511,7 +492,7 @@ def test_closing_while_a_slot_is_parked(crawl: Run, redis_server: RedisServer) -
 
     with Site(page) as site:
         settings = {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.2}}'}
-        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=40)
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=40)
         wait_until(lambda: site.hits, 30, "a request")
         time.sleep(1)
         worker.terminate()
@@ -528,7 +509,7 @@ def test_priority_scheduling_has_no_back_off(crawl: Run, redis_server: RedisServ
     answers = [Answer("", 503)]
     with Site(lambda path: answers.pop() if answers else Answer("x")) as site:
         settings = {"REDISQ_SCHEDULING": "priority", "REDISQ_RETRY_DELAYS": "0"}
-        worker = crawl("hosts", None, settings, sites=hosts(site, 1), pages=3).wait()
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=3).wait()
     assert worker.reason == "finished"
     assert worker.stats["retry/count"] == 1
     assert "redisq/sent_back" not in worker.stats

@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,18 +21,14 @@ from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.membership import Outcome, Reply
+from scrapy_redisq.frontier.membership import Outcome
 from scrapy_redisq.limits import SlotLimit, Throttle
 from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.settings import RedisqSettings
 from tests.harness.crawl import Run
-from tests.harness.servers import RedisServer
 from tests.harness.site import Answer, Site
-from tests.harness.worker import Worker
+from tests.harness.worker import EXACT, NAME, Worker, ask
 
-NAME = "books"
-EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
 FLEET = {"REDISQ_FLEET_LIMITS": True}
 THROTTLED = {"REDISQ_AUTOTHROTTLE": True}
 
@@ -183,12 +179,6 @@ def test_a_request_can_be_left_out() -> None:
 
 
 @pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def member(client: redis.Redis) -> Callable[..., Worker]:
     """Makes workers of the frontier "books" with these terms of AutoThrottle."""
 
@@ -197,12 +187,6 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
         return Worker(client, NAME, EXACT, limits={}, throttle=text)
 
     return make
-
-
-def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
-    reply = worker.exchange(want, turns=turns)
-    assert reply is not None
-    return reply
 
 
 def answered(worker: Worker, latency: float | None, status: int = 200) -> None:

@@ -9,7 +9,7 @@ import json
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +17,14 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.membership import Reply
 from scrapy_redisq.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.settings import RedisqSettings
 from scrapy_redisq.turns import NOT_NOW, Turn, Turns
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
-from tests.harness.worker import Worker
+from tests.harness.worker import EXACT, NAME, Worker, ask
 
-NAME = "books"
-EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
 TURN = 1_000_000  # us, as in turns.lua
 FREE, REFUSED = -2, -1
 
@@ -119,12 +115,6 @@ def test_limits_need_slots() -> None:
 
 
 @pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def member(client: redis.Redis) -> Callable[..., Worker]:
     """Makes workers of the frontier "books" with limits by slot, given as in the settings."""
 
@@ -133,12 +123,6 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
         return Worker(client, NAME, dataclasses.replace(EXACT), limits=texts, **options)
 
     return make
-
-
-def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
-    reply = worker.exchange(want, turns=turns)
-    assert reply is not None
-    return reply
 
 
 def report(
@@ -491,11 +475,6 @@ def starts(site: Site) -> dict[str, list[float]]:
     return {host: sorted(times) for host, times in at.items()}
 
 
-def hosts(site: Site, number: int) -> str:
-    port = site.url.rpartition(":")[2].strip("/")
-    return " ".join(f"http://127.0.0.{n}:{port}" for n in range(1, number + 1))
-
-
 JITTER = 0.06
 """Seconds by which a request may get from here to the site faster than the one before it, on a busy
 machine; the starts themselves are exact."""
@@ -505,7 +484,7 @@ def fleet(
     crawl: Run, site: Site, number: int, limit: dict[str, Any], **arguments: Any
 ) -> list[Crawl]:
     given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "REDISQ_LEASE_TTL": 2}
-    return [crawl("hosts", None, given, sites=hosts(site, 4), **arguments) for _ in range(number)]
+    return [crawl("hosts", None, given, sites=site.urls(4), **arguments) for _ in range(number)]
 
 
 @pytest.mark.parametrize("limit", [{"delay": 0.25}, {"rate": "4/s"}])
@@ -560,7 +539,7 @@ def test_a_limited_host_does_not_slow_others(crawl: Run) -> None:
     limits = {"127.0.0.1": {"delay": 1}}
     with Site(lambda path: Answer("x"), hosts=4) as site:
         given = {"REDISQ_SLOT_LIMITS": json.dumps(limits)}
-        worker = crawl("hosts", None, given, sites=hosts(site, 4), pages=4)
+        worker = crawl("hosts", None, given, sites=site.urls(4), pages=4)
         assert worker.wait().reason == "finished"
     times = starts(site)
     began = min(map(min, times.values()))
@@ -584,7 +563,7 @@ def test_redirects_to_another_host(crawl: Run, grouped: bool) -> None:
         limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.1": {"delay": 0.1}}
         given = {"REDISQ_SLOT_LIMITS": json.dumps(limits)}
         arguments = {"slot": "127.0.0.1"} if grouped else {}
-        worker = crawl("hosts", None, given, sites=hosts(site, 1), pages=6, **arguments)
+        worker = crawl("hosts", None, given, sites=site.urls(1), pages=6, **arguments)
         assert worker.wait().reason == "finished"
     times = starts(site)[f"127.0.0.2:{site.port}"]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -600,7 +579,7 @@ def test_slow_answers_do_not_slow_a_slot(crawl: Run) -> None:
             "CONCURRENT_REQUESTS": 100,
             "CONCURRENT_REQUESTS_PER_DOMAIN": 100,
         }
-        worker = crawl("hosts", None, given, sites=hosts(site, 1), pages=60)
+        worker = crawl("hosts", None, given, sites=site.urls(1), pages=60)
         assert worker.wait().reason == "finished"
     (times,) = starts(site).values()
     # The second one waits for the first answer, until it is known how fast this worker is.

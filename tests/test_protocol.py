@@ -21,7 +21,7 @@ from scrapy_redisq.errors import (
     ServerFull,
 )
 from scrapy_redisq.frontier import Frontier, calls
-from scrapy_redisq.frontier.config import FORMAT, FrontierConfig, shard_of
+from scrapy_redisq.frontier.config import FORMAT, shard_of
 from scrapy_redisq.frontier.membership import (
     MAX_BYTES,
     MAX_CLAIMS,
@@ -32,16 +32,7 @@ from scrapy_redisq.frontier.membership import (
 from scrapy_redisq.frontier.scripts import execute
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until
-from tests.harness.worker import Worker
-
-NAME = "books"
-EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
-
-
-@pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
+from tests.harness.worker import EXACT, NAME, Worker
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
@@ -21,7 +21,6 @@ from scrapy_redisq import Addon, RedisqRobotsTxtMiddleware
 from scrapy_redisq._scrapy import asked_delays
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier, calls
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.robots import DAY, ERROR_VALID, HOUR, slowest, valid_for
 from scrapy_redisq.settings import RedisqSettings
@@ -29,10 +28,8 @@ from tests.harness.crawl import Crawl, Run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
-from tests.harness.worker import Worker
+from tests.harness.worker import EXACT, NAME, Worker
 
-NAME = "books"
-EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
 HOST = "a.example:8080"
 
 # Reading
@@ -132,12 +129,6 @@ def test_wrong_setting(most: Any) -> None:
 
 
 # Protocol
-
-
-@pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
 
 
 @pytest.fixture
@@ -308,10 +299,6 @@ def rules(*lines: str, **options: Any) -> Callable[[], Answer]:
     return lambda: Answer(text, content_type="text/plain", **options)
 
 
-def hosts(site: Site, number: int) -> str:
-    return " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, number + 1))
-
-
 def pages(site: Site) -> dict[str, list[float]]:
     """When pages of each host were asked for."""
     at = defaultdict(list)
@@ -339,7 +326,7 @@ def fleet(
     **arguments: Any,
 ) -> list[Crawl]:
     """Workers that have joined, each with its number as user agent."""
-    arguments["sites"] = hosts(site, n_hosts)
+    arguments["sites"] = site.urls(n_hosts)
     given = {**OBEY, **(settings or {})}
     workers = [crawl("hosts", None, {**given, "USER_AGENT": n}, **arguments) for n in range(number)]
     for worker in workers:

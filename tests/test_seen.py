@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,6 @@ class Filter:
 
     def status(self) -> SeenStatus:
         return SeenStatus.from_reply(self._status([BASE]))
-
-
-@pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
 
 
 def make(client: redis.Redis, backend: str, rate: float = 1e-6, capacity: int = 100_000) -> Filter:

@@ -20,20 +20,12 @@ from tests.harness.crawl import Run
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
-from tests.harness.worker import Worker
+from tests.harness.worker import EXACT, NAME, Worker, ask
 
-NAME = "books"
-EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
 PREFIX = calls.prefix(NAME, 0)
 FREE, REFUSED = -2, -1  # as in turns.lua
 
 # Protocol
-
-
-@pytest.fixture
-def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    with each_server.client() as client:
-        yield client
 
 
 @pytest.fixture
@@ -52,12 +44,6 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
         return Worker(client, NAME, config, limits=texts, **options)
 
     return make
-
-
-def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
-    reply = worker.exchange(want, turns=turns)
-    assert reply is not None
-    return reply
 
 
 def report(slot: str = "host", *, tokens: int = 0, done: int = 0, want: int = 0) -> list[list[Any]]:

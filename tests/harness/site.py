@@ -62,6 +62,10 @@ class Site:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def urls(self, hosts: int) -> str:
+        """The URLs of its first hosts, as the spider ``hosts`` takes them."""
+        return " ".join(f"http://127.0.0.{n}:{self.port}" for n in range(1, hosts + 1))
+
     def counts(self) -> Counter[str]:
         """How often each path was fetched."""
         return Counter(hit.path for hit in self.hits)

@@ -31,6 +31,10 @@ _numbers = itertools.count(1)
 
 BACK_OFF = BackOff()
 
+NAME = "books"
+"""The frontier of most tests, and its configuration."""
+EXACT = FrontierConfig(dupefilter="exact", backend="exact", spider="books")
+
 
 def fingerprint_of(url: str) -> bytes:
     """20 bytes, as Scrapy's."""
@@ -284,3 +288,10 @@ class Worker:
             if self._on_leave:
                 self._on_leave(self, membership, left, run_complete)
         return run_complete
+
+
+def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
+    """The reply to an exchange that claims, and tells of ``turns``."""
+    reply = worker.exchange(want, turns=turns)
+    assert reply is not None
+    return reply
