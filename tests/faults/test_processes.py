@@ -148,7 +148,7 @@ def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
     """Workers crash at a step of a page's life, many times over."""
     runs = int(rig.size.pick(3, 25))
     rig.set_up(pages=600, ttl=2, hold=True)
-    step = {"yield": 600, "sent": 40, "read": 40, "claim": 30}.get(point, 100)
+    step = {"yield": 600, "sent": 20, "read": 20, "claim": 15}.get(point, 100)
 
     def crashing() -> dict[str, str]:
         return {"FAULT_CRASH": f"{point}:{rig.random.randint(1, step)}"}
