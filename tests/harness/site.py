@@ -30,12 +30,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Hit:
-    """One request that reached the site. ``at`` is time.monotonic()."""
+    """One request that reached the site, ``at`` a time.monotonic(); ``started`` is when its worker
+    began it, where it says so (X-Started)."""
 
     at: float
     path: str
     host: str
     agent: str
+    started: float
 
 
 class Site:
@@ -69,6 +71,20 @@ class Site:
     def counts(self) -> Counter[str]:
         """How often each path was fetched."""
         return Counter(hit.path for hit in self.hits)
+
+    def starts(self, pages: int | None = None) -> dict[str, list[float]]:
+        """When requests to each host were begun, robots.txt apart.
+
+        With ``pages`` of each host those of the first run: a worker that comes when the others have
+        finished crawls them again.
+        """
+        at: dict[str, list[float]] = {}
+        for hit in self.hits:
+            if hit.path != "/robots.txt":
+                at.setdefault(hit.host.partition(":")[0], []).append(hit.started)
+        if pages is not None:
+            assert {len(times) % pages for times in at.values()} == {0}, at
+        return {host: sorted(times)[:pages] for host, times in at.items()}
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -115,8 +131,10 @@ class Site:
             headers[name.lower()] = value.strip()
         if length := int(headers.get("content-length", 0)):
             await reader.readexactly(length)
+        at = time.monotonic()
+        started = float(headers.get("x-started", at))
         self.hits.append(
-            Hit(time.monotonic(), path, headers.get("host", ""), headers.get("user-agent", ""))
+            Hit(at, path, headers.get("host", ""), headers.get("user-agent", ""), started)
         )
         answer = self.page(path)
         if answer is None:

@@ -1,10 +1,12 @@
 """Spiders of the tests. ``site`` is the base URL of the site to crawl."""
 
+import inspect
 import os
 import signal
 import time
 
 import scrapy
+from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
 
 class Follow(scrapy.Spider):
@@ -112,10 +114,27 @@ class Ordered(scrapy.Spider):
         yield {"url": response.url, "old": True}
 
 
+class Stamped(HTTP11DownloadHandler):
+    """Scrapy's own, which writes into each request when it was told to download it."""
+
+    if inspect.iscoroutinefunction(HTTP11DownloadHandler.download_request):
+
+        async def download_request(self, request):
+            request.headers["X-Started"] = repr(time.monotonic())
+            return await super().download_request(request)
+
+    else:  # Scrapy 2.13
+
+        def download_request(self, request, spider):
+            request.headers["X-Started"] = repr(time.monotonic())
+            return super().download_request(request, spider)
+
+
 class Hosts(scrapy.Spider):
     """Follows page by page on several hosts at once, each host a slot."""
 
     name = "hosts"
+    custom_settings = {"DOWNLOAD_HANDLERS": {"http": Stamped}}
 
     def __init__(self, sites="", pages=20, slot="", **kwargs):
         super().__init__(**kwargs)
