@@ -103,7 +103,8 @@ def test_f40_slow_database(rig: Rig, database: Database) -> None:
     """A second per batch: nothing is reclaimed, and memory stays flat."""
     rig.set_up(pages=int(rig.size.pick(150, 10_000)), ttl=2, database=database)
     rig.fleet(environment={"FAULT_SLOW": "1"})
-    rig.wait_for_pages(0.3)
+    # Of a small site the first pages are the start of the process, which is still growing.
+    rig.wait_for_pages(rig.size.pick(0.5, 0.3))
     before = memory(rig)
     rig.wait_for_pages(0.9, 600)
     assert_flat(rig, before)
