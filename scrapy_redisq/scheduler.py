@@ -326,7 +326,7 @@ class Scheduler(BaseScheduler):
                 )
                 continue
             if request.meta.get("is_start_request") is True:
-                request.meta["is_start_request"] = 1  # see _enqueue
+                request.meta["is_start_request"] = 1  # see Intake._take
             page = Page(lease, membership, grouped=SLOT_KEY in request.meta)
             self._in_progress.begin(request, page)
             self.engine.handed_out(request, lease.slot)

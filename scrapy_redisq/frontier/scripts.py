@@ -1,9 +1,9 @@
 """The Lua scripts, put together from their files, and how one is run.
 
 A script is ``common.lua``, for some commands ``turns.lua`` and one ``seen_*.lua``, and the
-command's own file. A
-`Call` is one run of a script on one shard: `execute` and `execute_async` send it and decode the
-reply, so that everything above is written once for synchronous and asynchronous callers.
+command's own file. A `Call` is one run of a script on one shard: `execute` and `execute_async`
+send it and decode the reply, so that everything above is written once for synchronous and
+asynchronous callers.
 """
 
 from __future__ import annotations
