@@ -76,8 +76,8 @@ def store(engine: sqlalchemy.Engine, tables: Tables, *items: Any, key: str = KEY
     records: list[Record] = []
     for item in items:
         records = tables.records(item, key)
+        tables.prepare(engine.begin)
         with engine.begin() as connection:
-            tables.prepare(connection)
             for record in records:
                 upsert(connection, record)
     return records
@@ -88,11 +88,6 @@ def rows(engine: sqlalchemy.Engine, table: sqlalchemy.Table) -> list[dict[str, A
     with engine.connect() as connection:
         query = sqlalchemy.select(table).order_by(*table.primary_key.columns)
         return [dict(row) for row in connection.execute(query).mappings()]
-
-
-def prepare(engine: sqlalchemy.Engine, tables: Tables) -> None:
-    with engine.begin() as connection:
-        tables.prepare(connection)
 
 
 def execute(engine: sqlalchemy.Engine, *statements: str) -> None:
@@ -737,8 +732,8 @@ def test_hostile_names_of_tables_are_kept_exactly_or_refused_with_words(
         options = {"table": name, "key": ["key"], "columns": {"key": "str", "value": "str"}}
         try:
             tables = Tables({"dict": options}, None, engine.dialect)
+            tables.prepare(engine.begin)
             with engine.begin() as connection:
-                tables.prepare(connection)
                 for value in ("old", "new"):
                     (record,) = tables.records({"key": "'%s\\", "value": value}, KEY)
                     upsert(connection, record)
@@ -770,14 +765,14 @@ def test_hostile_names_of_columns_are_kept_exactly_or_refused_with_words(
         kept.remove("ctid")  # only the database knows: see below
         options = {"table": "t", "columns": {"ctid": "str"}}
         with pytest.raises(SinkMismatch, match=r'(?s)cannot be made: .*"ctid".*REDISQ_TABLES'):
-            prepare(engine, Tables({"dict": options}, None, engine.dialect))
+            Tables({"dict": options}, None, engine.dialect).prepare(engine.begin)
     for start in range(0, len(kept), 10):
         names = kept[start : start + 10]
         key = names[: len(names) // 2 + 1]
         options = {"table": f"t{start}", "key": key, "columns": dict.fromkeys(names, "str")}
         tables = Tables({"dict": options}, None, engine.dialect)
+        tables.prepare(engine.begin)
         with engine.begin() as connection:
-            tables.prepare(connection)
             for value in ("old", "new"):
                 item = {name: name if name in key else name + value for name in names}
                 (record,) = tables.records(item, KEY)
@@ -836,10 +831,10 @@ def test_a_table_that_the_database_cannot_have_says_why(engine: sqlalchemy.Engin
     for options in ({"columns": dict.fromkeys(many, "int")}, _keyed(many[:40])):
         tables = Tables({"dict": options}, None, engine.dialect)
         if engine.dialect.name == "sqlite" and "key" in options:
-            prepare(engine, tables)  # has no such limit
+            tables.prepare(engine.begin)  # has no such limit
             continue
         with pytest.raises(SinkMismatch, match=r"(?s)table dict cannot be made: .*REDISQ_TABLES"):
-            prepare(engine, tables)
+            tables.prepare(engine.begin)
 
 
 def _keyed(names: list[str]) -> dict[str, Any]:
@@ -865,12 +860,10 @@ def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Dat
                 pass
             tables = Tables({Book: BOOKS}, metadata, engine.dialect)
             barrier.wait(20)
-            with engine.begin() as connection:
-                tables.prepare(connection)
+            tables.prepare(engine.begin)
             tables.records(EVERYTHING, KEY)
             barrier.wait(20)
-            with engine.begin() as connection:
-                tables.prepare(connection)
+            tables.prepare(engine.begin)
         except BaseException as failure:
             failures.append(failure)
             barrier.abort()
@@ -898,16 +891,16 @@ def test_tables_of_the_run_before_fit(engine: sqlalchemy.Engine) -> None:
 def test_prepare_asks_the_database_only_about_what_is_new(sqlite_engine: sqlalchemy.Engine) -> None:
     """It is called before each batch."""
     tables = Tables({Book: BOOKS}, None, sqlite_engine.dialect)
-    prepare(sqlite_engine, tables)
+    tables.prepare(sqlite_engine.begin)
     statements: list[str] = []
     sqlalchemy.event.listen(
         sqlite_engine, "before_cursor_execute", lambda *args: statements.append(args[2])
     )
     tables.records(Book("a"), KEY)
-    prepare(sqlite_engine, tables)
+    tables.prepare(sqlite_engine.begin)
     assert statements == []
     tables.records(EVERYTHING, KEY)
-    prepare(sqlite_engine, tables)
+    tables.prepare(sqlite_engine.begin)
     assert any("CREATE TABLE IF NOT EXISTS everything" in statement for statement in statements)
 
 
@@ -920,7 +913,7 @@ def test_drift_is_found_with_all_differences_and_what_to_do(engine: sqlalchemy.E
     )
     tables = Tables({Book: BOOKS}, None, engine.dialect)
     with pytest.raises(SinkMismatch) as mismatch:
-        prepare(engine, tables)
+        tables.prepare(engine.begin)
     message = str(mismatch.value)
     assert f"table books does not fit {HERE}.Book" in message
     assert "it has no column 'price'" in message
@@ -942,7 +935,7 @@ def test_what_the_error_says_to_do_mends_the_table(engine: sqlalchemy.Engine, at
     tables = Tables({Book: BOOKS}, None, engine.dialect)
     for _ in range(2):  # the collation of a key is looked at once it has an index
         try:
-            prepare(engine, tables)
+            tables.prepare(engine.begin)
         except SinkMismatch as mismatch:
             advice = str(mismatch).split("Change the table (")[1].split(";)")[0]
             execute(engine, *advice.split("; "))
@@ -1026,7 +1019,7 @@ def prepare_for(engine: sqlalchemy.Engine, item: Any) -> None:
     """What a new worker does whose first item this is."""
     tables = Tables({}, None, engine.dialect)
     tables.records(item, KEY)
-    prepare(engine, tables)
+    tables.prepare(engine.begin)
 
 
 def test_a_key_with_another_collation_does_not_fit(engine: sqlalchemy.Engine) -> None:
@@ -1039,7 +1032,7 @@ def test_a_key_with_another_collation_does_not_fit(engine: sqlalchemy.Engine) ->
         execute(engine, f"CREATE TABLE books (url {collation} PRIMARY KEY)")
         tables = Tables({Book: {**BOOKS, "columns": {}}}, None, engine.dialect)
         with pytest.raises(SinkMismatch) as mismatch:
-            prepare(engine, tables)
+            tables.prepare(engine.begin)
         told = "the collation of 'url' takes different keys for the same" in str(mismatch.value)
         assert told == (engine.dialect.name == "mysql")
         execute(engine, "DROP TABLE books")
@@ -1053,7 +1046,7 @@ def test_dicts_without_columns_take_those_of_their_table(engine: sqlalchemy.Engi
         "made INTEGER NOT NULL DEFAULT 5)",
     )
     tables = Tables({"dict": {"table": "items"}}, None, engine.dialect)
-    prepare(engine, tables)
+    tables.prepare(engine.begin)
 
     (record,) = store(engine, tables, {"url": "a", "price": Decimal("1.50")})
 
@@ -1071,7 +1064,7 @@ def test_dicts_without_columns_need_their_table(sqlite_engine: sqlalchemy.Engine
     """The error says what to give."""
     tables = Tables({"dict": {"table": "items"}}, None, sqlite_engine.dialect)
     with pytest.raises(SettingError, match=r"\['columns'\].*there is no table items"):
-        prepare(sqlite_engine, tables)
+        tables.prepare(sqlite_engine.begin)
 
 
 # The project's own tables
@@ -1247,7 +1240,7 @@ def test_tables_with_foreign_keys_that_are_there_take_children(engine: sqlalchem
         Comment: {"table": "comments"},
     }
     tables = Tables(options, None, engine.dialect)
-    prepare(engine, tables)
+    tables.prepare(engine.begin)
     item = BookWithComments("a", comments=[Comment("Ann", votes=[Vote(1)])])
 
     for _ in range(2):
@@ -1360,7 +1353,7 @@ def test_the_key_of_the_projects_table_must_be_unique_in_the_database(
     metadata = table_of(url_column(), shop_column())
     options = {"dict": {"table": "other", "columns": {"url": "str", "shop": "str"}}}
     with pytest.raises(SinkMismatch, match="no unique index for the key url"):
-        prepare(engine, Tables(options, metadata, engine.dialect))
+        Tables(options, metadata, engine.dialect).prepare(engine.begin)
 
 
 def test_keys_of_columns_that_make_one_parameter_are_refused() -> None:

@@ -66,20 +66,22 @@ class DatabasePipeline(BatchPipeline):
         self._server.open()
         # Only a dialect that has connected knows MariaDB from MySQL.
         self._tables = Tables(tables, metadata, self._server.dialect)
-        with self._server.transaction() as connection:
-            self._tables.prepare(connection)
+        self._tables.prepare(self._server.transaction)
 
     def row(self, item: Any, key: str) -> Row:
         """The records that the item becomes. Raises `RowRefused` or `SinkMismatch`."""
         return _RecordsRow(item, key, self._tables.records(item, key))
 
     async def write(self, rows: list[Row]) -> None:
-        """One transaction. Raises what `DatabaseServer.transaction` does."""
+        """One transaction, after one for tables that are new.
+
+        Raises what `DatabaseServer.transaction` does.
+        """
         await self._in_thread(self._write, rows)
 
     def _write(self, rows: list[_RecordsRow]) -> None:
+        self._tables.prepare(self._server.transaction)
         with self._server.transaction() as connection:
-            self._tables.prepare(connection)
             write(connection, [record for row in rows for record in row.records])
 
     async def close(self) -> None:

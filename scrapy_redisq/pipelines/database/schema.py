@@ -86,12 +86,17 @@ def reflect(connection: sqlalchemy.Connection, full_name: str) -> sqlalchemy.Tab
 
 
 def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
-    """Compare a table with what the items need. Raises `SinkMismatch` with all differences."""
+    """Compare a table with what the items need.
+
+    Raises `SinkMismatch` with all differences, `SinkUnavailable` if somebody has removed the table.
+    """
     table = plan.target.table
     inspector = sqlalchemy.inspect(connection)
-    found = {
-        column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)
-    }
+    try:
+        columns = inspector.get_columns(table.name, schema=table.schema)
+    except NoSuchTableError:
+        raise SinkUnavailable(f"there is no table {table.fullname}") from None
+    found = {column["name"]: column for column in columns}
     used = {filled.column for filled in plan.filled}
     used.update(column for column, _ in plan.foreign)
     used.update(name for name in (plan.key_column,) if name is not None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy
@@ -63,22 +64,26 @@ class Tables:
         self._started = False
         self._begin()
 
-    def prepare(self, connection: sqlalchemy.Connection) -> None:
+    def prepare(self, begin: Callable[[], AbstractContextManager[sqlalchemy.Connection]]) -> None:
         """Make the tables that are missing and compare the others with the items.
 
-        All that are known and have not been prepared; without any it does nothing. Several workers
-        may do so at the same moment. Raises `SinkMismatch`; errors of the database go through, and
-        the same is done at the next call.
+        All that are known and have not been prepared; without any it does nothing. ``begin`` gives
+        a transaction, which is committed at its end: one of their own, because tables that are made
+        in that of a batch are rolled back with it. Several workers may do so at the same moment.
+        Raises `SinkMismatch`; errors of the database go through, and the same is done at the next
+        call.
         """
-        if not self._started:
-            self._start(connection)
-        pending = list(self._pending)
-        if not pending:
+        if self._started and not self._pending:
             return
-        own = dict.fromkeys(plan.target.table for plan in pending if not plan.given)
-        schema.create(connection, own)
-        for plan in pending:
-            schema.check(connection, plan)
+        with begin() as connection:
+            if not self._started:
+                self._start(connection)
+            pending = list(self._pending)
+            own = dict.fromkeys(plan.target.table for plan in pending if not plan.given)
+            schema.create(connection, own)
+            for plan in pending:
+                schema.check(connection, plan)
+        self._started = True
         # Only here plans go, at the front; `records` adds some at the end meanwhile.
         del self._pending[: len(pending)]
 
@@ -131,7 +136,6 @@ class Tables:
         if found:
             self._given.update(found)
             self._begin()
-        self._started = True
 
     def _plan(self, item_class: type) -> Plan:
         """The plan for items of a class that come by themselves."""
