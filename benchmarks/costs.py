@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benchmarks.site import Site
 from benchmarks.workers import MEMORY, REDISQ_BLOOM, Folder, Variant, Worker
-from tests.harness.servers import RedisServer, binaries
+from tests.harness.servers import RedisServer, any_server
 
 # Parts and what their frames look like. The innermost frame that fits any of them decides.
 PARTS: dict[str, tuple[str, ...]] = {
@@ -48,7 +48,7 @@ RATE = "100"
 
 def measure(variant: Variant, site: Site) -> dict[str, float]:
     """Microseconds of CPU a page by part, and in all."""
-    server = RedisServer(binaries()["7.0"])
+    server = RedisServer(any_server("redis-7"))
     try:
         with Folder() as folder:
             plain = Worker(variant, site.start_url, folder.path, redis_port=server.port).report()

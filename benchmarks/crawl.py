@@ -23,7 +23,7 @@ from benchmarks.workers import (
     Variant,
     Worker,
 )
-from tests.harness.servers import RedisServer, binaries
+from tests.harness.servers import RedisServer, any_server
 
 REAL_SITES = {
     "python3.11-doc": Path("/usr/share/doc/python3.11/html"),
@@ -90,7 +90,7 @@ class Bench:
         self.size = size
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.server = RedisServer(binaries()["7.0"])
+        self.server = RedisServer(any_server("redis-7"))
         self._failed: set[str] = set()
 
     def crawl(self, variant: Variant, site: Site, redis_port: int) -> Figures:

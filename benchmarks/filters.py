@@ -14,7 +14,7 @@ import redis
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import raw_string
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
-from tests.harness.servers import RedisServer, binaries, bloom_module
+from tests.harness.servers import RedisServer, any_server, bloom_module
 
 BATCH = 300
 """Fingerprints a call: as many as one exchange may carry."""
@@ -60,18 +60,13 @@ def backends() -> list[str]:
     return ["exact", "bitmap", *(["redisbloom"] if bloom_module() else [])]
 
 
-def newest() -> str:
-    """The newest redis-server of this machine."""
-    return max(binaries())
-
-
 class Filter:
     """One dupefilter on a server of its own."""
 
     def __init__(self, backend: str, error_rate: float, capacity: int) -> None:
         config = FrontierConfig(backend=backend, error_rate=error_rate, capacity=capacity)
         self.backend = backend
-        self.server = RedisServer(binaries()[newest()], bloom=backend == "redisbloom")
+        self.server = RedisServer(any_server("redis-7"), bloom=backend == "redisbloom")
         self.client = redis.Redis.from_url(self.server.unix_url)
         self._seen = seen_filter(config)
         self._parameters = self._seen.parameters()

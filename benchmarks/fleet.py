@@ -11,7 +11,7 @@ from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.site import Site, twice
 from benchmarks.workers import REDISQ_BLOOM, Folder, Worker
 from scrapy_redisq import Frontier
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 
 SLOW = 0.1
 """Seconds that each answer of the slow site takes: one worker can then fetch 80 pages a second."""
@@ -73,7 +73,7 @@ def run(*, quick: bool) -> Result:
     sizes = (1, 2, 4) if quick else (1, 2, 4, 8)
     pages, rounds = (200, 1) if quick else (800, 3)
     rows: list[dict[str, Any]] = []
-    server = RedisServer(binaries()["7.0"])
+    server = RedisServer(any_server("redis-7"))
     try:
         for delay in (SLOW, 0.0):
             with Site(pages=pages, delay=delay) as site:

@@ -12,7 +12,7 @@ import redis
 
 from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.load import Clients
-from tests.harness.servers import RedisServer, binaries, bloom_module
+from tests.harness.servers import RedisServer, any_server, binaries, bloom_module
 
 REQUESTS = 50_000  # a second, on one Redis
 OVER_PEER = 10
@@ -43,6 +43,11 @@ PEER = Variant("scrapy-redis", {"job": "work", "whole": False}, peer=True)
 WHOLE_PEER = Variant(f"{PEER.name}, {WHOLE_TOO}", {"job": "work", "whole": True}, peer=True)
 BARE = Variant("bare pipeline", {"job": "bare"})
 BARE_REDIS_PY = Variant("bare pipeline, redis-py", {"job": "redis-py"})
+SERVERS = {
+    version: kind
+    for version, kind in {"7.0": "redis-7", "6.2": "redis-6"}.items()
+    if kind in binaries()
+}
 VARIANTS = [*OURS, WHOLE, PEER, WHOLE_PEER, BARE_REDIS_PY, BARE]
 
 
@@ -82,8 +87,8 @@ def run(*, quick: bool) -> Result:
         clients = {
             peer: stack.enter_context(Clients(numbers[-1], peer=peer)) for peer in (False, True)
         }
-        for version in sorted(binaries(), reverse=True):
-            server = RedisServer(binaries()[version], bloom=bloom_module() is not None)
+        for version, kind in SERVERS.items():
+            server = RedisServer(any_server(kind), bloom=bloom_module() is not None)
             stack.callback(server.close)
             for number in numbers:
                 measured = alternate(

@@ -12,13 +12,12 @@ from typing import Any
 import redis
 
 from benchmarks.common import Figures, Result, Target, alternate
-from benchmarks.filters import newest
 from benchmarks.load import NAME, join
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.limits import SlotLimit
-from tests.harness.servers import RedisServer, binaries
+from tests.harness.servers import RedisServer, any_server
 
 SIZES = (20, 1)
 """Enqueues, claims and finishes of an exchange. With 1 of each an exchange looks after one slot,
@@ -92,7 +91,7 @@ class Crowd:
         self.shape = shape
         # Compression costs the same at any length; without it, 10 million entries fill quicker.
         self.server = RedisServer(
-            binaries()[newest()], "--list-compress-depth", "0", "--slowlog-max-len", "10000"
+            any_server("redis-7"), "--list-compress-depth", "0", "--slowlog-max-len", "10000"
         )
         self.client: redis.Redis = self.server.client()
         _on_one_core(self.client)

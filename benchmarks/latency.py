@@ -10,7 +10,7 @@ from benchmarks.common import Result, Target
 from benchmarks.site import Site
 from benchmarks.workers import REDISQ_BLOOM, Folder, Worker
 from scrapy_redisq import Frontier
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 
 IDLE_WORKERS = 2
 ENDING_WORKERS = 4
@@ -96,7 +96,7 @@ def last_page_to_end(server: RedisServer, samples: int, pages: int) -> list[floa
 
 def run(*, quick: bool) -> Result:
     """Push into an idle fleet; let a fleet finish."""
-    server = RedisServer(binaries()["7.0"])
+    server = RedisServer(any_server("redis-7"))
     try:
         starts = push_to_download(server, 5 if quick else 20)
         ends = last_page_to_end(server, 1 if quick else 5, 100 if quick else 300)

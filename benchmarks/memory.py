@@ -17,7 +17,7 @@ import redis
 from scrapy import Request
 
 from benchmarks.common import Result, Target
-from benchmarks.filters import Filter, backends, newest, used_memory
+from benchmarks.filters import Filter, backends, used_memory
 from benchmarks.load import Books, Clients, join
 from benchmarks.peer_queue import url_in_order
 from scrapy_redisq.frontier.membership import (
@@ -30,7 +30,7 @@ from scrapy_redisq.frontier.membership import (
 )
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.serializer import Serializer
-from tests.harness.servers import RedisServer, binaries
+from tests.harness.servers import RedisServer, any_server
 
 COLUMNS = ["what", "how many", "bytes each"]
 
@@ -114,7 +114,7 @@ class Measured:
     """A frontier on a server of its own, whose memory is what was not there before."""
 
     def __init__(self, depth: int = 0) -> None:
-        self.server = RedisServer(binaries()[newest()], "--list-compress-depth", str(depth))
+        self.server = RedisServer(any_server("redis-7"), "--list-compress-depth", str(depth))
         self.client: redis.Redis = self.server.client()
         self.member = self.worker(0)
         # What is there whatever is queued: scripts, counters.
@@ -190,7 +190,7 @@ def idle_slot(slots: int) -> float:
 
 def of_peer(content: Content, number: int, *, seen: bool) -> float:
     """Bytes of a request in scrapy-redis' queue, or of a URL in its dupefilter."""
-    server = RedisServer(binaries()[newest()])
+    server = RedisServer(any_server("redis-7"))
     try:
         before = used_memory(server)
         with tempfile.TemporaryDirectory() as folder, Clients(1, peer=True) as peer:
@@ -205,7 +205,7 @@ def of_peer(content: Content, number: int, *, seen: bool) -> float:
 
 def seen_by_set(number: int) -> float:
     """Bytes of a URL in a set of hexadecimal SHA-1, as scrapy-redis' dupefilter keeps it."""
-    server = RedisServer(binaries()[newest()])
+    server = RedisServer(any_server("redis-7"))
     try:
         before = used_memory(server)
         with redis.Redis.from_url(server.unix_url) as client:

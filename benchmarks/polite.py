@@ -19,7 +19,7 @@ from benchmarks.politeness import CLOSE, CLOSE_SHARE, allowed, judge, refetched
 from benchmarks.workers import REDISQ_EXACT, SPIDER, Folder, Worker
 from scrapy_redisq import Frontier
 from scrapy_redisq.limits import SlotLimit
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 
 POLITE = SPIDER.with_name("polite.py")
 
@@ -275,7 +275,7 @@ def run(*, quick: bool) -> Result:
     """Crawl fifty hosts with different limits; with kills; with a host in trouble; with a slow
     one."""
     size = QUICK if quick else FULL
-    server = RedisServer(binaries()["7.0"])
+    server = RedisServer(any_server("redis-7"))
     try:
         limits, hosts = hosts_of(size)
         kept = crawl(server, size, limits, hosts)

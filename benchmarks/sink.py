@@ -24,7 +24,7 @@ from benchmarks.site import Site
 from benchmarks.spiders import shop
 from benchmarks.workers import REDISQ_BLOOM, SPIDER, DidNotRun, Folder, Worker
 from tests.harness.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
-from tests.harness.servers import RedisServer, binaries
+from tests.harness.servers import RedisServer, any_server
 
 PRODUCTS = SPIDER.with_name("products.py")
 
@@ -313,7 +313,7 @@ def run(*, quick: bool) -> Result:
     """Write into all databases in all ways, then crawl with each."""
     size = QUICK if quick else FULL
     with ExitStack() as stack:
-        redis = stack.enter_context(closing(RedisServer(binaries()["7.0"])))
+        redis = stack.enter_context(closing(RedisServer(any_server("redis-7"))))
         databases = {name: stack.enter_context(closing(make())) for name, make in DATABASES.items()}
         bench = Bench(size, databases, redis)
         for name in databases:

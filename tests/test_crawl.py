@@ -16,7 +16,7 @@ import scrapy
 
 from scrapy_redisq.frontier import Frontier
 from tests.harness.crawl import Crawl, Run
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, folder_pages, linked_pages
 
 DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
@@ -524,7 +524,7 @@ class TestTrouble:
 
     def test_redis_restarts(self, tmp_path: Path, crawl: Run) -> None:
         """Redis is away for a while: nobody ends, and the crawl goes on where it was (F10)."""
-        server = RedisServer(next(iter(binaries().values())), aof=True)
+        server = RedisServer(any_server(), aof=True)
         try:
             with Site(linked_pages(300, delay=0.02)) as site:
                 settings = {"REDISQ_URL": server.url}
@@ -546,7 +546,7 @@ class TestTrouble:
     def test_outbox_reaches_its_bound(self, tmp_path: Path, crawl: Run) -> None:
         """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
         leased, and no more start requests are read; when it is back, the crawl goes on at once."""
-        server = RedisServer(next(iter(binaries().values())), aof=True)
+        server = RedisServer(any_server(), aof=True)
 
         def page(path: str) -> Answer:
             return Answer("".join(f'<a href="{path}{n}">x</a>' for n in range(100)), delay=0.1)
@@ -585,7 +585,7 @@ class TestTrouble:
 
     def test_close_is_bounded(self, tmp_path: Path, crawl: Run) -> None:
         """With Redis gone for good a worker that is stopped gives up after REDISQ_CLOSE_TIMEOUT."""
-        server = RedisServer(next(iter(binaries().values())))
+        server = RedisServer(any_server())
         try:
             with Site(linked_pages(500, delay=0.1)) as site:
                 settings = {"REDISQ_URL": server.url, "REDISQ_CLOSE_TIMEOUT": 1}

@@ -21,7 +21,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.serializer import loads_fields
 from scrapy_redisq.settings import RedisqSettings
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 
 Opener = Callable[..., Frontier]
 TTL = 30.0
@@ -633,7 +633,7 @@ class TestOpening:
 
     def test_a_server_that_goes_away(self, caplog: pytest.LogCaptureFixture) -> None:
         """redis-py's error reaches the caller; nothing is sent twice."""
-        server = RedisServer(next(iter(binaries().values())))
+        server = RedisServer(any_server())
         try:
             with Frontier.from_url(server.url, "books") as frontier:
                 frontier.push(["https://a.example/"])

@@ -25,7 +25,7 @@ from scrapy_redisq.connection import open_server
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.setting_table import SETTINGS
 from tests.harness.crawl import Crawl
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Site, linked_pages
 
 ROOT = Path(__file__).parent.parent
@@ -350,11 +350,22 @@ def test_docstrings(redis_server: RedisServer) -> None:
 # Servers
 
 
+def test_versions_are_those_of_the_tests(each_binary: Path) -> None:
+    """What README calls checked is what the tests run on."""
+    told = subprocess.run([each_binary, "--version"], capture_output=True, text=True, check=True)
+    version = re.match(r"(Redis|Valkey) server v=(\d+\.\d+)", told.stdout)
+    assert version
+    checked = re.search(r"on Redis [^\n]*Valkey [^\n]*\d", README)
+    assert checked
+    (line,) = re.findall(rf"{version[1]} [\d., and]*", checked[0])
+    assert version[2] in re.findall(r"[\d.]+\d", line)
+
+
 def test_redis_conf() -> None:
     """A server with the README's redis.conf is one that scrapy-redisq has nothing to say about."""
     (conf,) = blocks("Operations", "conf")
     options = [part for line in conf.splitlines() for part in f"--{line}".split()]
-    server = RedisServer(next(iter(binaries().values())), *options)
+    server = RedisServer(any_server(), *options)
     with contextlib.closing(server), open_server(server.url) as opened:
         assert opened.check() == []
 
@@ -380,10 +391,11 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
     assert not allowed & bloom
 
 
-def test_acl_suffices(tmp_path: Path) -> None:
+def test_acl_suffices(tmp_path: Path, each_binary: Path) -> None:
     """A user with the README's rights can crawl, push, look, requeue, rule slots and reset."""
-    server = RedisServer(list(binaries().values())[-1], aof=True)
-    with contextlib.closing(server), server.client() as client, Site(linked_pages(20)) as site:
+    server = RedisServer(each_binary, aof=True)
+    asking = server.client(decode_responses=True)
+    with contextlib.closing(server), asking as client, Site(linked_pages(20)) as site:
         client.execute_command("ACL", "SETUSER", *acl())
         url = server.url.replace("://", "://crawler:PASSWORD@")
         for dupefilter in ("Bloom", "Exact"):
@@ -404,13 +416,6 @@ def test_acl_suffices(tmp_path: Path) -> None:
                 assert frontier.push([f"{site.url}/new"]).accepted == 1
                 frontier.reset()
             assert list(client.scan_iter("*")) == []
-        denied = {entry[b"object"] for entry in map(_pairs, client.execute_command("ACL", "LOG"))}
+        denied = {entry["object"] for entry in client.acl_log()}
     # redis-py says its name to the server, and does without where that is not allowed.
-    assert denied <= {b"client", b"client|setinfo"}
-
-
-def _pairs(entry: object) -> dict[bytes, bytes]:
-    if isinstance(entry, dict):
-        return {str(name).encode(): str(value).encode() for name, value in entry.items()}
-    assert isinstance(entry, list)
-    return dict(zip(entry[::2], entry[1::2], strict=True))
+    assert denied <= {"client", "client|setinfo"}

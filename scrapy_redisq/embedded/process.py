@@ -38,6 +38,9 @@ LOG_LINES = 5
 MODULE_AT_FAULT = re.compile(r"can't load module|failed to load|BUG REPORT", re.IGNORECASE)
 # What a server without RedisBloom writes when its data needs it.
 MODULE_MISSING = re.compile(r"MBbloom|Unknown command '?BF\.|module data", re.IGNORECASE)
+# What a server writes when the data is of a newer one, or Redis reads Valkey's; its advice, to mend
+# the file, would cut off all of it.
+WRITTEN_BY_ANOTHER = re.compile(r"Can't handle RDB format version|Bad file format")
 
 
 def client(folder: ServerFolder) -> redis.Redis:
@@ -224,6 +227,11 @@ def _failure(folder: ServerFolder, binary: ServerBinary, said: str) -> EmbeddedS
         hint = (
             " The data needs RedisBloom, which was there when it was written: "
             "pip install scrapy-redisq[redisbloom]."
+        )
+    elif WRITTEN_BY_ANOTHER.search(said):
+        hint = (
+            " The data is damaged, or was written by another server (a newer one, or Valkey for "
+            "Redis): then set REDISQ_SERVER to that one, and do not let redis-check-aof mend it."
         )
     return EmbeddedServerError(
         f"the embedded server {binary.path} did not start in {folder.path} (REDISQ_URL).{hint} "

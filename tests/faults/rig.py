@@ -17,7 +17,7 @@ from tests.faults.size import SIZE, Size
 from tests.harness.crawl import Crawl
 from tests.harness.databases import Database
 from tests.harness.proxy import Proxy
-from tests.harness.servers import RedisServer, binaries, wait_until
+from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, linked_pages
 
 PASSWORD = "hunter2-of-the-rig"
@@ -79,7 +79,7 @@ class Rig:
     def set_up(
         self,
         *,
-        version: str = "7.0",
+        server: str = "redis-7",
         pages: int | None = None,
         delay: float = 0.0,
         page: Page | None = None,
@@ -91,7 +91,7 @@ class Rig:
         **settings: Any,
     ) -> Rig:
         """Start the server and the site. ``settings`` hold for all workers, which write to
-        ``database`` if there is one.
+        ``database`` if there is one. ``server`` is its kind, where this machine has that one.
 
         ``hold``: the last page does not arrive before `finish`, so that nobody who is late finds
         the run complete, and begins another one.
@@ -99,7 +99,7 @@ class Rig:
         self._hold = hold
         self.pages = pages or self.pages
         self.ttl = ttl or self.ttl
-        self.server = self.start_server(version, *options, aof=aof)
+        self.server = self.start_server(server, *options, aof=aof)
         page = page or linked_pages(self.pages, delay=delay)
         self.site = Site(self._holding_back(page) if hold else page)
         self._stack.enter_context(self.site)
@@ -137,8 +137,8 @@ class Rig:
             db.execute("CREATE TABLE pages (url TEXT PRIMARY KEY, page TEXT, stored INTEGER)")
         return path
 
-    def start_server(self, version: str, *options: str, **more: Any) -> RedisServer:
-        server = RedisServer(binaries()[version], *options, password=PASSWORD, **more)
+    def start_server(self, kind: str, *options: str, **more: Any) -> RedisServer:
+        server = RedisServer(any_server(kind), *options, password=PASSWORD, **more)
         self._stack.callback(server.close)
         return server
 

