@@ -22,6 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ServerBusy, ServerFull
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Enqueue, Finish, Membership, Reply
 from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, Pace
 from scrapy_redisq.frontier.roster import Roster
@@ -167,14 +168,23 @@ class Courier:
     def start(self) -> None:
         """Begin to exchange in the background."""
         self._exchanging = asyncio.ensure_future(self._exchange_until_stopped())
-        self._help(self._listen())
+        self._help(self._listener().run())
         if self.roster.joined.trash:
             self._help(self._sweep())
 
     def _help(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._helped)
+
+    def _helped(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._failed("a task in the background", error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if self._may_warn(what):
+            logger.error("An unexpected error in %s", what, exc_info=error)
 
     async def stop(self) -> None:
         """End the background tasks; an exchange under way is awaited, not cut off."""
@@ -256,12 +266,16 @@ class Courier:
 
     def _warn(self, kind: str, text: str, error: Exception) -> bool:
         """Log, unless the last warning of this kind was just now; -> whether it was logged."""
-        now = time.monotonic()
-        if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
-            self._warned[kind] = now
+        if may := self._may_warn(kind):
             logger.warning(text, self._server.redact(error))
-            return True
-        return False
+        return may
+
+    def _may_warn(self, kind: str) -> bool:
+        now = time.monotonic()
+        may = now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY
+        if may:
+            self._warned[kind] = now
+        return may
 
     # One exchange
 
@@ -361,33 +375,27 @@ class Courier:
 
     # Helpers in the background
 
-    async def _listen(self) -> None:
-        """Hear of new work while idle. Where that is not allowed, asking often finds it."""
-        channels = [
-            calls.wake_channel(membership.name, membership.shard)
-            for membership in self.roster.memberships
-        ]
-        while True:
-            with contextlib.suppress(RedisError, OSError):
-                pubsub = self.roster.client.pubsub(ignore_subscribe_messages=True)
-                async with pubsub:
-                    await pubsub.subscribe(*channels)
-                    self._pace.listening = True
-                    while True:
-                        if (message := await pubsub.get_message(timeout=60)) is not None:
-                            self._heard(message["data"])
-            self._pace.listening = False
-            await asyncio.sleep(RETRY_LAST)
+    def _listener(self) -> Listener:
+        """Hears of new work while idle. Where that is not allowed, asking often finds it."""
 
-    def _heard(self, message: bytes) -> None:
-        """There is new work, or something is to be known about a slot (see ``turns.lua``)."""
-        if not message:
+        def woken() -> None:
             self._pace.woken = True
             self.poke()
-            return
-        parked, _, slot = message.decode("utf-8", "replace").partition(" ")
-        if parked.isdecimal():  # anybody may publish anything
-            self.worker.announced(slot, int(parked) / 1e6)
+
+        def listening(yes: bool) -> None:
+            self._pace.listening = yes
+
+        return Listener(
+            self.roster.client,
+            [
+                calls.wake_channel(membership.name, membership.shard)
+                for membership in self.roster.memberships
+            ],
+            woken=woken,
+            announced=self.worker.announced,
+            listening=listening,
+            failed=lambda error: self._failed("listening for other workers", error),
+        )
 
     async def _sweep(self) -> None:
         """Delete the dupefilters of former runs, a little at a time."""

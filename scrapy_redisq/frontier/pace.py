@@ -15,6 +15,9 @@ FLUSH_SHARED = 0.05
 HUNGRY = 0.005
 """Seconds between exchanges of a worker that has little left to start."""
 
+URGENT = 0.05
+"""Seconds between exchanges for what is urgent: others may say so as often as they like."""
+
 BUSY = 1.0
 """Seconds between exchanges of a worker that has nothing to say but works on something."""
 
@@ -102,7 +105,7 @@ class Pace:
 
         ``hungry``: the worker has little left to start. ``waiting``: there is something to send,
         ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
-        something. ``within``: seconds from now. ``urgent``: at once.
+        something. ``within``: seconds from now. ``urgent``: as soon as may be.
         """
         since = time.monotonic() - self._sent_at
         if self.still_full():
@@ -110,7 +113,7 @@ class Pace:
         if many:
             return 0.0
         if urgent:
-            return max(0.0, HUNGRY - since)
+            return max(0.0, URGENT - since)
         if hungry and self._more:
             return max(0.0, HUNGRY - since)
         pauses = [self._heartbeat, BUSY if busy else self._idle]
