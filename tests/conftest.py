@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-from tests.harness.crawl import Crawl, Run
+from tests.harness.crawl import Run
 from tests.harness.databases import (
     Database,
     MariaServer,
@@ -20,7 +19,6 @@ from tests.harness.databases import (
     postgres_binaries,
 )
 from tests.harness.servers import RedisServer, any_server, binaries, bloom_module
-from tests.harness.site import Site
 
 # Where tests are run in the background SIGINT is ignored, and would be by the processes that they
 # start; those are to be ended by Ctrl-C.
@@ -88,24 +86,9 @@ def redis_server(_one_server: RedisServer) -> RedisServer:
 @pytest.fixture
 def crawl(redis_server: RedisServer, tmp_path: Path) -> Iterator[Run]:
     """Starts ``scrapy crawl SPIDER`` processes on the server; all are ended after the test."""
-    started: list[Crawl] = []
-
-    def run(
-        spider: str,
-        site: Site | None = None,
-        settings: dict[str, Any] | None = None,
-        **arguments: Any,
-    ) -> Crawl:
-        if site is not None:
-            arguments.setdefault("site", site.url)
-        given = {"REDISQ_URL": redis_server.url, **(settings or {})}
-        started.append(Crawl(spider, tmp_path, settings=given, arguments=arguments))
-        return started[-1]
-
+    run = Run(tmp_path, {"REDISQ_URL": redis_server.url})
     yield run
-    for process in started:
-        if process.process.poll() is None:
-            process.kill()
+    run.close()
 
 
 @pytest.fixture(scope="session")

@@ -390,7 +390,7 @@ def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None
 
     site.page = busy
     with site:
-        workers = [crawl("hosts", None, {}, sites=site.urls(4), pages=60) for _ in range(3)]
+        workers = crawl.fleet(3, "hosts", sites=site.urls(4), pages=60)
         for worker in workers:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
@@ -469,7 +469,7 @@ def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None
             "REDISQ_SET_ASIDE_WAIT": 2,
         }
         arguments = {"sites": site.urls(2), "pages": 10}
-        workers = [crawl("hosts", None, settings, **arguments) for _ in range(2)]
+        workers = crawl.fleet(2, "hosts", None, settings, **arguments)
         for worker in workers:
             assert worker.wait().reason == "slots_set_aside"
         assert any("scrapy redisq slots hosts" in worker.log for worker in workers)

@@ -99,9 +99,7 @@ class TestFleet:
             pytest.skip("NO REAL HTML: apt-get install python3.11-doc")
         with Site(folder_pages(DOCUMENTATION)) as site:
             settings = {"DEPTH_LIMIT": 0, "ROBOTSTXT_OBEY": False}
-            workers = [
-                crawl("documentation", site, settings=settings, wait_for=3) for _ in range(3)
-            ]
+            workers = crawl.fleet(3, "documentation", site, settings)
             for worker in workers:
                 worker.wait(120)
             counts = site.counts()
@@ -119,11 +117,11 @@ class TestFleet:
         """After SIGKILL of all workers at half, only what they held is fetched twice."""
         with Site(linked_pages(400, delay=0.02)) as site:
             settings = {"REDISQ_LEASE_TTL": 2}
-            first = [crawl("follow", site, settings=settings) for _ in range(2)]
+            first = crawl.fleet(2, "follow", site, settings)
             wait_until(lambda: len(site.hits) >= 200, 30, "half of the pages")
             for worker in first:
                 worker.kill()
-            second = [crawl("follow", site, settings=settings) for _ in range(2)]
+            second = crawl.fleet(2, "follow", site, settings)
             for worker in second:
                 worker.wait()
             counts = site.counts()
@@ -137,9 +135,7 @@ class TestFleet:
         """The others take over what a killed worker held, and do not leave before that."""
         with Site(linked_pages(300, delay=0.02)) as site:
             settings = {"REDISQ_LEASE_TTL": 2}
-            workers = [crawl("follow", site, settings=settings) for _ in range(3)]
-            for worker in workers:
-                worker.wait_for(" run ")
+            workers = crawl.fleet(3, "follow", site, settings)
             wait_until(lambda: len(site.hits) >= 100, 30, "a third of the pages")
             workers[0].kill()
             for worker in workers[1:]:
@@ -152,9 +148,8 @@ class TestFleet:
 
     def test_start_requests_of_many_workers(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each start request is fetched once, however many workers and repeats there are."""
-        # Slow enough that the last worker to start still finds the run open.
-        with Site(linked_pages(300, delay=0.1)) as site:
-            workers = [crawl("many", site) for _ in range(3)]
+        with Site(linked_pages(300)) as site:
+            workers = crawl.fleet(3, "many", site)
             for worker in workers:
                 assert worker.wait().reason == "finished"
             assert set(site.counts().values()) == {1}
@@ -164,7 +159,7 @@ class TestFleet:
     def test_sigterm_gives_back(self, redis_server: RedisServer, crawl: Run) -> None:
         """A worker that is stopped ends its pages and gives the others back: no page twice."""
         with Site(linked_pages(200, delay=0.1)) as site:
-            workers = [crawl("follow", site) for _ in range(2)]
+            workers = crawl.fleet(2, "follow", site)
             wait_until(lambda: len(site.hits) >= 60, 30, "some pages")
             workers[0].terminate()
             assert workers[0].wait().reason == "shutdown"
@@ -325,14 +320,17 @@ class TestOrder:
     def test_fast_host_is_not_starved(self, redis_server: RedisServer, crawl: Run) -> None:
         """Beside a host that takes 1 s a page, a fast host goes on at its own pace."""
 
+        answered = threading.Event()
+
         def page(path: str) -> Answer:
-            return Answer("<html></html>", delay=1.0)
+            return Answer("<html></html>", delay=1.0, until=answered)
 
         with Site(page) as slow, Site(linked_pages(1000)) as fast:
             sites = f"{slow.url} {fast.url.replace('127.0.0.1', 'localhost')}"
             worker = crawl("hosts", sites=sites, pages=60)
             wait_until(lambda: len(fast.hits) == 60, 30, "the fast host is done")
             assert len(slow.hits) <= 16
+            answered.set()
             worker.wait()
             assert worker.reason == "finished"
             assert len(slow.hits) == 60
@@ -528,7 +526,7 @@ class TestTrouble:
         try:
             with Site(linked_pages(300, delay=0.02)) as site:
                 settings = {"REDISQ_URL": server.url}
-                workers = [crawl("follow", site, settings=settings) for _ in range(2)]
+                workers = crawl.fleet(2, "follow", site, settings)
                 wait_until(lambda: len(site.hits) >= 80, 30, "some pages")
                 server.kill()
                 for worker in workers:
@@ -606,10 +604,8 @@ class TestTrouble:
     def test_frontier_lost(self, redis_server: RedisServer, crawl: Run) -> None:
         """FLUSHALL under a crawl: no worker says that it is finished (F12)."""
         with Site(linked_pages(400, delay=0.05)) as site:
-            workers = [crawl("follow", site) for _ in range(2)]
+            workers = crawl.fleet(2, "follow", site)
             wait_until(lambda: len(site.hits) >= 50, 30, "some pages")
-            for worker in workers:
-                worker.wait_for(" run ")
             with redis_server.client() as client:
                 client.flushall()
             for worker in workers:
@@ -700,10 +696,10 @@ class TestConfigurations:
 
     def test_several_hosts_on_several_shards(self, redis_server: RedisServer, crawl: Run) -> None:
         """Hosts are spread over shards; all workers know together when all shards are done."""
-        with Site(linked_pages(40, delay=0.2), hosts=8) as site:
+        with Site(linked_pages(40), hosts=8) as site:
             sites = " ".join(site.url.replace("127.0.0.1", f"127.0.0.{n}") for n in range(1, 9))
             settings = {"REDISQ_SHARDS": 3}
-            workers = [crawl("hosts", settings=settings, sites=sites, pages=20) for _ in range(2)]
+            workers = crawl.fleet(2, "hosts", None, settings, sites=sites, pages=20)
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
             assert len({(hit.host, hit.path) for hit in site.hits}) == 160
@@ -715,8 +711,8 @@ class TestConfigurations:
     def test_embedded(self, tmp_path: Path, crawl: Run) -> None:
         """Without a server of their own, processes share an embedded one, which ends with them."""
         url = f"embedded://{tmp_path}/server"
-        with Site(linked_pages(200, delay=0.1)) as site:
-            workers = [crawl("follow", site, settings={"REDISQ_URL": url}) for _ in range(3)]
+        with Site(linked_pages(200)) as site:
+            workers = crawl.fleet(3, "follow", site, {"REDISQ_URL": url})
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
             assert set(site.counts().values()) == {1}

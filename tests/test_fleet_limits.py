@@ -274,7 +274,7 @@ def gaps(times: list[float]) -> list[float]:
 
 def fleet(crawl: Run, given: dict[str, Any], **arguments: Any) -> None:
     """Three workers crawl to the end."""
-    for worker in [crawl("hosts", None, given, **arguments) for _ in range(3)]:
+    for worker in crawl.fleet(3, "hosts", None, given, **arguments):
         assert worker.wait().reason == "finished"
         assert "Traceback" not in worker.log
 
@@ -289,7 +289,7 @@ def test_scrapys_limits_of_the_fleet(crawl: Run) -> None:
         "REDISQ_SLOT_LIMITS": json.dumps({"127.0.0.3": {"delay": 0}}),
     }
     with Site(lambda path: Answer("x", delay=0.1), hosts=3) as site:
-        for worker in [crawl("hosts", None, given, sites=site.urls(3), pages=16) for _ in range(3)]:
+        for worker in crawl.fleet(3, "hosts", None, given, sites=site.urls(3), pages=16):
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
     at = site.starts(16)
@@ -331,7 +331,7 @@ def test_autothrottle_of_the_fleet(crawl: Run) -> None:
         "AUTOTHROTTLE_TARGET_CONCURRENCY": 2,
     }
     with Site(lambda path: Answer("x", delay=0.2)) as site:
-        for worker in [crawl("hosts", None, given, sites=site.urls(1), pages=50) for _ in range(3)]:
+        for worker in crawl.fleet(3, "hosts", None, given, sites=site.urls(1), pages=50):
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
     (times,) = site.starts(50).values()

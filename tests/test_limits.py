@@ -473,7 +473,7 @@ def fleet(
     crawl: Run, site: Site, number: int, limit: dict[str, Any], **arguments: Any
 ) -> list[Crawl]:
     given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "REDISQ_LEASE_TTL": 2}
-    return [crawl("hosts", None, given, sites=site.urls(4), **arguments) for _ in range(number)]
+    return crawl.fleet(number, "hosts", None, given, sites=site.urls(4), **arguments)
 
 
 @pytest.mark.parametrize("limit", [{"delay": 0.25}, {"rate": "4/s"}])

@@ -248,7 +248,7 @@ class TestDelays:
     def test_latency(self, redis_server: RedisServer, crawl: Run) -> None:
         """Idle workers start what is due soon after it is, whoever it is that enqueued it."""
         with Site(lambda path: "<html></html>") as site:
-            workers = [crawl("delays", site) for _ in range(2)]
+            workers = crawl.fleet(2, "delays", site)
             for worker in workers:
                 assert worker.wait().reason == "finished"
             assert set(site.counts().values()) == {1}

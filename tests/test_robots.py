@@ -328,10 +328,7 @@ def fleet(
     """Workers that have joined, each with its number as user agent."""
     arguments["sites"] = site.urls(n_hosts)
     given = {**OBEY, **(settings or {})}
-    workers = [crawl("hosts", None, {**given, "USER_AGENT": n}, **arguments) for n in range(number)]
-    for worker in workers:
-        worker.wait_for(" of frontier ")
-    return workers
+    return crawl.fleet(number, "hosts", None, lambda n: {**given, "USER_AGENT": n}, **arguments)
 
 
 def finish(workers: list[Crawl], hang: threading.Event) -> None:

@@ -61,7 +61,7 @@ def test_every_item_is_written(
     """Two workers write each page's item once, in batches, and `status` counts for both."""
     with Site(linked_pages(PAGES)) as site:
         given = settings(tmp_path, BATCH_SECONDS=seconds)
-        workers = [crawl("follow", site, given) for _ in range(2)]
+        workers = crawl.fleet(2, "follow", site, given)
         for worker in workers:
             assert worker.wait().reason == "finished", worker.log
     assert numbers(tmp_path) == Counter(range(PAGES))

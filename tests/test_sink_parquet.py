@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings import RedisqSettings
 from tests.harness.crawl import Run
 from tests.harness.servers import free_port, wait_until
-from tests.harness.site import Answer, Site, held, linked_pages
+from tests.harness.site import Answer, Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
@@ -692,13 +691,8 @@ open_folder("s3://books/x", json.loads(sys.argv[1])).put("a.parquet", bytes(110 
             "REDISQ_PARQUET_URL": "s3://books/%(spider)s",
             "REDISQ_PARQUET_SECONDS": 0.3,
         }
-        both = threading.Event()
-        with Site(held(linked_pages(60), both)) as site:
-            workers = [crawl("follow", site, given) for _ in range(2)]
-            for worker in workers:
-                worker.wait_for(" of frontier ")
-            both.set()
-            for worker in workers:
+        with Site(linked_pages(60)) as site:
+            for worker in crawl.fleet(2, "follow", site, given):
                 assert worker.wait().reason == "finished", worker.log
         rows = store.rows("books/follow/dict")
         assert sorted(int(row["url"].rpartition("/")[2]) for row in rows) == [*range(60)]
@@ -716,13 +710,9 @@ class TestCrawls:
 
     def test_two_workers(self, crawl: Run, tmp_path: Path) -> None:
         """Each page's row is there once, with a key of its own, in files of at most so many."""
-        both = threading.Event()
-        with Site(held(linked_pages(100), both)) as site:
+        with Site(linked_pages(100)) as site:
             given = self.settings(tmp_path, REDISQ_PARQUET_ROWS=20)
-            workers = [crawl("follow", site, given) for _ in range(2)]
-            for worker in workers:
-                worker.wait_for(" of frontier ")
-            both.set()
+            workers = crawl.fleet(2, "follow", site, given)
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
         rows = read(tmp_path / "items" / "dict")
@@ -748,7 +738,7 @@ class TestCrawls:
         twice has the same key."""
         pages = 200
         with Site(linked_pages(pages, delay=0.05)) as site:
-            dying, staying = (crawl("follow", site, self.settings(tmp_path)) for _ in range(2))
+            dying, staying = crawl.fleet(2, "follow", site, self.settings(tmp_path))
             pid = f".{dying.process.pid}-"
             folder = tmp_path / "items" / "dict"
             wait_until(

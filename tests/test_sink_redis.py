@@ -316,7 +316,7 @@ class TestCrawls:
         """Each page's item is there once, under scrapy-redis's key."""
         given = {**PIPELINE, "REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
         with Site(linked_pages(100)) as site:
-            workers = [crawl("follow", site, given) for _ in range(2)]
+            workers = crawl.fleet(2, "follow", site, given)
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
         urls = [item["url"] for item in items(redis_server, "follow:items", form)]

@@ -375,7 +375,7 @@ def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
         sites = " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, 5))
         # Slow enough to be looked at.
         given = {"REDISQ_SLOT_CONCURRENCY": 2, "REDISQ_LEASE_TTL": 5}
-        workers = [crawl("hosts", None, given, sites=sites, pages=1_000) for _ in range(2)]
+        workers = crawl.fleet(2, "hosts", None, given, sites=sites, pages=1_000)
         wait_until(lambda: all(len(starts(site, n)) > 20 for n in range(1, 5)), 30, "pages")
 
         frontier.pause("127.0.0.1")
@@ -418,7 +418,7 @@ def test_a_paused_crawl_waits(crawl: Run, redis_server: RedisServer) -> None:
         sites = " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, 3))
         frontier.push([f"http://127.0.0.1:{site.port}/first"])
         frontier.pause("127.0.0.1")
-        workers = [crawl("hosts", None, {}, sites=sites, pages=100) for _ in range(2)]
+        workers = crawl.fleet(2, "hosts", sites=sites, pages=100)
         wait_until(lambda: len(starts(site, 2)) == 100, 30, "the other host is done")
         wait_until(lambda: frontier.status()["finished"] == 100, 10, "and finished")
         assert starts(site, 1) == []

@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapy_redisq.frontier import Frontier
 from tests.faults.size import SIZE, Size
-from tests.harness.crawl import Crawl
+from tests.harness.crawl import Crawl, together, wait_until_joined
 from tests.harness.databases import Database
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, any_server, wait_until
@@ -172,10 +172,14 @@ class Rig:
         return worker
 
     def fleet(self, number: int | None = None, **options: Any) -> list[Crawl]:
-        """Start several workers alike, and wait until all have joined."""
-        workers = [self.worker(**options) for _ in range(number or self.size.workers)]
-        for worker in workers:
-            worker.wait_for(" run ")
+        """Start several workers alike, which begin when all have joined."""
+        settings = options.pop("settings", {})
+        with together(self.folder) as gate:
+            workers = [
+                self.worker(**options, settings={**settings, **gate})
+                for _ in range(number or self.size.workers)
+            ]
+            wait_until_joined(workers)
         return workers
 
     def kill(self, worker: Crawl) -> None:
@@ -206,8 +210,7 @@ class Rig:
         With ``hold`` it goes when the dead are known to be dead: the frontier is not complete for
         others as long as one of them may be alive.
         """
-        for worker in self.survivors():
-            worker.wait_for(" run ", 60)
+        wait_until_joined(self.survivors())
         if self.gone and self._hold:
             wait_until(
                 lambda: len(self.status()["workers"]) == len(self.survivors()),

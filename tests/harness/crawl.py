@@ -9,18 +9,25 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from tests.harness.launcher import Forked, fork
 from tests.harness.servers import wait_until
+from tests.harness.site import Site
 
+READ_BY_PYTHON = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
 PROJECT = Path(__file__).parent.parent / "project"
 
 
 class Crawl:
-    """One ``scrapy crawl`` process; its log and what it tells at the end."""
+    """One ``scrapy crawl`` process; its log and what it tells at the end.
+
+    It is forked by a launcher, unless ``environment`` has something that Python itself reads.
+    """
 
     def __init__(
         self,
@@ -35,21 +42,27 @@ class Crawl:
         number = len(list(folder.glob("crawl-*.log")))
         self.log_file = folder / f"crawl-{number}.log"
         self.items_file = folder / f"crawl-{number}.jsonl"
-        command = [sys.executable, "-m", "scrapy", "crawl", spider]
+        command = ["crawl", spider]
         if feed:
             command += ["-o", str(self.items_file)]
         for name, value in (settings or {}).items():
             command += ["-s", f"{name}={value}"]
         for name, value in (arguments or {}).items():
             command += ["-a", f"{name}={value}"]
-        with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                cwd=PROJECT,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
-            )
+        self.log_file.touch()
+        self.process: Forked | subprocess.Popen[bytes]
+        environment = {**os.environ, **(environment or {})}
+        if all(environment.get(name) == os.environ.get(name) for name in READ_BY_PYTHON):
+            self.process = fork("scrapy", command, PROJECT, self.log_file, environment)
+        else:
+            with self.log_file.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "scrapy", *command],
+                    cwd=PROJECT,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                )
 
     @property
     def log(self) -> str:
@@ -127,8 +140,66 @@ class Crawl:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-Run = Callable[..., Crawl]
-"""Starts a crawl: run(spider, site, settings, **arguments)."""
+class Run:
+    """Starts crawls in a folder, with some settings for all of them, and ends them."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._started: list[Crawl] = []
+
+    def __call__(
+        self,
+        spider: str,
+        site: Site | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Crawl:
+        if site is not None:
+            arguments.setdefault("site", site.url)
+        given = {**self._settings, **(settings or {})}
+        self._started.append(Crawl(spider, self._folder, settings=given, arguments=arguments))
+        return self._started[-1]
+
+    def fleet(
+        self,
+        number: int,
+        spider: str,
+        site: Site | None = None,
+        settings: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
+        **arguments: Any,
+    ) -> list[Crawl]:
+        """Several workers that begin when all of them have joined.
+
+        ``settings`` of them all, or a function of a worker's number.
+        """
+        each = settings if callable(settings) else lambda worker: settings or {}
+        with together(self._folder) as gate:
+            workers = [
+                self(spider, site, {**each(worker), **gate}, **arguments)
+                for worker in range(number)
+            ]
+            wait_until_joined(workers)
+        return workers
+
+    def close(self) -> None:
+        for crawl in self._started:
+            if crawl.running:
+                crawl.kill()
+
+
+@contextmanager
+def together(folder: Path) -> Iterator[dict[str, str]]:
+    """The settings of workers that begin at the end of the block."""
+    gate = folder / f"gate-{len(list(folder.glob('gate-*')))}"
+    yield {"FLEET_GATE": str(gate)}
+    gate.touch()
+
+
+def wait_until_joined(workers: Iterable[Crawl], seconds: float = 60) -> None:
+    """Wait until each of them says that it is in a run."""
+    for worker in workers:
+        worker.wait_for("; dupefilter: ", seconds)
 
 
 def several(spider: str, site: str, settings: Sequence[Mapping[str, str]]) -> list[str]:

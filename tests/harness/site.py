@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Headers = dict[str, str]
@@ -167,19 +167,6 @@ def linked_pages(n: int, links: int = 3, delay: float = 0.0) -> Callable[[str], 
         return Answer(f"<html><title>{number}</title>{anchors}</html>", delay=delay)
 
     return page
-
-
-def held(
-    page: Callable[[str], Answer | None], until: threading.Event
-) -> Callable[[str], Answer | None]:
-    """The same pages, none of which comes before ``until``: so no worker is done before all are
-    there, as one that comes later would begin a new run."""
-
-    def held_page(path: str) -> Answer | None:
-        answer = page(path)
-        return None if answer is None else replace(answer, until=until)
-
-    return held_page
 
 
 def folder_pages(folder: Path) -> Callable[[str], Answer | None]:

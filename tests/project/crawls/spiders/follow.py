@@ -165,14 +165,10 @@ class Errback(Follow):
 
 
 class Documentation(Follow):
-    """Follows the links of real HTML within the site, once all workers are there."""
+    """Follows the links of real HTML within the site."""
 
     name = "documentation"
     first = "/index.html"
-
-    def __init__(self, site="", wait_for=1, **kwargs):
-        super().__init__(site, **kwargs)
-        self.wait_for = int(wait_for)
 
     def parse(self, response):
         if not isinstance(response, scrapy.http.HtmlResponse):
