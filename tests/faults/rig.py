@@ -171,14 +171,19 @@ class Rig:
         self.workers.append(worker)
         return worker
 
-    def fleet(self, number: int | None = None, **options: Any) -> list[Crawl]:
-        """Start several workers alike, which begin when all have joined."""
-        settings = options.pop("settings", {})
+    def fleet(
+        self, number: int | None = None, first: Mapping[str, Any] | None = None, **options: Any
+    ) -> list[Crawl]:
+        """Start several workers, which begin when all have joined.
+
+        They are alike, but for the options of the ``first`` one.
+        """
         with together(self.folder) as gate:
-            workers = [
-                self.worker(**options, settings={**settings, **gate})
-                for _ in range(number or self.size.workers)
-            ]
+            workers = []
+            for place in range(number or self.size.workers):
+                given = {**options, **(first or {})} if place == 0 else options
+                settings = {**given.get("settings", {}), **gate}
+                workers.append(self.worker(**{**given, "settings": settings}))
             wait_until_joined(workers)
         return workers
 

@@ -17,9 +17,7 @@ def test_f15_cut_off(rig: Rig) -> None:
     """One worker is cut off for three TTLs, without a reset; its event loop runs on."""
     rig.set_up(delay=0.05)
     proxy = rig.proxy()
-    lonely = rig.worker(url=rig.server.url_through(proxy.port))
-    rig.fleet(rig.size.workers - 1)
-    lonely.wait_for(" run ")
+    lonely, *_ = rig.fleet(first={"url": rig.server.url_through(proxy.port)})
     rig.wait_for_pages(0.1)
     proxy.cut()
     rig.stay(3 * rig.ttl)

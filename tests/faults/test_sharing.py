@@ -42,8 +42,7 @@ def test_f30_another_configuration(rig: Rig) -> None:
 def test_f32_one_closes_early(rig: Rig) -> None:
     """One worker stops at CLOSESPIDER_PAGECOUNT: the others and the keys are not affected."""
     rig.set_up(delay=0.02)
-    early = rig.worker(settings={"CLOSESPIDER_PAGECOUNT": 50})
-    rig.fleet(rig.size.workers - 1)
+    early, *_ = rig.fleet(first={"settings": {"CLOSESPIDER_PAGECOUNT": 50}})
     early.wait()
     assert (early.process.returncode, early.reason) == (0, "closespider_pagecount")
     assert all(worker.running for worker in rig.workers[1:])
