@@ -7,9 +7,10 @@ page a new request comes from. All of it can be read from the engine and the scr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -30,8 +31,11 @@ CLOSING_POLL = 0.05
 """Seconds between looks at whether a spider that is being closed is closed."""
 
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
-"""The request whose output (of its callback, its errback, or a downloader middleware) is being
-processed in this context."""
+"""The request that is being downloaded in this context, whose callback or errback runs, or whose
+output (of those, or of a downloader middleware) is being processed."""
+
+_in_download: ContextVar[bool] = ContextVar("_in_download", default=False)
+"""This context is the downloader's and its middlewares', which `current_page` asked to download."""
 
 current_item: ContextVar[tuple[Request, int] | None] = ContextVar("current_item", default=None)
 """The page that the item which is being processed in this context comes from, and its position
@@ -132,6 +136,37 @@ def asked_delays(parser: RobotParser, agent: str) -> list[float | None]:
     return delays
 
 
+@contextlib.contextmanager
+def _dealing_with(request: Request | None, *, downloading: bool = False) -> Iterator[None]:
+    page, in_download = current_page.set(request), _in_download.set(downloading)
+    try:
+        yield
+    finally:
+        _in_download.reset(in_download)
+        current_page.reset(page)
+
+
+def _made(request: Request, output: Iterable[Any]) -> Iterator[Any]:
+    iterator = iter(output)
+    while True:
+        with _dealing_with(request):
+            try:
+                one = next(iterator)
+            except StopIteration:
+                return
+        yield one
+
+
+async def _made_async(request: Request, output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        with _dealing_with(request):
+            try:
+                one = await output.__anext__()
+            except StopAsyncIteration:
+                return
+        yield one
+
+
 def watch_output(crawler: Crawler) -> None:
     """Have `current_page` and `current_item` tell where requests and items come from.
 
@@ -150,17 +185,24 @@ def watch_output(crawler: Crawler) -> None:
     start_itemproc = getattr(scraper, start_name)
 
     contexts: dict[int, contextvars.Context] = {}
+    # Before 2.14 what a callback yields is made, and processed, in the context of whichever page
+    # made Twisted's cooperator run.
+    own_context = hasattr(scraper, "_process_spidermw_output_async")
+
+    def output_of(request: Request, result: Any) -> Any:
+        if own_context:
+            return result
+        return (_made_async if isinstance(result, AsyncIterator) else _made)(request, result)
 
     async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
-        page = current_page.set(request)
         numbers = _numbers.set(itertools.count())
-        contexts[id(response)] = contextvars.copy_context()
         try:
-            await handle_output(result, request, response)
+            with _dealing_with(request):
+                contexts[id(response)] = contextvars.copy_context()
+                await handle_output(output_of(request, result), request, response)
         finally:
             del contexts[id(response)]
             _numbers.reset(numbers)
-            current_page.reset(page)
 
     def watched_start_itemproc(item: Any, *, response: Any) -> Any:
         # An item of start() has no response, but may run in the context of a page.
@@ -170,9 +212,7 @@ def watch_output(crawler: Crawler) -> None:
         return start_itemproc(item, response=response)
 
     scraper.handle_spider_output_async = watched_handle_output
-    if not hasattr(scraper, "_process_spidermw_output_async"):
-        # Before 2.14 what a callback yields is processed in the context of whichever page made
-        # Twisted's cooperator run.
+    if not own_context:
         process_output = scraper._process_spidermw_output
 
         def watched_process_output(output: Any, response: Any) -> Any:
@@ -220,6 +260,8 @@ class Engine:
         self._slot: Any = slot
         self._downloader: Any = self._engine.downloader
         self._on_the_way: dict[Request, str] = {}
+        self._askers: dict[Request, tuple[Request | None, bool]] = {}
+        self._start_raised = False
 
     @property
     def in_progress(self) -> set[Request]:
@@ -234,8 +276,8 @@ class Engine:
 
     @property
     def start_failed(self) -> bool:
-        """``start()`` raised (known since Scrapy 2.19)."""
-        return bool(getattr(self._engine, "_start_error", False))
+        """``start()`` raised, be it `CloseSpider`: it may have more requests."""
+        return self._start_raised
 
     @property
     def closing(self) -> bool:
@@ -247,15 +289,19 @@ class Engine:
         each of its requests, and read nothing while the spider is being closed."""
 
         async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-            async for request in start:
-                yield request
-                await room()
-                # Not ended before it is closed: it would look as if all had been read. Scrapy
-                # cancels this since 2.14.
-                while self.closing:
-                    await asyncio.sleep(CLOSING_POLL)
-                    if self._engine._slot is not self._slot:
-                        return
+            try:
+                async for request in start:
+                    yield request
+                    await room()
+                    # Not ended before it is closed: it would look as if all had been read. Scrapy
+                    # cancels this since 2.14.
+                    while self.closing:
+                        await asyncio.sleep(CLOSING_POLL)
+                        if self._engine._slot is not self._slot:
+                            return
+            except Exception:
+                self._start_raised = True
+                raise
 
         if self._engine._start is not None:
             self._engine._start = paced(self._engine._start)
@@ -340,6 +386,47 @@ class Engine:
             gated(request, spider)
         )
 
+    def follow_downloads(self, is_page: Callable[[Request], bool]) -> None:
+        """Remember for whom each download is made, see `asker`. ``is_page``: whether a request was
+        handed out by the scheduler."""
+        fetch = self._downloader.fetch
+
+        def followed(request: Request, *spider: Any) -> Any:
+            # A request of the scheduler's is started in the context of whatever woke the engine.
+            page = request if is_page(request) else current_page.get()
+            item = current_item.get()
+            in_pipeline = page is not request and item is not None and item[0] is page
+            self._askers[request] = page, in_pipeline
+            with _dealing_with(page, downloading=True):
+                return fetch(request, *spider).addBoth(self._fetched, request)
+
+        self._downloader.fetch = followed
+
+    def _fetched(self, result: Any, request: Request) -> Any:
+        self._askers.pop(request, None)
+        return result
+
+    def asker(self, request: Request) -> tuple[Request | None, bool]:
+        """The page for which a request is being downloaded, if one is known, and whether an item
+        pipeline has asked for it."""
+        return self._askers.get(request, (None, False))
+
+    def watch_retries(self, gave_up: Callable[[Request, str], None]) -> None:
+        """``gave_up(page, stat)`` is called when ``get_retry_request()`` returns None to a callback
+        or an errback. Scrapy tells of that by nothing but a stat."""
+        stats: Any = self._crawler.stats
+        inc_value = stats.inc_value
+
+        def watched_inc_value(key: Any, *args: Any, **kwargs: Any) -> None:
+            inc_value(key, *args, **kwargs)
+            if isinstance(key, str) and key.endswith("/max_reached") and not _in_download.get():
+                page = current_page.get()
+                if page is not None:
+                    gave_up(page, key)
+
+        stats.inc_value = watched_inc_value
+        vars(stats).pop("_cached_inc_value", None)  # which Scrapy calls in its place since 2.14
+
     def lift_limits(self, lifts: Callable[[Request, str], int | None], *, at_least: int) -> None:
         """Let the downloader not hold up what is limited elsewhere.
 
@@ -380,20 +467,23 @@ class Engine:
         self,
         failed: Callable[[Request, Failure | None], None],
         arrived: Callable[[Request, Response], None],
+        raised: Callable[[Request, Failure], bool],
     ) -> None:
         """Follow each page through the engine and the scraper.
 
         ``failed(request, failure)`` is called when a download failed for good, and
         ``failed(request, None)`` when the spider deals with it: its errback has run, or its
         callback is given the response. ``arrived(request, response)`` is called when a response
-        has passed the downloader middlewares. While the output of a callback is processed, or a
-        request that a downloader middleware returned, `current_page` is the request that it comes
-        from.
+        has passed the downloader middlewares. ``raised(request, failure)`` when its callback,
+        errback, or a spider middleware raised: -> whether that is no error. While they run, their
+        output is processed, or a request that a downloader middleware returned, `current_page` is
+        the request that it comes from.
         """
         scraper = self._engine.scraper
         handle_downloader_output = self._engine._handle_downloader_output
         enqueue_scrape = scraper.enqueue_scrape
         call_spider = scraper.call_spider_async
+        handle_spider_error = scraper.handle_spider_error
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
@@ -405,21 +495,24 @@ class Engine:
         async def watched_call_spider(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Response):
                 failed(request, None)
-            output = await call_spider(result, request, *args)
+            with _dealing_with(request):
+                output = await call_spider(result, request, *args)
             if isinstance(result, Failure):
                 failed(request, None)
             return output
 
+        def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
+            if not raised(request, failure):
+                handle_spider_error(failure, request, *args)
+
         def watched_downloader_output(result: Any, request: Request) -> Any:
             if not isinstance(result, Request):
                 return handle_downloader_output(result, request)
-            token = current_page.set(request)
-            try:
+            with _dealing_with(request):
                 return handle_downloader_output(result, request)
-            finally:
-                current_page.reset(token)
 
         self._engine._handle_downloader_output = watched_downloader_output
         scraper.enqueue_scrape = watched_enqueue_scrape
         scraper.call_spider_async = watched_call_spider
+        scraper.handle_spider_error = watched_spider_error
         watch_output(self._crawler)

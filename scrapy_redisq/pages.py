@@ -6,14 +6,18 @@ is pieced together from signals and from what `scrapy_redisq._scrapy` watches.
 
 from __future__ import annotations
 
+import logging
 import traceback
 from dataclasses import dataclass
 
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
 from scrapy_redisq.entries import back_offs, with_back_offs
 from scrapy_redisq.frontier.membership import Finish, Lease, Membership
+
+logger = logging.getLogger(__name__)
 
 SLOT_KEY = "download_slot"
 """In a request's meta: its download slot, by the spider, or by Scrapy when it is downloaded."""
@@ -24,26 +28,34 @@ DETAIL_FRAMES = 5
 DETAIL_LENGTH = 4_000
 """Most characters of a dead letter's detail."""
 
-_SETTLED_BY_SPIDER = ("download", "retries")
-"""Reasons that no longer count once the spider has dealt with the failure or the response."""
+
+class Interrupted(IgnoreRequest):
+    """Raised in the place of a download on the side that may not begin any more.
+
+    The spider is being closed, and the page that waits for the download goes back.
+    """
 
 
 @dataclass(frozen=True)
 class Problem:
     """Why a request becomes a dead letter.
 
-    ``error`` is the type of the exception or "", ``status`` that of the response or 0.
+    ``error`` is the type of the exception or "", ``status`` that of the response or 0. ``settles``:
+    it no longer counts once the spider has dealt with the failure or the response.
     """
 
     reason: str
     detail: str
     error: str = ""
     status: int = 0
+    settles: bool = False
 
     @classmethod
-    def of(cls, reason: str, failure: Failure, status: int = 0) -> Problem:
+    def of(
+        cls, reason: str, failure: Failure, status: int = 0, *, settles: bool = False
+    ) -> Problem:
         """What an exception says."""
-        return cls(reason, describe(failure), error_type(failure), status)
+        return cls(reason, describe(failure), error_type(failure), status, settles)
 
     def finish(self, lease: str) -> Finish:
         """The end of the lease, with text that Redis can hold."""
@@ -53,16 +65,20 @@ class Problem:
 
 @dataclass
 class Page:
-    """A request in progress. ``problem`` is there once something went wrong. ``exhausted`` is the
-    status (0: it was an exception) after which no further retry was made; that is a problem only
-    if the spider is not given the response. ``unwritten`` are items that Scrapy is done with and
-    whose sink is not. A page that is ``given_back`` goes to whoever claims it next, with
-    ``entry`` in the place of its own if its slot was in trouble. It is ``grouped`` if it came with
-    a download slot, which else Scrapy has put into its meta."""
+    """A request in progress.
+
+    ``problem`` is there once something went wrong. ``status`` is that of its response.
+    ``exhausted`` is the status (0: it was an exception) after which no further retry was made; that
+    is a problem only if the spider is not given the response. ``unwritten`` are items that Scrapy
+    is done with and whose sink is not. A page that is ``given_back`` goes to whoever claims it
+    next, with ``entry`` in the place of its own if its slot was in trouble. It is ``grouped`` if it
+    came with a download slot, which else Scrapy has put into its meta.
+    """
 
     lease: Lease
     membership: Membership
     problem: Problem | None = None
+    status: int = 0
     exhausted: int | None = None
     unwritten: int = 0
     given_back: bool = False
@@ -84,6 +100,7 @@ class Pages:
         self._pages: dict[Request, Page] = {}
         self._unwritten: dict[Request, Page] = {}
         """Pages that Scrapy is done with and a sink is not."""
+        self._files_missing = False
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -156,7 +173,7 @@ class Pages:
         But an errback that raises says more than the failure that it was called with.
         """
         page = self._pages.get(request) if request is not None else None
-        if page is not None and (page.problem is None or page.problem.reason in _SETTLED_BY_SPIDER):
+        if page is not None and (page.problem is None or page.problem.settles):
             page.problem = problem
 
     def retries_exhausted(self, request: Request, status: int) -> None:
@@ -165,12 +182,21 @@ class Pages:
         if request in self._pages:
             self._pages[request].exhausted = status
 
+    def gave_up(self, request: Request, stat: str) -> None:
+        """Its callback or errback has asked for a retry, and there will be none."""
+        if page := self._pages.get(request):
+            text = f"get_retry_request() gave up (stat {stat})"
+            self.spoil(request, Problem("retries", text, status=page.status))
+
     def arrived(self, request: Request, response: Response) -> None:
         """The response has passed the downloader middlewares."""
         page = self._pages.get(request)
-        if page is not None and page.exhausted == response.status:
+        if page is None:
+            return
+        page.status = response.status
+        if page.exhausted == response.status:
             text = f"status {response.status} from {response.url:.500}"
-            self.spoil(request, Problem("retries", text, status=response.status))
+            self.spoil(request, Problem("retries", text, status=response.status, settles=True))
 
     def download_failed(self, request: Request, failure: Failure | None) -> None:
         """The download failed for good; with None: the spider deals with it."""
@@ -179,9 +205,33 @@ class Pages:
             return
         if failure is not None:
             reason = "download" if page.exhausted is None else "retries"
-            self.spoil(request, Problem.of(reason, failure))
-        elif page.problem and page.problem.reason in _SETTLED_BY_SPIDER:
+            self.spoil(request, Problem.of(reason, failure, settles=True))
+        elif page.problem and page.problem.settles:
             page.problem = None
+
+    # What becomes of pages while the spider is being closed
+
+    def raised(self, request: Request, failure: Failure) -> bool:
+        """The spider raised. -> whether that is no error: the page is not done, and goes back."""
+        if isinstance(failure.value, CloseSpider):
+            self.give_back(request)
+            return False  # Scrapy closes the spider
+        if not _is_interruption(failure.value):
+            return False
+        logger.info("The callback of %s was interrupted: the page is fetched again", request)
+        self.give_back(request)
+        return True
+
+    def interrupt(self, request: Request | None, *, in_pipeline: bool) -> None:
+        """A download that a page, or a pipeline that has an item of it, waits for is refused."""
+        self.give_back(request)
+        # Media pipelines fetch a file once for all items, and keep that it failed.
+        self._files_missing = self._files_missing or in_pipeline
+
+    def lacks_files(self, request: Request | None) -> bool:
+        """Whether an item of the page may lack what a pipeline was to fetch for it."""
+        page = self._find(request)
+        return self._files_missing or (page is not None and page.given_back)
 
     # What becomes of items
 
@@ -212,6 +262,10 @@ class Pages:
 
     # Handlers of Scrapy's signals of these names
 
+    def item_scraped(self, response: Response | Failure | None) -> None:
+        if self._files_missing:
+            self.give_back(getattr(response, "request", None))
+
     def spider_error(self, failure: Failure, response: Response | Failure | None) -> None:
         self._raised("spider_error", failure, response)
 
@@ -219,8 +273,23 @@ class Pages:
         self._raised("item_error", failure, response)
 
     def _raised(self, reason: str, failure: Failure, response: Response | Failure | None) -> None:
+        request = getattr(response, "request", None)
+        if _is_interruption(failure.value):
+            self.give_back(request)
+            return
         status = response.status if isinstance(response, Response) else 0
-        self.spoil(getattr(response, "request", None), Problem.of(reason, failure, status))
+        self.spoil(request, Problem.of(reason, failure, status))
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it came of, is `Interrupted`."""
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):
+        if isinstance(error, Interrupted):
+            return True
+        seen.append(error)
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+    return False
 
 
 def error_type(failure: Failure) -> str:

@@ -141,7 +141,11 @@ class Scheduler(BaseScheduler):
         )
         self.slots.joined(self.courier.roster.memberships, self.courier.poke)
         self.engine.gate_downloads(self.slots)
-        self.engine.watch_pages(failed=pages.download_failed, arrived=pages.arrived)
+        self.engine.follow_downloads(self.gave_out)
+        self.engine.watch_pages(
+            failed=pages.download_failed, arrived=pages.arrived, raised=pages.raised
+        )
+        self.engine.watch_retries(pages.gave_up)
         connect = self.crawler.signals.connect
         connect(self._in_progress.spider_error, signals.spider_error)
         connect(self._in_progress.item_error, signals.item_error)
@@ -459,5 +463,6 @@ class Scheduler(BaseScheduler):
         logger.error("Closing (%s): %s", reason, error)
         self.engine.close_spider(reason)
 
-    def _item_scraped(self) -> None:
+    def _item_scraped(self, response: Any) -> None:
         self.items += 1
+        self._in_progress.item_scraped(response)

@@ -18,7 +18,7 @@ from scrapy_redisq._scrapy import Engine
 from scrapy_redisq.frontier.config import shard_of
 from scrapy_redisq.frontier.membership import Lease, Membership, Outcome, Reply
 from scrapy_redisq.outcomes import Judge
-from scrapy_redisq.pages import Pages
+from scrapy_redisq.pages import Interrupted, Pages
 from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.turns import NOT_NOW, Turn, Turns
 
@@ -73,7 +73,7 @@ class Slots:
     # Downloads
 
     async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
-        """See ``_scrapy.Gate``. Raises `SlotParked`."""
+        """See ``_scrapy.Gate``. Raises `SlotParked` or `Interrupted`."""
         slot = slot_name(slot)
         turn = None
         if self._turns:
@@ -97,7 +97,9 @@ class Slots:
         if self._pages.send_back(request, counted=False):
             raise SlotParked("the slot is parked")
         if closing:
-            raise IgnoreRequest("the spider is being closed")
+            page, in_pipeline = self._engine.asker(request)
+            self._pages.interrupt(page, in_pipeline=in_pipeline)
+            raise Interrupted("the spider is being closed")
 
     def _judged(self, outcome: Outcome | None, turn: Turn | None) -> None:
         if outcome is None or self._judge is None:
@@ -152,7 +154,7 @@ class Slots:
         return self._turns.has(slot)
 
     def check(self, request: Request, slot: str) -> None:
-        """Raises `SlotParked` or `IgnoreRequest` if ``request`` should not go on waiting in Scrapy
+        """Raises `SlotParked` or `Interrupted` if ``request`` should not go on waiting in Scrapy
         for something else than its slot."""
         self._check(request, self._turns.parked(slot))
 

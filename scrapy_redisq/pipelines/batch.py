@@ -223,6 +223,9 @@ class _Batches:
         page = found[0] if found else None
         if self._failed is not None:
             raise self._returned(page)
+        # It will come again, complete; this one could stay for ever ("on_conflict": "ignore").
+        if self._scheduler and self._scheduler.sink_pages.lacks_files(page):
+            raise self._returned(page)
         try:
             row = self._pipeline.row(item, self._key(item, found))
         except RowRefused as error:

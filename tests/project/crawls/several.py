@@ -7,13 +7,21 @@ list of the reasons for which the spiders were closed to stdout.
 import json
 import sys
 
-from scrapy.crawler import AsyncCrawlerProcess, Crawler
+from scrapy.crawler import Crawler
 from scrapy.utils.project import get_project_settings
+
+try:
+    from scrapy.crawler import AsyncCrawlerProcess as Process
+except ImportError:  # before Scrapy 2.14
+    from scrapy.crawler import CrawlerProcess as Process
+    from scrapy.utils.reactor import install_reactor
+
+    install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 
 
 def main(spider, site):
     project = get_project_settings()
-    process = AsyncCrawlerProcess(project)
+    process = Process(project)
     cls = process.spider_loader.load(spider)
     crawlers = []
     for given in json.load(sys.stdin):

@@ -1,0 +1,168 @@
+"""Spiders whose pages end before they are done: retries given up, spiders closed."""
+
+import asyncio
+
+import scrapy
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.exceptions import CloseSpider
+from scrapy.pipelines.files import FilesPipeline
+from scrapy.utils.defer import maybe_deferred_to_future
+
+from crawls.spiders.follow import Follow
+
+
+async def download(spider, request):
+    engine = spider.crawler.engine
+    if hasattr(engine, "download_async"):  # Scrapy 2.14
+        return await engine.download_async(request)
+    return await maybe_deferred_to_future(engine.download(request))
+
+
+class GivesUp(Follow):
+    """Each callback and errback asks for a retry of its page, and gets none."""
+
+    name = "gives_up"
+
+    async def start(self):
+        for name in ("plain", "generator", "coroutine", "async_generator", "on_the_side", "fine"):
+            yield scrapy.Request(f"{self.site}/{name}", callback=getattr(self, name))
+        for name in ("plain", "generator"):
+            yield scrapy.Request(
+                f"{self.site}/404?{name}", errback=getattr(self, f"{name}_errback")
+            )
+        yield scrapy.Request(f"{self.site}/local", callback=lambda response: self.plain(response))
+
+    def retry(self, request):
+        return get_retry_request(
+            request, spider=self, max_retry_times=0, reason="empty", stats_base_key="mine"
+        )
+
+    def plain(self, response):
+        return self.retry(response.request)
+
+    def generator(self, response):
+        yield {"url": response.url}
+        yield self.retry(response.request)
+
+    async def coroutine(self, response):
+        await asyncio.sleep(0)
+        return self.retry(response.request)
+
+    async def async_generator(self, response):
+        await asyncio.sleep(0)
+        yield self.retry(response.request)
+
+    async def on_the_side(self, response):
+        """Its page is done, although what it downloads has failed for good."""
+        side = await download(self, scrapy.Request(f"{self.site}/503"))
+        yield {"url": side.url}
+
+    def fine(self, response):
+        yield {"url": response.url}
+
+    def plain_errback(self, failure):
+        return self.retry(failure.request)
+
+    def generator_errback(self, failure):
+        yield self.retry(failure.request)
+
+
+class ClosingMiddleware:
+    """Raises in the place that the setting WHERE names."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        middleware = cls()
+        middleware.where = crawler.settings["WHERE"]
+        return middleware
+
+    def process_spider_input(self, response, spider=None):
+        if self.where == "input":
+            raise CloseSpider("enough")
+
+    async def process_spider_output(self, response, result, spider=None):
+        async for one in result:
+            yield one
+        if self.where == "output":
+            raise CloseSpider("enough")
+
+
+class Closes(scrapy.Spider):
+    """Raises CloseSpider where the setting WHERE says."""
+
+    name = "closes"
+    custom_settings = {"SPIDER_MIDDLEWARES": {ClosingMiddleware: 1}}
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        if self.where == "errback":
+            yield scrapy.Request(f"{self.site}/404?errback", errback=self.failed)
+        elif self.where != "nowhere":
+            yield scrapy.Request(f"{self.site}/0?{self.where}")
+        if self.where == "start":
+            await asyncio.sleep(1)
+            raise CloseSpider("enough")
+
+    @property
+    def where(self):
+        return self.settings["WHERE"]
+
+    def parse(self, response):
+        if self.where == "callback":
+            raise CloseSpider("enough")
+        return self.output(response)
+
+    def output(self, response):
+        yield {"url": response.url}
+        yield response.follow(f"/1?{self.where}", callback=self.last)
+        if self.where == "generator":
+            raise CloseSpider("enough")
+
+    def last(self, response):
+        pass
+
+    def failed(self, failure):
+        if self.where == "errback":
+            raise CloseSpider("enough")
+
+
+class Side(Follow):
+    """Downloads parts of each page on the side, all at once. ``sites``: their base URLs."""
+
+    name = "side"
+    parts = 3
+
+    def __init__(self, sites="", **kwargs):
+        super().__init__(**kwargs)
+        self.sites = sites.split()
+
+    async def start(self):
+        for site in self.sites[1:]:
+            yield scrapy.Request(f"{site}/10")
+        for n in range(10):
+            yield scrapy.Request(f"{self.sites[0]}/{n}")
+
+    async def parse(self, response):
+        urls = [f"{response.url}/{n}" for n in range(self.parts)]
+        parts = await asyncio.gather(*(download(self, scrapy.Request(url)) for url in urls))
+        yield {"url": response.url, "parts": len(parts)}
+
+
+class Files(FilesPipeline):
+    """The files of an item."""
+
+    def get_media_requests(self, item, info):
+        return map(scrapy.Request, item["file_urls"])
+
+
+class WithFiles(Side):
+    """A file of its own for each page, and one on the last site that all share."""
+
+    name = "with_files"
+
+    def parse(self, response):
+        urls = [f"{response.url}/file", f"{self.sites[-1]}/shared"]
+        yield {"url": response.url, "file_urls": urls, "files": []}

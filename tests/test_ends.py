@@ -1,0 +1,136 @@
+"""Pages that end before they are done: retries that are given up, and spiders that are closed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import scrapy
+
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.serializer import loads_fields
+from tests.harness.crawl import Run, several
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+
+OUTPUT_OF_ERRBACKS = scrapy.version_info >= (2, 14)
+"""Scrapy 2.13 leaves out what an errback yields after a failed download."""
+
+
+def page(path: str) -> Answer | str:
+    status = path.partition("?")[0][1:]
+    return Answer("<html></html>", int(status) if len(status) == 3 and status.isdigit() else 200)
+
+
+def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -> None:
+    """get_retry_request() that returns None leaves a dead letter, from any kind of callback.
+
+    What a callback has downloaded on the side, and a page that only this process knows, do not.
+    """
+    with Site(page) as site:
+        settings = {"REDISQ_BACKOFF_CODES": "", "RETRY_TIMES": 1, "REDISQ_RETRY_DELAYS": "0"}
+        worker = crawl("gives_up", site, settings).wait()
+    assert worker.reason == "finished"
+    assert "Traceback" not in worker.log
+    names = {"plain": 200, "generator": 200, "coroutine": 200, "async_generator": 200}
+    names |= {"404?plain": 404, "404?generator": 404}
+    with Frontier.from_url(redis_server.url, "gives_up") as frontier:
+        found = {
+            loads_fields(letter.entry)["url"].rpartition("/")[2]: (letter.reason, letter.status)
+            for letter in frontier.dead()
+        }
+    assert found == {name: ("retries", status) for name, status in names.items()}
+    assert worker.stats["redisq/dead/retries"] == len(names)
+    assert worker.stats["mine/max_reached"] == len(names) + 1
+    assert len(worker.items()) == 3  # generator, on the side, fine
+
+
+def test_close_spider(redis_server: RedisServer) -> None:
+    """CloseSpider: the page is not done, the run is not complete, and goes on when it is started.
+
+    A callback, an errback, a spider middleware or start() may raise it.
+    """
+    places = ["callback", "generator", "errback", "input", "output"]
+    places += ["start"] if scrapy.version_info >= (2, 19) else []  # before, it is any exception
+
+    def settings(where: str = "") -> list[dict[str, str]]:
+        return [
+            {"REDISQ_URL": redis_server.url, "REDISQ_FRONTIER": place, "WHERE": where or place}
+            for place in places
+        ]
+
+    def state(place: str) -> tuple[str, int, int]:
+        with Frontier.from_url(redis_server.url, place) as frontier:
+            status = frontier.status()
+        return status["state"], status["queued"], status["dead"]
+
+    # The page, and the link that it had before.
+    queued = {"callback": 1, "generator": 2, "errback": 1, "input": 1, "output": 2, "start": 0}
+    with Site(page) as site:
+        assert several("closes", site.url, settings()) == ["enough"] * len(places)
+        assert {place: state(place) for place in places} == {
+            place: ("stopped", queued[place], 0) for place in places
+        }
+        hits = site.counts()
+        assert several("closes", site.url, settings("nowhere")) == ["finished"] * len(places)
+        hits = site.counts() - hits
+    assert {state(place) for place in places} == {("complete", 0, 0)}
+    again = {"/404?errback", "/0?callback", "/0?generator", "/0?input", "/0?output"}
+    assert {path for path in hits if not path.startswith("/1")} == again
+
+
+SLOW = {"REDISQ_SLOT_LIMITS": '{"127.0.0.1": {"delay": 0.1}, "127.0.0.2": {"delay": 60}}'}
+"""Downloads on the side wait for their turns, on the second host for long."""
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "CLOSESPIDER_TIMEOUT"])
+def test_closing_while_callbacks_download_on_the_side(
+    crawl: Run, redis_server: RedisServer, how: str
+) -> None:
+    """Pages whose callbacks wait for a turn on the side go back, and are done later."""
+    with Site(page) as site, Frontier.from_url(redis_server.url, "side") as frontier:
+        timeout = {"CLOSESPIDER_TIMEOUT": 1} if how == "CLOSESPIDER_TIMEOUT" else {}
+        worker = crawl("side", None, {**SLOW, **timeout}, sites=site.url)
+        if how == "SIGTERM":
+            wait_until(lambda: any("/" in path[1:] for path in site.counts()), 30, "one")
+            worker.terminate()
+        worker.wait(20)
+        status = frontier.status()
+        done = len(worker.items())
+        assert (status["dead"], status["finished"], status["queued"]) == (0, done, 10 - done)
+        assert done < 10
+        assert "Traceback" not in worker.log
+        assert "spider_exceptions/count" not in worker.stats
+        assert "log_count/ERROR" not in worker.stats
+        again = crawl("side", None, sites=site.url).wait()
+        assert again.reason == "finished"
+    items = [(item["url"], item["parts"]) for item in worker.items() + again.items()]
+    assert sorted(items) == [(f"{site.url}/{n}", 3) for n in range(10)]
+
+
+def test_closing_while_pipelines_download(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Items of a media pipeline are not stored without their files: they come again, with them.
+
+    Also those that wait for a file that the item of another page has asked for.
+    """
+    settings = {
+        **SLOW,
+        "ITEM_PIPELINES": '{"crawls.spiders.ends.Files": 1, "crawls.sinks.LinesSink": 300}',
+        "FILES_STORE": tmp_path / "files",
+        "FILE": tmp_path / "items",
+    }
+    with Site(page, 2) as site, Frontier.from_url(redis_server.url, "with_files") as frontier:
+        worker = crawl("with_files", None, settings, sites=site.urls(2))
+        wait_until(lambda: any("file" in path for path in site.counts()), 30, "some files")
+        worker.terminate()
+        worker.wait(20)
+        status = frontier.status()
+        assert (status["dead"], status["finished"], status["queued"]) == (0, 0, 11)
+        settings["REDISQ_SLOT_LIMITS"] = "{}"
+        assert crawl("with_files", None, settings, sites=site.urls(2)).wait().reason == "finished"
+    rows = [json.loads(line) for line in (tmp_path / "items").read_text().splitlines()]
+    found = {(row["url"].rpartition("/")[2], len(row["files"]), row["key"]) for row in rows}
+    assert sorted((int(page), files) for page, files, _ in found) == [(n, 2) for n in range(11)]
