@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scrapy.http import Headers, JsonRequest, Request
 
-from scrapy_redisq.errors import EntryTooLarge, Undecodable, Unserializable
+from scrapy_redisq.errors import EntryTooLarge, ForeignEntry, Undecodable, Unserializable
 from scrapy_redisq.values import check_depth, decode, encode, is_plain, pack, type_name
 
 FORMAT = 1
@@ -235,17 +235,17 @@ def decode_fields(entry: bytes) -> dict[str, Any]:
     """Return what an entry holds, by attribute, types checked: ``url``, and what is no default.
 
     ``class`` is a code, ``callback`` and ``errback`` are names or False, ``extra`` is a dict.
-    Raises `Undecodable` with the reason, and nothing else, for whatever bytes.
+    Raises `ForeignEntry` with the reason, and nothing else, for whatever bytes.
     """
     if not isinstance(entry, bytes):
-        raise Undecodable(f"not bytes but {type_name(type(entry))}")
+        raise ForeignEntry(f"not bytes but {type_name(type(entry))}")
     if not _is_ours(entry):
-        raise Undecodable(_foreign(entry))
+        raise ForeignEntry(_foreign(entry))
     try:
         return _named_fields(decode(memoryview(entry)[1:]))
     except Exception as error:
         # msgspec's, RecursionError, MemoryError, and whatever the restored types raise.
-        raise Undecodable(f"damaged entry: {reason(error)}") from error
+        raise ForeignEntry(f"damaged entry: {reason(error)}") from error
 
 
 def _is_ours(entry: bytes) -> bool:

@@ -19,6 +19,7 @@
     │   ├── Unserializable
     │   ├── EntryTooLarge
     │   └── Undecodable
+    │       └── ForeignEntry     something else than scrapy-redisq wrote it
     └── SinkError                where items are written to
         ├── SinkUnavailable      tried again until it works
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
@@ -120,6 +121,10 @@ class EntryTooLarge(SerializationError):
 
 class Undecodable(SerializationError):
     """Raised when an entry from Redis is not a request that this spider can run."""
+
+
+class ForeignEntry(Undecodable):
+    """Raised when bytes from Redis are no entry at all."""
 
 
 class SinkError(RedisqError):

@@ -42,6 +42,8 @@ class Problem:
 
     ``error`` is the type of the exception or "", ``status`` that of the response or 0. ``settles``:
     it no longer counts once the spider has dealt with the failure or the response.
+    ``error`` is the type of the exception or "", ``status`` that of the response or 0.
+    ``foreign``: nobody has enqueued it.
     """
 
     reason: str
@@ -49,6 +51,7 @@ class Problem:
     error: str = ""
     status: int = 0
     settles: bool = False
+    foreign: bool = False
 
     @classmethod
     def of(
@@ -60,7 +63,15 @@ class Problem:
     def finish(self, lease: str) -> Finish:
         """The end of the lease, with text that Redis can hold."""
         detail = self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
-        return Finish(lease, "dead", self.reason, detail, error=self.error, status=self.status)
+        return Finish(
+            lease,
+            "dead",
+            self.reason,
+            detail,
+            error=self.error,
+            status=self.status,
+            foreign=self.foreign,
+        )
 
 
 @dataclass

@@ -27,7 +27,7 @@ from twisted.internet.defer import Deferred
 from scrapy_redisq._scrapy import Engine, require_asyncio, spider_with_limits
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
-from scrapy_redisq.errors import FrontierLost, RedisqError, Undecodable
+from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Finish, Lease, Membership, Reply
 from scrapy_redisq.frontier.pace import FLUSH
@@ -325,9 +325,11 @@ class Scheduler(BaseScheduler):
             try:
                 request = self.serializer.loads(lease.entry)
             except Undecodable as error:
-                self._bury(
-                    lease, membership, Problem("undecodable", str(error), type_name(type(error)))
+                foreign = isinstance(error, ForeignEntry)
+                problem = Problem(
+                    "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
+                self._bury(lease, membership, problem)
                 continue
             if request.meta.get("is_start_request") is True:
                 request.meta["is_start_request"] = 1  # see Intake._take

@@ -92,6 +92,7 @@ class Session:
             lease_ttl=settings.lease_ttl,
             max_deliveries=settings.max_deliveries,
             dead_max=settings.dead_max,
+            max_entry_bytes=settings.max_entry_bytes,
             resume=settings.resume,
             keep_seen=settings.keep_seen,
             limits=settings.limits(),

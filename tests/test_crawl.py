@@ -478,11 +478,11 @@ class TestPages:
                         b"\x00\x02{}",
                     ]
                     client.rpush(queue, *foreign)
-                    client.hincrby("redisq:{ordered:0}:counts", "created", len(foreign))
             worker = crawl("ordered").wait()
             assert len(site.counts()) == 20
         assert worker.reason == "finished"
-        assert nothing_left(redis_server, "ordered")["dead"] == 5
+        left = nothing_left(redis_server, "ordered")
+        assert (left["created"], left["dead"], left["foreign"]) == (25, 5, 5)
 
     def test_callback_that_is_gone(self, redis_server: RedisServer, crawl: Run) -> None:
         """A callback that a deploy removed: a dead letter, which works after the fix."""

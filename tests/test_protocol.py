@@ -32,7 +32,7 @@ from scrapy_redisq.frontier.membership import (
 from scrapy_redisq.frontier.scripts import execute
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, Worker, ask
 
 
 @pytest.fixture
@@ -779,20 +779,22 @@ def test_foreign_keys_at_join(redis_server: RedisServer, name: str) -> None:
 def test_a_foreign_key_in_the_way_of_a_request(
     member: Callable[..., Worker], client: redis.Redis, name: str
 ) -> None:
-    """The exchange is refused as a whole; when the key is deleted the crawl goes on."""
+    """The key is named, the rest goes on; the requests come when the key is deleted."""
     worker = member()
     worker.send(["page"], slot="other")
     (lease,) = worker.claim(1)
     client.set(key(name), "mine")
     worker.enqueue("link", page=lease)
+    worker.enqueue("elsewhere", slot="other")
     worker.finish(lease)
-    before = {name: client.dump(name) for name in client.keys("*")}
-    with pytest.raises(FrontierCorrupt, match=name):
-        worker.exchange()
-    assert {name: client.dump(name) for name in client.keys("*")} == before
+    reply = ask(worker)
+    assert f"{key(name)} is not of the type" in reply.in_the_way
+    assert entries(reply.leases) == ["elsewhere"]
+    assert worker.waiting() == 0
     client.delete(key(name))
-    assert entries(worker.claim(5)) == ["link"]
     assert counts(client)["finished"] == 1
+    assert entries(wait_until(lambda: worker.claim(5), 5, "it came")) == ["link"]
+    assert counts(client)["created"] == 3
 
 
 def test_a_foreign_key_in_the_way_of_a_claim(
@@ -816,42 +818,30 @@ def test_a_foreign_key_in_the_way_of_a_claim(
 def test_a_foreign_key_in_the_way_back(
     member: Callable[..., Worker], client: redis.Redis, way: str
 ) -> None:
-    """A request that cannot go back to its queue stays where it is until the key is deleted."""
+    """A request that cannot go back to its queue waits until the key is deleted, which is named."""
     worker = member()
     worker.send(["a"])
     (lease,) = worker.claim(1)
-    if way == "release":
-        worker.finish(lease, "released")
-    elif way == "promote":
+    if way == "promote":
         worker.finish(lease, "delayed", delay=1)
         worker.exchange()
     elif way == "requeue":
         worker.finish(lease, "dead", reason="test")
         worker.exchange()
     client.set(key("queue:host:0"), "mine")
-
-    def go_back() -> None:
-        if way == "leave":
-            worker.leave()
-        elif way == "reap":
-            die(client, worker)
-        elif way == "requeue":
-            execute(client, calls.requeue(NAME, 0, ["1"]))
-        else:
-            worker.exchange()
-
-    if way == "promote":
-        wait_until(lambda: client.zrangebyscore(key("delayed"), 0, _now(client)), 5, "due")
-        go_back()
-        waiting: Any = client.zrange(key("delayed"), 0, -1)
-        client.zadd(key("delayed"), {waiting[0]: 1})  # it is tried again after a second
-    else:
-        with pytest.raises(FrontierCorrupt, match="queue:host:0"):
-            go_back()
-    client.delete(key("queue:host:0"))
-    counts(client)
-    go_back()
     heir = member()
+    if way == "release":
+        worker.finish(lease, "released")
+        assert "queue:host:0" in ask(worker).in_the_way
+    elif way == "leave":
+        worker.leave()
+    elif way == "reap":
+        die(client, worker)
+    elif way == "requeue":
+        execute(client, calls.requeue(NAME, 0, ["1"]))
+    named = wait_until(lambda: ask(heir, 0).in_the_way, 5, "it is named")
+    assert "queue:host:0" in named
+    client.delete(key("queue:host:0"))
     assert entries(wait_until(lambda: heir.claim(1), 5, "it came back")) == ["a"]
     assert counts(client)["created"] == 1
 

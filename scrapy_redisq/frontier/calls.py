@@ -5,6 +5,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,9 +132,11 @@ def join(
     return Call.of(load("join"), meta_key(name, shard), data, decode)
 
 
-def leave(name: str, shard: int, run: str, worker: str, complete: bool) -> Call[tuple[int, bool]]:
+def leave(
+    name: str, shard: int, run: str, worker: str, complete: bool, *, dead_max: int = 10_000
+) -> Call[tuple[int, bool]]:
     """Give back what ``worker`` holds; -> (leases left, the run is now complete)."""
-    data = {"run": run, "worker": worker, "complete": complete}
+    data = {"run": run, "worker": worker, "complete": complete, "dead_max": dead_max}
     return Call.of(
         load("leave"), meta_key(name, shard), data, lambda reply: (reply[0], bool(reply[1]))
     )
@@ -145,6 +148,22 @@ def reap(
     """Reclaim from workers past their deadline; -> (reclaimed, dead, leases left)."""
     data = {"run": run, "max_deliveries": max_deliveries, "dead_max": dead_max}
     return Call.of(load("reap"), meta_key(name, shard), data, tuple)
+
+
+def recover(
+    name: str, shard: int, queues: Sequence[tuple[str, str]], workers: Sequence[str]
+) -> Call[int]:
+    """-> how many of these queues (slot, priority) and workers had been cut off."""
+    data = {"queues": queues, "workers": workers}
+    return Call.of(load("recover"), meta_key(name, shard), data, int)
+
+
+def parse_queue_key(rest: str) -> tuple[str, str] | None:
+    """(slot, priority) of a queue's key without prefix; None if it is no queue's."""
+    slot, _, priority = rest.removeprefix("queue:").rpartition(":")
+    if rest.startswith("queue:") and re.fullmatch(r"-?[0-9]{1,16}", priority):
+        return slot, priority
+    return None
 
 
 def totals(name: str, shard: int) -> Call[tuple[int, int, int]]:

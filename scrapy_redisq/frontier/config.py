@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, fields
 
+from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.settings import RedisqSettings
 
 FORMAT = 1
@@ -52,15 +53,23 @@ class FrontierConfig:
 
     @classmethod
     def from_meta(cls, meta: dict[str, str]) -> FrontierConfig:
-        known = {name: meta[name] for name in (field.name for field in fields(cls))}
-        return cls(
-            **{
-                **known,
-                "error_rate": float(known["error_rate"]),
-                "capacity": int(known["capacity"]),
-                "shards": int(known["shards"]),
-            }  # type: ignore[arg-type]
-        )
+        """Raises `FrontierCorrupt` if something is missing or is no number."""
+        try:
+            known = {name: meta[name] for name in (field.name for field in fields(cls))}
+            return cls(
+                **{
+                    **known,
+                    "error_rate": float(known["error_rate"]),
+                    "capacity": int(known["capacity"]),
+                    "shards": int(known["shards"]),
+                }  # type: ignore[arg-type]
+            )
+        except (KeyError, ValueError) as error:
+            raise FrontierCorrupt(
+                f"field config:… of the frontier's meta key is missing or has been changed by "
+                f"something else: {error}; delete the frontier's keys or use another "
+                f"REDISQ_FRONTIER"
+            ) from None
 
 
 def shard_of(slot: str, shards: int) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ServerBusy, ServerFull
@@ -137,6 +137,7 @@ class Courier:
         self._cut_off_since: float | None = None
         self._reap_from = 0.0
         self._warned: dict[str, float] = {}
+        self._missing = 0
 
     # What the worker hands in
 
@@ -306,7 +307,7 @@ class Courier:
             for membership, reply in zip(order, replies, strict=True):
                 if reply.overdue_in == 0 and await self.roster.reap(membership):
                     self._pace.found_more()
-        stuck = [reply.stuck for reply in replies if reply.created != reply.finished]
+        stuck = [reply.stuck for reply in replies if not reply.complete]
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
             self.worker.stuck(least)
         was_complete, self.complete = self.complete, await self._is_complete(replies)
@@ -352,6 +353,8 @@ class Courier:
             self._pace.full()
             membership.refused()
             return await self._exchange(membership, want, demand)
+        if reply.in_the_way:
+            self._warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
         if reply.status in {"ok", "replayed"}:
             self.worker.received(membership, reply, told, sent_at)
         elif reply.status == "lost":
@@ -371,7 +374,26 @@ class Courier:
     async def _is_complete(self, replies: list[Reply]) -> bool:
         if self.waiting() or not all(reply.complete for reply in replies):
             return False
+        missing = sum(reply.created - reply.finished for reply in replies)
+        if missing > 0 and missing != self._missing and await self._find(missing):
+            return False
         return len(replies) == 1 or await self.roster.is_complete()
+
+    async def _find(self, missing: int) -> bool:
+        """Nothing is left although requests are missing; -> whether some were found."""
+        found = 0
+        with contextlib.suppress(ResponseError):  # the user may not SCAN
+            found = sum([await self.roster.recover(shard) for shard in self.roster.memberships])
+        if found:
+            logger.warning("Keys of the frontier were deleted; what they kept from sight goes on")
+            return True
+        self._missing = missing
+        logger.warning(
+            "%d requests are missing: something else than scrapy-redisq has deleted keys of the "
+            "frontier or changed its counts. Nothing else is left",
+            missing,
+        )
+        return False
 
     # Helpers in the background
 

@@ -27,6 +27,10 @@ MAX_CLAIMS = 100
 MAX_BYTES = 4_000_000
 """Size of the entries in one exchange; one larger entry still goes alone."""
 
+MOST_ENTRY_BYTES = 16_000_000
+"""Size from which an entry that others put into a queue is not even fetched, unless the settings
+allow larger ones."""
+
 NEVER_SUSPECT = 256
 """More deliveries than an entry can count."""
 
@@ -63,9 +67,9 @@ class Enqueue:
 
 @dataclass(frozen=True)
 class Finish:
-    """How a lease ends: "done", "released", "dead" (reason, detail, and if known the type of the
-    exception and the HTTP status), "delayed" (delay in ms), "backed_off" (released, with the entry
-    that takes the place of the old one)."""
+    """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
+    exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody), "delayed"
+    (delay in ms), "backed_off" (released, with the entry that takes the place of the old one)."""
 
     lease: str
     outcome: str
@@ -75,6 +79,7 @@ class Finish:
     error: str = ""
     status: int = 0
     entry: bytes = b""
+    foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,6 @@ class Reply:
     complete: bool = False
     created: int = 0
     finished: int = 0
-    starting: int = 0
     dead: int = 0
     waiting: int = 0
     """Workers that have found nothing to claim."""
@@ -123,6 +127,8 @@ class Reply:
     """Milliseconds until it is worth asking again; None if nothing waits."""
     stuck: int | None = None
     """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
+    in_the_way: str = ""
+    """A key that is not of its type, so that some requests wait until it is deleted."""
     turns: list[list[Any]] = field(default_factory=list)
     """What this worker may do with slots that have limits, see ``turns.lua``."""
 
@@ -157,6 +163,8 @@ class Membership:
         dead_max: int,
         seen: Sequence[Any],
         suspect_from: int = NEVER_SUSPECT,
+        max_deliveries: int = NEVER_SUSPECT,
+        most_bytes: int = MOST_ENTRY_BYTES,
         back_off: BackOff = BackOff(),
     ) -> None:
         self.name = name
@@ -187,6 +195,8 @@ class Membership:
         self._dead_max = dead_max
         self._seen = seen
         self._suspect_from = suspect_from
+        self._max_deliveries = max_deliveries
+        self._most_bytes = max(most_bytes, MOST_ENTRY_BYTES)
         self._back_off = back_off
         self._acked = 0
         self._in_flight: _Batch | None = None
@@ -271,6 +281,8 @@ class Membership:
             "slot_limit": slot_limit,
             "suspect_from": self._suspect_from,
             "suspects": suspects,
+            "max_deliveries": self._max_deliveries,
+            "most_bytes": self._most_bytes,
             "starting": starting or bool(self.outbox),
             "seeded": seeded,
             "pages": pages,
@@ -344,6 +356,7 @@ class Membership:
                         operation.detail,
                         operation.error,
                         operation.status,
+                        operation.foreign,
                     )
                 )
             elif operation.outcome == "done":
@@ -364,25 +377,22 @@ class Membership:
     def _decode(self, reply: list[Any]) -> Reply:
         status = reply[0].decode()
         if status == "corrupt":
-            raise FrontierCorrupt(
-                f"key {reply[1].decode()} is not of the type it must be: something else than "
-                f"scrapy-redisq wrote it; delete it and the crawl goes on"
-            )
+            raise FrontierCorrupt(foreign_key(reply[1]))
         if status not in {"ok", "replayed"}:
             return Reply(status)
-        outcome, created, finished, starting, waiting, dead, overdue, due = reply[1:9]
-        turns, stuck, *leases = reply[9:]
+        outcome, created, finished, complete, waiting, dead, overdue, due = reply[1:9]
+        turns, stuck, in_the_way, *leases = reply[9:]
         answer = Reply(
             status,
-            complete=created == finished and starting == 0,
+            complete=complete == 1,
             created=created,
             finished=finished,
-            starting=starting,
             waiting=waiting,
             dead=dead,
             overdue_in=overdue,
             next_due=None if due < 0 else due,
             stuck=None if stuck < 0 else stuck,
+            in_the_way=foreign_key(in_the_way) if in_the_way else "",
             turns=unpack(turns) if turns else [],
             leases=[
                 parse_lease(lease_id.decode(), record)
@@ -437,6 +447,14 @@ def _outcome_item(outcome: Outcome) -> tuple[Any, ...]:
         0 if outcome.failed is None else 1 if outcome.failed else -1,
         random.randrange(1001),
         us(outcome.latency),
+    )
+
+
+def foreign_key(key: bytes) -> str:
+    """What a person is told of a key that something else has written."""
+    return (
+        f"key {key.decode(errors='backslashreplace')} is not of the type it must be: something "
+        f"else than scrapy-redisq wrote it; delete it and the crawl goes on"
     )
 
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
+
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import unpack
 from scrapy_redisq.frontier.seen import SeenStatus
 
 COUNTS = (
-    "created", "finished", "dead", "dropped", "duplicates", "claimed", "released", "reclaimed",
-    "stale",
+    "created", "finished", "dead", "dropped", "foreign", "duplicates", "claimed", "released",
+    "reclaimed", "stale",
 )  # fmt: skip
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
@@ -93,13 +95,13 @@ def summary(
     totals: dict[str, int] = {}
     for shard in shards:
         for field_name, value in pairs(shard.get("counts", [])).items():
-            totals[field_name] = totals.get(field_name, 0) + int(value)
+            totals[field_name] = totals.get(field_name, 0) + _number(value)
     counts = {field_name: totals.get(field_name, 0) for field_name in COUNTS}
     delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
     leased = totals.get("leased", 0)
     unfinished = counts["created"] - counts["finished"]
     workers = _workers(shards)
-    state = meta["state"]
+    state = meta.get("state", "open")
     if state == "open":
         if any(worker["alive"] for worker in workers):
             state = "running"
@@ -111,10 +113,10 @@ def summary(
         "frontier": name,
         "run": meta["run"],
         "state": state,
-        "began": _utc(int(meta["began"])),
+        "began": _utc(_number(meta.get("began", 0))),
         **counts,
         "done": counts["finished"] - counts["dead"] - counts["dropped"],
-        "queued": unfinished - leased - delayed,
+        "queued": max(0, unfinished - leased - delayed),
         "delayed": delayed,
         "leased": leased,
         "seen": seen.count,
@@ -140,6 +142,14 @@ def summary(
     }
 
 
+def _number(text: Any) -> int:
+    """What a script counts, 0 where something else stands."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
 def _utc(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
 
@@ -150,18 +160,18 @@ def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
         now = status.get("now", 0)
         for worker_id, deadline, leased, flat in status.get("workers", []):
             info = pairs(flat)
-            heartbeat = deadline - int(info.get("ttl", 0))
+            heartbeat = deadline - _number(info.get("ttl", 0))
             worker = workers.setdefault(
                 worker_id,
                 {
                     "id": worker_id,
                     "host": info.get("host", ""),
-                    "pid": int(info.get("pid", 0)),
+                    "pid": _number(info.get("pid", 0)),
                     "spider": info.get("spider", ""),
                     "leased": 0,
-                    "pages": int(info.get("pages", 0)),
-                    "items": int(info.get("items", 0)),
-                    "since": _utc(int(info.get("since", 0))),
+                    "pages": _number(info.get("pages", 0)),
+                    "items": _number(info.get("items", 0)),
+                    "since": _utc(_number(info.get("since", 0))),
                     "seen_ago": 0.0,
                     "alive": deadline >= now and "fenced" not in info,
                 },
@@ -172,7 +182,16 @@ def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dead_letter(letter_id: str, value: bytes) -> DeadLetter:
-    """A dead letter from 4 bytes length of its header, its header and its entry."""
+    """A dead letter from 4 bytes length of its header, its header and its entry; a foreign one
+    from anything else."""
+    try:
+        return _parse_letter(letter_id, value)
+    except (struct.error, msgspec.DecodeError, KeyError, TypeError, ValueError):
+        detail = "not written by scrapy-redisq"
+        return DeadLetter(letter_id, "foreign", detail, "", 0, "", 0, 0.0, 0.0, "", 0, b"")
+
+
+def _parse_letter(letter_id: str, value: bytes) -> DeadLetter:
     (length,) = struct.unpack_from(">I", value)
     header = unpack(value[4 : 4 + length])
     entry = value[4 + length :]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import socket
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis.asyncio
 
@@ -36,6 +38,7 @@ class Terms:
     lease_ttl: float
     max_deliveries: int
     dead_max: int
+    max_entry_bytes: int
     resume: bool
     keep_seen: bool
     limits: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +101,8 @@ class Roster:
                 seen=self.seen.parameters(),
                 back_off=self.terms.back_off,
                 suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
+                max_deliveries=self.terms.max_deliveries,
+                most_bytes=self.terms.max_entry_bytes + 1,
             )
             for shard in range(self.joined.config.shards)
         ]
@@ -172,7 +177,12 @@ class Roster:
         while left:
             left, run_complete = await self.run(
                 calls.leave(
-                    self.terms.name, membership.shard, membership.run, membership.worker, complete
+                    self.terms.name,
+                    membership.shard,
+                    membership.run,
+                    membership.worker,
+                    complete,
+                    dead_max=self.terms.dead_max,
                 )
             )
         return run_complete
@@ -242,6 +252,27 @@ class Roster:
         if reclaimed or dead:
             logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
         return reclaimed + dead
+
+    async def recover(self, membership: Membership) -> int:
+        """Look for requests that nobody would find, because somebody has deleted a key.
+
+        Goes through all keys of the server, a thousand at a time; -> how many queues and workers
+        with leases were found.
+        """
+        found = 0
+        prefix = calls.prefix(membership.name, membership.shard)
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "[ql]*"
+        cursor: int | None = None
+        while cursor != 0:
+            keys: list[Any]
+            cursor, keys = await self.client.scan(cursor or 0, match=pattern, count=1_000)
+            rests = [str(key, "utf-8", "replace")[len(prefix) :] for key in keys]
+            queues = [queue for rest in rests if (queue := calls.parse_queue_key(rest))]
+            workers = [rest[7:] for rest in rests if rest.startswith("leases:")]
+            if queues or workers:
+                call = calls.recover(membership.name, membership.shard, queues, workers)
+                found += await self.run(call)
+        return found
 
     async def is_complete(self) -> bool:
         """With several shards, Mattern's four counters: first all finished, then all created.

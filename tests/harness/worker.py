@@ -164,10 +164,12 @@ class Worker:
         reason: str = "",
         delay: int = 0,
         entry: bytes = b"",
+        foreign: bool = False,
     ) -> None:
         """End a lease, after the requests of its page: see ``Courier.finish``."""
         membership, _ = self.holding.pop(lease.id)
-        finish = Finish(lease.id, outcome, reason, f"because of {reason}", delay, entry=entry)
+        detail = f"because of {reason}"
+        finish = Finish(lease.id, outcome, reason, detail, delay, entry=entry, foreign=foreign)
         pending = {
             other.shard: other.enqueued
             for other in self.memberships

@@ -18,8 +18,8 @@
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
 --                           fenced, pages, items
 --   busy            hash    slot -> leases out
---   counts          hash    created, finished, dead, dropped, duplicates, claimed, leased,
---                           released, reclaimed, stale, starting, waiting, what item pipelines
+--   counts          hash    created, finished, dead, dropped, foreign (dead letters that nobody
+--                           enqueued), duplicates, claimed, leased, released, reclaimed, stale, starting, waiting, what item pipelines
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
@@ -40,7 +40,13 @@
 --   seen:N...               the dupefilter of generation N
 --   trash           list    "BACKEND N" for each dupefilter that waits to be deleted
 --
--- finished = done + dead + dropped, and queued + delayed + leased + finished = created, always.
+-- finished = done + dead + dropped, and queued + delayed + leased + finished = created, unless
+-- somebody else writes to these keys. So nothing that matters rests on counts: what is left is
+-- looked at. Whatever else than entries and records is found is a dead letter ("foreign").
+--
+-- A script that fails half-way is not rolled back. So it looks at the types of the keys that all
+-- slots share before it writes (foreign_key()), and what concerns one slot cannot fail: entries that
+-- cannot go to their queue wait in `delayed` and are tried again.
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
@@ -60,6 +66,25 @@ local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 local function integer(number) return string.format('%.0f', number) end
 
+-- Whether a text is UTF-8 (Unicode 15, table 3-7). Names are in replies that cannot be read else.
+local function is_text(text)
+  if not string.find(text, '[\128-\255]') then return true end
+  for _, sequence in ipairs({'[\194-\223]', '\224[\160-\191]', '[\225-\236\238\239][\128-\191]',
+      '\237[\128-\159]', '\240[\144-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191]',
+      '\244[\128-\143][\128-\191]'}) do
+    text = string.gsub(text, sequence .. '[\128-\191]', ' ')
+  end
+  return not string.find(text, '[\128-\255]')
+end
+
+-- The same text, or what it can be shown as.
+local function readable(text)
+  if is_text(text) then return text end
+  return (string.gsub(text, '[\128-\255]', function(c)
+    return string.format('\\x%02x', string.byte(c))
+  end))
+end
+
 local function leases_of(worker) return PREFIX .. 'leases:' .. worker end
 local function worker_key(worker) return PREFIX .. 'worker:' .. worker end
 local function levels_of(slot) return PREFIX .. 'levels:' .. slot end
@@ -70,6 +95,27 @@ local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
 local function in_chunks(n, f)
   for first = 1, n, CHUNK do f(first, math.min(first + CHUNK - 1, n)) end
 end
+
+-- The first of some keys that is of another type than it must be, else nil: {command that tells
+-- how long the key is, key...}.
+local function foreign_of(keys)
+  for i = 1, #keys, 2 do
+    if type(redis.pcall(keys[i], keys[i + 1])) == 'table' then return keys[i + 1] end
+  end
+end
+
+-- The same of the keys that all slots share, and of `more`.
+local function foreign_key(more)
+  return foreign_of({'HLEN', META, 'HLEN', COUNTS, 'HLEN', BUSY, 'HLEN', LETTERS, 'ZCARD', READY,
+    'ZCARD', DELAYED, 'ZCARD', WORKERS, 'ZCARD', DEAD}) or (more and foreign_of(more))
+end
+
+local function foreign_error(key)
+  return redis.error_reply('ERR key ' .. key .. ' is not of the type it must be: delete it')
+end
+
+-- What was met in the place of the queue or the levels of a slot, for who asks to be told.
+local key_in_the_way
 
 -- Changes to `counts` and `busy` gather here and are written once, by flush_counts().
 local count_changes, busy_changes = {}, {}
@@ -91,7 +137,7 @@ local function flush_counts()
   for name in pairs(count_changes) do names[#names + 1] = name end
   for i, stored in ipairs(redis.call('HMGET', COUNTS, unpack(names))) do
     local name, by = names[i], count_changes[names[i]]
-    counts[name] = tonumber(stored or 0) + by
+    counts[name] = (tonumber(stored or 0) or 0) + by
     if by ~= 0 then
       changed[#changed + 1] = name
       changed[#changed + 1] = integer(counts[name])
@@ -100,33 +146,53 @@ local function flush_counts()
   if #changed > 0 then redis.call('HSET', COUNTS, unpack(changed)) end
   for slot, by in pairs(busy_changes) do
     -- Slots without leases leave no field behind.
-    if by ~= 0 and redis.call('HINCRBY', BUSY, slot, by) <= 0 then
-      redis.call('HDEL', BUSY, slot)
-    end
+    local busy = by == 0 or redis.pcall('HINCRBY', BUSY, slot, by)
+    if type(busy) == 'table' or (by ~= 0 and busy <= 0) then redis.call('HDEL', BUSY, slot) end
   end
   count_changes, busy_changes = {}, {}
   return counts
 end
 
-local function all_finished(counts)
-  return counts.created == counts.finished and counts.starting == 0
+-- The next number of those that `name` counts. One that is no number is replaced by the time.
+local function next_number(name)
+  local number = redis.pcall('HINCRBY', COUNTS, name, 1)
+  if type(number) == 'table' then
+    number = NOW
+    redis.call('HSET', COUNTS, name, integer(number))
+  end
+  return integer(number)
 end
 
 local function record_of(slot, priority, entry)
   return priority .. ':' .. #slot .. ':' .. slot .. entry
 end
 
--- -> slot, priority (as text), where the entry begins
+-- As long as they may be: priorities have up to 2^53.
+local function is_priority(text) return #text <= 17 and string.find(text, '^%-?%d+$') ~= nil end
+
+-- -> slot, priority (as text), where the entry begins; nil if it is no record
 local function origin_of(record)
   local _, after, priority, length = string.find(record, '^(%-?%d+):(%d+):')
-  local last = after + tonumber(length)
-  return string.sub(record, after + 1, last), priority, last + 1
+  local last = after and after + tonumber(length)
+  if not last or last > #record or not is_priority(priority) then return end
+  local slot = string.sub(record, after + 1, last)
+  if is_text(slot) then return slot, priority, last + 1 end
 end
 
--- -> slot, priority (as text), entry
+-- -> slot, priority (as text), entry; nil if it is no record
 local function parse_record(record)
   local slot, priority, first = origin_of(record)
-  return slot, priority, string.sub(record, first)
+  if slot then return slot, priority, string.sub(record, first) end
+end
+
+-- The record of a member of `delayed`; '' if it has none.
+local function delayed_record(member)
+  return string.sub(member, (string.find(member, ':', 1, true) or #member) + 1)
+end
+
+-- Keeps a record back for some time (ms).
+local function delay(record, ms)
+  redis.call('ZADD', DELAYED, NOW + ms * 1000, next_number('delays') .. ':' .. record)
 end
 
 -- A foreign entry may be empty.
@@ -135,23 +201,35 @@ local function with_deliveries(entry, n)
   return string.char(math.min(n, 255)) .. string.sub(entry, 2)
 end
 
+-- Milliseconds after which it is tried again to put entries where another key is in the way.
+local AGAIN = 1000
+
 -- Puts entries into one queue: in the run's order, or at the front, first entry first.
 local added = 0
 local function put(slot, priority, entries, order, at_front)
   local queue, n = queue_of(slot, priority), #entries
   local left = at_front or order == 'lifo'
-  local length
+  local length, pushed = nil, entries
   if at_front then
-    local reversed = {}
-    for i = 1, n do reversed[i] = entries[n + 1 - i] end
-    entries = reversed
+    pushed = {}
+    for i = 1, n do pushed[i] = entries[n + 1 - i] end
   end
   in_chunks(n, function(first, last)
-    length = redis.call(left and 'LPUSH' or 'RPUSH', queue, unpack(entries, first, last))
+    length = redis.pcall(left and 'LPUSH' or 'RPUSH', queue, unpack(pushed, first, last))
   end)
+  local in_the_way = type(length) == 'table' and queue
   if length == n then -- the queue was empty, so its level and perhaps its slot are new
-    redis.call('ZADD', levels_of(slot), -tonumber(priority), priority)
-    redis.call('ZADD', READY, 'NX', NOW, slot)
+    local level = redis.pcall('ZADD', levels_of(slot), -tonumber(priority), priority)
+    if type(level) == 'table' then
+      in_the_way = levels_of(slot)
+      redis.call('UNLINK', queue)
+    else
+      redis.call('ZADD', READY, 'NX', NOW, slot)
+    end
+  end
+  if in_the_way then
+    key_in_the_way = in_the_way
+    for i = 1, n do delay(record_of(slot, priority, entries[i]), AGAIN) end
   end
   added = added + n
 end
@@ -174,24 +252,59 @@ local function put_back(records)
   end
 end
 
+-- Bytes of what is foreign that are kept.
+local MOST_FOREIGN = 65536
+
 -- Keeps a dead letter and drops the oldest past `most`; `letter` has reason, detail, worker, the
 -- id of the lease, which ends in when it was handed out, and perhaps error and status.
 local function bury(slot, priority, entry, letter, most)
   count('dead', 1)
-  local id = integer(redis.call('HINCRBY', COUNTS, 'letters', 1))
+  local id = next_number('letters')
   if most == 0 then return end
-  local header = cmsgpack.pack({slot = slot, priority = priority, reason = letter.reason,
-    detail = letter.detail or '', worker = letter.worker or '', at = integer(NOW),
+  local header = cmsgpack.pack({slot = readable(slot), priority = priority, reason = letter.reason,
+    detail = letter.detail or '', worker = readable(letter.worker or ''), at = integer(NOW),
     error = letter.error or '', status = letter.status or 0,
     claimed = string.match(letter.lease or '', '%.(%d+)$') or '0',
-    deliveries = deliveries_of(entry)})
-  redis.call('HSET', LETTERS, id, struct.pack('>I4', #header) .. header .. entry)
+    deliveries = deliveries_of(entry), foreign = letter.foreign or false})
+  local value = struct.pack('>I4', #header) .. header .. entry
+  if redis.call('HSETNX', LETTERS, id, value) == 0 then -- the counter was set back
+    id = integer(tonumber(redis.call('ZRANGE', DEAD, -1, -1, 'WITHSCORES')[2] or 0) + 1)
+    redis.call('HSET', LETTERS, id, value)
+    redis.call('HSET', COUNTS, 'letters', id)
+  end
   redis.call('ZADD', DEAD, id, id)
   if redis.call('ZCARD', DEAD) > most then
     local oldest = redis.call('ZRANGE', DEAD, 0, 0)[1]
     redis.call('ZREM', DEAD, oldest)
     redis.call('HDEL', LETTERS, oldest)
   end
+end
+
+-- -> slot, priority (as text), entry, header of a dead letter; nil if it is none
+local function parse_letter(letter)
+  if #letter < 4 then return end
+  local length = struct.unpack('>I4', letter)
+  local known, header = pcall(cmsgpack.unpack, string.sub(letter, 5, 4 + length))
+  if not known or type(header) ~= 'table' then return end
+  local slot, priority = header.slot, tostring(header.priority)
+  if type(slot) == 'string' and is_text(slot) and is_priority(priority) then
+    return slot, priority, string.sub(letter, 5 + length), header
+  end
+end
+
+-- Dead letters of what nobody has enqueued, so that it was never counted as created.
+local function count_foreign(n)
+  count('created', n)
+  count('foreign', n)
+end
+
+-- Makes a dead letter of something that is no entry, or no record; `where` it was found.
+local function condemn(slot, data, where, most, worker)
+  local size = #data > MOST_FOREIGN and ', ' .. #data .. ' bytes' or ''
+  bury(slot, '0', string.sub(data, 1, MOST_FOREIGN), {reason = 'foreign', worker = worker, foreign = true,
+    detail = 'not written by scrapy-redisq, found in ' .. readable(where) .. size}, most)
+  count_foreign(1)
+  count('finished', 1)
 end
 
 -- A worker's flag ('starting': it may still add start requests; 'waiting': it found nothing to
@@ -204,7 +317,7 @@ local function set_flag(worker, name, was, is)
 end
 
 local function remove_worker(worker)
-  local flags = redis.call('HMGET', worker_key(worker), 'starting', 'waiting')
+  local flags = redis.pcall('HMGET', worker_key(worker), 'starting', 'waiting')
   if flags[1] == '1' then count('starting', -1) end
   if flags[2] == '1' then count('waiting', -1) end
   redis.call('ZREM', WORKERS, worker)
@@ -213,10 +326,55 @@ end
 
 local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') end
 
+-- How many leases a worker holds; none if another key is in their place.
+local function leases_held(worker) return tonumber(redis.pcall('HLEN', leases_of(worker))) or 0 end
+
+-- Ids of the leases that a worker holds, in the order of their claims; nil if another key is in
+-- their place.
+local function lease_ids(worker)
+  local ids = redis.pcall('HKEYS', leases_of(worker))
+  if ids.err then return end
+  local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
+  table.sort(ids, function(a, b) return number(a) < number(b) end)
+  return ids
+end
+
+-- Bytes of entries that one call moves, before others have their turn.
+local MOST_BYTES = 4000000
+
+-- Whether no worker holds anything or may still add start requests.
+local function all_idle()
+  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
+    local known = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting')
+    if known[2] == '1' or leases_held(worker) > 0 then return false end
+    if not known[1] then redis.call('ZREM', WORKERS, worker) end -- it never joined
+  end
+  return true
+end
+
+-- Whether nothing is left to do. Looked at, not counted: entries that others put here, or keys that
+-- they delete, bend the counts. To be asked when everything else has been written.
+local function all_finished()
+  if redis.call('EXISTS', READY, DELAYED) > 0 or not all_idle() then return false end
+  redis.call('DEL', BUSY)
+  redis.call('HDEL', COUNTS, 'leased')
+  return true
+end
+
 -- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
 -- publish gets no error for it: the others find the work by asking.
 local function wake(counts)
   if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
+end
+
+-- After an error, when nothing but the dupefilter has been written to: names the key in the way, if
+-- that was it, so that the same can be tried again when it is deleted.
+local function key_at_fault(seen_undo, problem)
+  local key, text = seen_undo(), type(problem) == 'table' and problem.err or tostring(problem)
+  if string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'item exists', 1, true) then
+    return key
+  end
+  error(problem, 0)
 end
 
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
@@ -246,9 +404,7 @@ local function enqueue(seen_add, generation, order)
       local entry = '\0' .. item[2]
       if item[4] > 0 then
         local queue = input.queues[item[1]]
-        local id = integer(redis.call('HINCRBY', COUNTS, 'delays', 1))
-        redis.call('ZADD', DELAYED, NOW + item[4] * 1000,
-          id .. ':' .. record_of(queue[1], queue[2], entry))
+        delay(record_of(queue[1], queue[2], entry), item[4])
         added = added + 1
       else
         local group = entries[item[1]]
@@ -266,41 +422,4 @@ local function enqueue(seen_add, generation, order)
   count('created', created)
   count('duplicates', #input.enqueue - created)
   return table.concat(outcome)
-end
-
--- The first key of {{slot, priority}...} that a foreign key stands in the place of, else nil.
--- Asked before entries are taken from where they are, because a script that fails half-way is
--- not rolled back.
-local function foreign_queue(queues)
-  for _, queue in ipairs(queues) do
-    local key = queue_of(queue[1], queue[2])
-    local length = redis.pcall('LLEN', key)
-    if length == 0 then -- then its level will be written, too
-      key = levels_of(queue[1])
-      length = redis.pcall('ZCARD', key)
-    end
-    if type(length) == 'table' then return key end -- an error
-  end
-end
-
-local function foreign_error(key)
-  return redis.error_reply('ERR key ' .. key .. ' is not of the type it must be: delete it')
-end
-
--- The queues of a worker's leases; ids that it does not hold have none.
-local function queues_of_leases(worker, ids)
-  local queues, known = {}, {}
-  in_chunks(#ids, function(first, last)
-    for _, record in ipairs(redis.call('HMGET', leases_of(worker), unpack(ids, first, last))) do
-      if record then
-        local slot, priority = parse_record(record)
-        local queue = queue_of(slot, priority)
-        if not known[queue] then
-          known[queue] = true
-          queues[#queues + 1] = {slot, priority}
-        end
-      end
-    end
-  end)
-  return queues
 end

@@ -5,27 +5,26 @@
 -- Reply    {how many were dropped, cursor; '' when nothing is left}
 -- Cost     O(1) for each of at most 100 queues, or about 100 delayed requests looked at
 -- Retry    safe
--- Error    a foreign key is in the way; nothing was dropped by this call
+-- Error    another key is in the place of one that all slots share; nothing was dropped
 
+local in_the_way = foreign_key()
+if in_the_way then return foreign_error(in_the_way) end
 local slot, dropped, cursor = input.slot, 0, ''
 if input.cursor ~= 'queues' then
   local found = redis.call('ZSCAN', DELAYED, input.cursor, 'COUNT', 100)
   for i = 1, #found[2], 2 do
     local member = found[2][i]
-    if origin_of(string.sub(member, string.find(member, ':') + 1)) == slot then
+    if origin_of(delayed_record(member)) == slot then
       dropped = dropped + redis.call('ZREM', DELAYED, member)
     end
   end
   cursor = found[1] == '0' and 'queues' or found[1]
 else
-  local levels, queues = redis.pcall('ZRANGE', levels_of(slot), 0, 99), {}
-  if levels.err then return foreign_error(levels_of(slot)) end
-  for i, priority in ipairs(levels) do queues[i] = {slot, priority} end
-  local foreign = foreign_queue(queues)
-  if foreign then return foreign_error(foreign) end
+  local levels = redis.pcall('ZRANGE', levels_of(slot), 0, 99)
+  if levels.err then redis.call('UNLINK', levels_of(slot)) end
   for _, priority in ipairs(levels) do
     local queue = queue_of(slot, priority)
-    dropped = dropped + redis.call('LLEN', queue)
+    dropped = dropped + (tonumber(redis.pcall('LLEN', queue)) or 0)
     redis.call('UNLINK', queue)
     redis.call('ZREM', levels_of(slot), priority)
   end
@@ -35,5 +34,5 @@ end
 count('finished', dropped)
 count('dropped', dropped)
 local counts = flush_counts()
-if dropped > 0 and all_finished(counts) then wake(counts) end
+if dropped > 0 and all_finished() then wake(counts) end
 return {dropped, cursor}

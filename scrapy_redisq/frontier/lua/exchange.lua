@@ -6,21 +6,23 @@
 --          seen (see common.lua), duplicates (found by the worker itself), want (entries to
 --          claim), slot_limit, suspect_from (deliveries from which an entry is a suspect: it may
 --          be what its workers died of), suspects (how many of those to claim at most),
---          starting, seeded, pages, items, dead_max; and only if there are some:
+--          max_deliveries, most_bytes (of an entry), starting, seeded, pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), done {{slot, {lease...}}...},
---          released {lease...}, dead {{lease, reason, detail, error, status}...},
+--          released {lease...}, dead {{lease, reason, detail, error, status,
+--          whether nobody has enqueued it}...},
 --          delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, room {slot =
 --          limit}, tally {count = what is added to it}, turns {{slot, ... (see report_turn() in
 --          turns.lua), entries to claim of it}...}, outcomes {{slot, ... (see report_outcome())}...}
 --          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
 --          slot_ttl (ms), for which a slot is remembered
 -- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
---          finished, starting, waiting, dead, ms until a worker is overdue (0: one is), ms until
+--          finished, 1 if nothing is left to do, waiting, dead, ms until a worker is overdue (0: one is), ms until
 --          it is worth asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
 --          turns.lua) or '', seconds for which all that is left has been in slots that are set
---          aside (-1: it is not), lease, record, lease, record...}; the status is
+--          aside (-1: it is not), key that is in the way of some requests, which wait until it is
+--          deleted, or '', lease, record, lease, record...}; the status is
 --            ok       it was applied
---            replayed it had been applied before; the leases are all that the worker holds
+--            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
 --            rewound  the server lost acknowledged exchanges: it must leave and join again
 --            lost     the run is gone
@@ -36,24 +38,25 @@ local dead, delayed = input.dead or NONE, input.delayed or NONE
 local backed_off = input.backed_off or NONE
 
 -- 1. guard
-local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state',
+local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
   'limited', 'throttle', 'stuck')
+local own_keys = {'HLEN', worker_key(worker), 'HLEN', leases_of(worker)}
+if meta[5] or input.turns or input.outcomes then
+  for _, word in ipairs({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE}) do
+    own_keys[#own_keys + 1] = word
+  end
+end
+local foreign = foreign_key(own_keys)
+if foreign then return {'corrupt', foreign} end
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
 local state = redis.call('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
-  'duplicates')
+  'duplicates', 'claims')
 if not state[1] or state[4] then return {'gone'} end
 local seq = tonumber(state[1])
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
-if not replayed then
-  local given_back = {}
-  for i, item in ipairs(backed_off) do given_back[i] = item[1] end
-  local foreign = foreign_queue(input.queues or NONE)
-    or foreign_queue(queues_of_leases(worker, released))
-    or foreign_queue(queues_of_leases(worker, given_back))
-  if foreign then return {'corrupt', foreign} end
-end
+if not generation then return {'corrupt', META} end
 
 -- 2. heartbeat
 if not input.enqueue or replayed then redis.call('ZREM', WORKERS, worker) end
@@ -65,7 +68,12 @@ local outcome, limited = state[5] or '', meta[5]
 read_throttle(meta[6])
 if not replayed then
   -- 4. enqueue
-  outcome = input.enqueue and enqueue(seen_add, generation, order) or ''
+  outcome = ''
+  if input.enqueue then
+    local added_all
+    added_all, outcome = pcall(enqueue, seen_add, generation, order)
+    if not added_all then return {'corrupt', key_at_fault(seen_undo, outcome)} end
+  end
   count('duplicates', input.duplicates)
   for name, by in pairs(input.tally or NONE) do count(name, by) end
 
@@ -81,8 +89,14 @@ if not replayed then
       for i, record in ipairs(records) do
         if record and not taken[ids[i]] then
           taken[ids[i]] = true
-          count_leases(origin_of(record), -1)
-          f(record, items[first + i - 1])
+          local slot = origin_of(record)
+          if slot then
+            count_leases(slot, -1)
+            f(record, items[first + i - 1])
+          else -- somebody has written over it
+            count('leased', -1)
+            condemn('', record, leases, input.dead_max, worker)
+          end
         else
           count('stale', 1)
         end
@@ -104,7 +118,8 @@ if not replayed then
   take(dead, first_of, function(record, item)
     local slot, priority, entry = parse_record(record)
     bury(slot, priority, entry, {reason = item[2], detail = item[3], error = item[4],
-      status = item[5], worker = worker, lease = item[1]}, input.dead_max)
+      status = item[5], foreign = item[6], worker = worker, lease = item[1]}, input.dead_max)
+    if item[6] then count_foreign(1) end
     count('finished', 1)
   end)
   for slot, status in pairs(input.statuses or NONE) do note_status(slot, status) end
@@ -127,10 +142,7 @@ if not replayed then
   end)
   put_back(given_back)
   count('released', #given_back)
-  take(delayed, first_of, function(record, item)
-    local id = integer(redis.call('HINCRBY', COUNTS, 'delays', 1))
-    redis.call('ZADD', DELAYED, NOW + item[2] * 1000, id .. ':' .. record)
-  end)
+  take(delayed, first_of, function(record, item) delay(record, item[2]) end)
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
 end
@@ -146,19 +158,17 @@ local function first_due() return tonumber(redis.call('ZRANGE', DELAYED, 0, 0, '
 local due = first_due()
 if due and due <= NOW then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW, 'LIMIT', 0, 100)) do
-    local slot, priority, entry = parse_record(string.sub(member, string.find(member, ':') + 1))
+    local slot, priority, entry = parse_record(delayed_record(member))
     redis.call('ZREM', DELAYED, member)
-    if foreign_queue({{slot, priority}}) then
-      redis.call('ZADD', DELAYED, NOW + 1000000, member)
-    else
-      put(slot, priority, {entry}, order)
-    end
+    if slot then put(slot, priority, {entry}, order)
+    else condemn('', member, DELAYED, input.dead_max, worker) end
   end
   due = first_due()
 end
 
 -- 7. claim
-local claimed, suspects = {}, input.suspects
+local claimed, suspects, bytes = {}, input.suspects, 0
+local PORTION = 25 -- entries that are taken from a queue at once, whatever their size
 
 -- Takes up to `most` entries from a queue; an error stands for a foreign key. Before Redis 7.0 one
 -- by one: LPOP with a count is newer than Redis 5, and with list-compress-depth 1 LRANGE crashes
@@ -179,15 +189,17 @@ end
 -- A suspect that the worker must not have yet keeps its place, and so does what is behind it.
 local function claim_slot(slot, most)
   local levels, n, more, foreign, barred = levels_of(slot), 0, true, false, false
-  while n < most and more and not barred do
+  while n < most and more and not barred and bytes < MOST_BYTES do
     local two_levels = redis.pcall('ZRANGE', levels, 0, 1)
     local priority = two_levels[1]
     local queue = priority and queue_of(slot, priority)
-    local wanted = most - n
+    local wanted = math.min(most - n, PORTION)
     local entries = queue and pop(queue, wanted) or {}
-    foreign = two_levels.err or entries.err
+    foreign = two_levels.err and levels or entries.err and queue
     for i, entry in ipairs(entries) do
-      if deliveries_of(entry) >= input.suspect_from then
+      -- What has more deliveries than there can be was not written here.
+      local deliveries = deliveries_of(entry)
+      if deliveries >= input.suspect_from and deliveries < input.max_deliveries then
         if suspects == 0 then
           for j = #entries, i, -1 do redis.call('LPUSH', queue, entries[j]) end
           barred = true
@@ -195,8 +207,13 @@ local function claim_slot(slot, most)
         end
         suspects = suspects - 1
       end
-      n = n + 1
-      claimed[#claimed + 1] = record_of(slot, priority, entry)
+      bytes = bytes + #entry
+      if #entry > input.most_bytes then
+        condemn(slot, entry, queue, input.dead_max, worker)
+      else
+        n = n + 1
+        claimed[#claimed + 1] = record_of(slot, is_priority(priority) and priority or '0', entry)
+      end
     end
     if foreign then
       more = false
@@ -209,7 +226,8 @@ local function claim_slot(slot, most)
     end
   end
   if foreign then
-    redis.call('ZADD', READY, NOW + 1000000, slot) -- the slot is passed over for a second
+    key_in_the_way = foreign
+    redis.call('ZADD', READY, NOW + AGAIN * 1000, slot) -- the slot is passed over
   elseif more then
     redis.call('ZADD', READY, NOW + #claimed, slot) -- behind the others
   else
@@ -217,6 +235,26 @@ local function claim_slot(slot, most)
   end
   count_leases(slot, n)
   return n
+end
+
+-- A slot whose name is no text was not written here, and neither were about 100 of its entries,
+-- which become dead letters.
+local function condemn_slot(slot)
+  local levels, n = levels_of(slot), 0
+  for _, priority in ipairs(redis.pcall('ZRANGE', levels, 0, 99)) do
+    local queue, entries = queue_of(slot, priority), {}
+    repeat
+      entries = pop(queue, PORTION)
+      for _, entry in ipairs(entries) do
+        condemn(slot, entry, queue, input.dead_max, worker)
+        n, bytes = n + 1, bytes + #entry
+      end
+    until #entries < PORTION or n >= 100 or bytes >= MOST_BYTES
+    if #entries == PORTION then return end
+    redis.call('ZREM', levels, priority)
+  end
+  if redis.pcall('ZCARD', levels) ~= 0 and n > 0 then return end
+  redis.call('ZREM', READY, slot)
 end
 
 -- -> how many of `most` entries the worker may claim of a slot
@@ -259,6 +297,10 @@ if input.want > 0 and not replayed then
     -- Each of them is to get an entry: a turn without one would keep the slot from other workers.
     if #claimed + #open >= input.want then break end
     local room = rooms[slot] or input.slot_limit
+    if not is_text(slot) then
+      condemn_slot(slot)
+      room = 0
+    end
     if room > 0 and not has_turn[slot] then room = admit(slot, math.min(room, input.want)) end
     if room > 0 then open[#open + 1] = {slot, room} end
   end
@@ -291,7 +333,17 @@ local counts = flush_counts()
 
 local leases = {}
 if replayed then
-  leases = redis.call('HGETALL', leases_of(worker))
+  local at, first, last, suffix = string.match(state[6] or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
+  if tonumber(at) == seq then
+    local ids = {}
+    for number = tonumber(first), tonumber(last) do ids[#ids + 1] = integer(number) .. suffix end
+    for i, record in ipairs(redis.call('HMGET', leases_of(worker), unpack(ids))) do
+      if record and origin_of(record) then
+        leases[#leases + 1] = ids[i]
+        leases[#leases + 1] = record
+      end
+    end
+  end
 elseif #claimed > 0 then
   local number = counts.claimed - #claimed
   -- The time keeps an id from being used again after the counter lost its last values.
@@ -303,10 +355,13 @@ elseif #claimed > 0 then
   in_chunks(#leases, function(first, last)
     redis.call('HSET', leases_of(worker), unpack(leases, first, last))
   end)
+  redis.call('HSET', worker_key(worker), 'claims', input.acked + 1 .. ' ' .. integer(number + 1)
+    .. ' ' .. integer(number + #claimed) .. suffix)
 end
 
+local finished = leases_held(worker) == 0 and all_finished()
 local ended = not replayed and (#done > 0 or #dead > 0)
-if added > 0 or (all_finished(counts) and (ended or state[2] == '1')) then wake(counts) end
+if added > 0 or (finished and (ended or state[2] == '1')) then wake(counts) end
 if limited and replayed then
   local slots = {}
   for _, item in ipairs(turns) do slots[item[1]] = true end
@@ -332,8 +387,8 @@ end
 local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2])
 local stuck = limited and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
-  counts.starting, counts.waiting, counts.dead,
+  finished and 1 or 0, counts.waiting, counts.dead,
   math.max(0, math.ceil((deadline - NOW) / 1000)), ask_again,
-  #told > 0 and cmsgpack.pack(told) or '', stuck}
-for i = 1, #leases do reply[11 + i] = leases[i] end
+  #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or ''}
+for i = 1, #leases do reply[12 + i] = leases[i] end
 return reply

@@ -41,13 +41,11 @@ if meta.format and tonumber(meta.format) ~= input.format then
 end
 if meta.state == 'resetting' then return reply('resetting') end
 
-local function counted(name) return tonumber(redis.call('HGET', COUNTS, name) or 0) end
-
 -- A run whose last worker was killed after the last page is as complete as one that was closed.
 -- With several shards the counts of one say nothing.
 local complete = meta.state == 'complete'
   or (meta.state == 'open' and meta.seeded == '1' and meta['config:shards'] == '1'
-      and counted('created') == counted('finished') and live_workers() == 0)
+      and live_workers() == 0 and all_finished())
 local begin
 if input.again then
   if meta.run ~= input.run then return reply('lost') end

@@ -2,15 +2,24 @@
 --
 -- Input    run, queues, enqueue, seen (see common.lua)
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
---          the run has ended, "corrupt" with `key` if a foreign key is in the way
+--          the run has ended, "corrupt" with `key` if another key is in the way: nothing was added
 -- Cost     O(requests)
 -- Retry    safe for requests with a fingerprint: they are found to be duplicates
 
 local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state')
 if meta[1] ~= input.run or meta[4] ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
-local foreign = foreign_queue(input.queues)
+local keys = {} -- a person is told at once, a worker need not wait
+for _, queue in ipairs(input.queues) do
+  for _, word in ipairs({'LLEN', queue_of(queue[1], queue[2]), 'ZCARD', levels_of(queue[1])}) do
+    keys[#keys + 1] = word
+  end
+end
+local foreign = foreign_key(keys)
 if foreign then return cmsgpack.pack({status = 'corrupt', key = foreign}) end
-local outcome = enqueue(seen_add, meta[3], meta[2])
+local added_all, outcome = pcall(enqueue, seen_add, meta[3], meta[2])
+if not added_all then
+  return cmsgpack.pack({status = 'corrupt', key = key_at_fault(seen_undo, outcome)})
+end
 local counts = flush_counts()
 if added > 0 then wake(counts) end
 return cmsgpack.pack({status = 'ok', outcome = outcome})

@@ -3,52 +3,59 @@
 -- Input    run, max_deliveries, dead_max
 -- Reply    {reclaimed, dead, leases left to reclaim}; {0, 0, 0} if somebody reaped within the
 --          last second
--- Cost     at most 100 leases a call
+-- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
--- Error    a foreign key is in the way of a worker's leases, which stay; other workers' were taken
+-- Error    another key is in the place of one that all slots share, or of a worker's leases, which
+--          are gone then; what other workers held was taken
 
+local in_the_way = foreign_key()
+if in_the_way then return foreign_error(in_the_way) end
 if redis.call('HGET', META, 'run') ~= input.run then return {0, 0, 0} end
 if redis.call('EXISTS', REAPED) == 1 then return {0, 0, 0} end
 redis.call('DEL', REAPED) -- a first write that removes: reaping goes on at maxmemory
 redis.call('SET', REAPED, 1, 'PX', 1000)
 
-local reclaimed, dead, left, foreign = 0, 0, 0, nil
+local reclaimed, dead, left, bytes, foreign = 0, 0, 0, 0, nil
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 10)) do
   -- Fenced: should the worker come back, it is told to join again under a new id.
-  redis.call('HSET', worker_key(worker), 'fenced', 1)
-  local key, ids = leases_of(worker), {}
-  for _, id in ipairs(redis.call('HKEYS', key)) do
-    if reclaimed + dead + #ids < 100 then ids[#ids + 1] = id end
+  redis.pcall('HSET', worker_key(worker), 'fenced', 1)
+  local key, back = leases_of(worker), {}
+  local ids = lease_ids(worker)
+  if not ids then
+    foreign, ids = key, {}
   end
-  local in_the_way = foreign_queue(queues_of_leases(worker, ids))
-  if in_the_way then
-    foreign, ids = in_the_way, {}
-  end
-  if #ids > 0 then
-    table.sort(ids, function(a, b) return tonumber(string.match(a, '^%d+'))
-      < tonumber(string.match(b, '^%d+')) end)
-    local records = redis.call('HMGET', key, unpack(ids))
-    redis.call('HDEL', key, unpack(ids))
-    local back = {}
-    for i, record in ipairs(records) do
-      local slot, priority, entry = parse_record(record)
+  for _, id in ipairs(ids) do
+    if reclaimed + dead >= 100 or bytes >= MOST_BYTES then break end
+    local record = redis.call('HGET', key, id)
+    local slot, priority, entry = parse_record(record)
+    bytes = bytes + #record
+    redis.call('HDEL', key, id)
+    if not slot then
+      condemn('', record, key, input.dead_max, worker)
+      dead = dead + 1
+    else
       local deliveries = deliveries_of(entry) + 1
       count_leases(slot, -1)
-      entry = with_deliveries(entry, deliveries)
-      if deliveries >= input.max_deliveries then
-        bury(slot, priority, entry, {reason = 'deliveries', worker = worker, lease = ids[i],
+      if deliveries > input.max_deliveries then
+        -- It had more than there can be before.
+        condemn(slot, entry, key, input.dead_max, worker)
+        dead = dead + 1
+      elseif deliveries == input.max_deliveries then
+        bury(slot, priority, with_deliveries(entry, deliveries), {reason = 'deliveries',
+          worker = worker, lease = id,
           detail = 'its worker died ' .. deliveries .. ' times'}, input.dead_max)
         count('finished', 1)
         dead = dead + 1
       else
-        back[#back + 1] = record_of(slot, priority, entry)
+        back[#back + 1] = record_of(slot, priority, with_deliveries(entry, deliveries))
         reclaimed = reclaimed + 1
       end
     end
-    put_back(back)
   end
-  left = left + redis.call('HLEN', key)
-  if redis.call('HLEN', key) == 0 then
+  put_back(back)
+  local still = leases_held(worker)
+  left = left + still
+  if still == 0 then
     remove_worker(worker)
     return_tokens(worker)
   end

@@ -6,21 +6,24 @@
 -- Reply    {how many were requeued}
 -- Cost     O(ids)
 -- Retry    safe: an id is requeued once
--- Error    a foreign key is in the way of some, which stay dead; the others were requeued
+-- Error    another key is in the place of one that all slots share; nothing was requeued
 
-local n, foreign = 0, nil
+local foreign = foreign_key()
+if foreign then return foreign_error(foreign) end
+local n = 0
 for i, id in ipairs(input.ids) do
   local letter = redis.call('HGET', LETTERS, id)
-  local length = letter and struct.unpack('>I4', letter)
-  local header = letter and cmsgpack.unpack(string.sub(letter, 5, 4 + length))
-  local in_the_way = letter and foreign_queue({{header.slot, header.priority}})
-  foreign = foreign or in_the_way
-  if letter and not in_the_way then
+  local slot, priority, entry, header = parse_letter(letter or '')
+  if slot then
+    if header.foreign then
+      count('foreign', -1)
+      -- What could not be read will be found to be foreign once more; the rest are requests now.
+      if header.reason == 'undecodable' then count('created', -1) end
+    end
     redis.call('HDEL', LETTERS, id)
     redis.call('ZREM', DEAD, id)
-    local entry = input.entries[i] and '\0' .. input.entries[i]
-      or with_deliveries(string.sub(letter, 5 + length), 0)
-    put(header.slot, header.priority, {entry}, nil, true)
+    entry = input.entries[i] and '\0' .. input.entries[i] or with_deliveries(entry, 0)
+    put(slot, priority, {entry}, nil, true)
     n = n + 1
   end
 end
@@ -31,5 +34,4 @@ if (n > 0 or input.reopen) and redis.call('HGET', META, 'state') == 'complete' t
 end
 local counts = flush_counts()
 if added > 0 then wake(counts) end
-if foreign then return foreign_error(foreign) end
 return {n}

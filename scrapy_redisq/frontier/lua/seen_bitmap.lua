@@ -1,6 +1,7 @@
 -- Seen on plain strings: a scalable blocked Bloom filter, no module needed.
 --
--- Defines   seen_add, seen_drop, seen_status (the same three in every seen_*.lua).
+-- Defines   seen_add, seen_drop, seen_status, and seen_undo, which takes back what this script has
+--           recorded and names the key that was in the way (the same four in every seen_*.lua).
 -- KEYS      base                  hash: layers (shapes, see below), newest (fingerprints in the
 --                                 newest layer), total, dropped (cursor of seen_drop)
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
@@ -13,11 +14,12 @@
 --           one block a layer, and an insertion writes one block of the newest layer.
 -- Cost      per new fingerprint about 6.5 µs, and 1.5 µs for each layer before the newest.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
-local seen_add, seen_drop, seen_status
+local seen_add, seen_drop, seen_status, seen_undo
 do
   local BLOCK = 128 -- bytes
   local WORDS = '<' .. string.rep('I4', BLOCK / 4)
   local byte = string.byte
+  local undo, touched = {}, nil -- functions; the key that was asked last
 
   -- Powers of two by exponent. Bits are tested and set by arithmetic: a call of the bit library
   -- costs three times as much.
@@ -43,6 +45,7 @@ do
 
   -- -> layers, count of the newest, total, shapes as stored
   local function load(base)
+    touched = base
     local state = redis.call('HMGET', base, 'layers', 'newest', 'total')
     local layers, shapes = {}, state[1] or ''
     for shape in string.gmatch(shapes, '[^;]+') do
@@ -99,6 +102,7 @@ do
   -- -> is it in the layer, and then for writing: key, offset, block
   local function look(layer, place, bits)
     local key, offset = locate(layer, place)
+    touched = key
     local block = redis.call('GETRANGE', key, offset, offset + BLOCK - 1)
     if block == '' then
       return false, key, offset, nil
@@ -118,8 +122,17 @@ do
 
   seen_add = function(base, params, fingerprints)
     local layers, newest, total, shapes = load(base)
-    local before = total
-    local answers = {}
+    local before, newest_before, layers_before = total, newest, #layers
+    local answers, written = {}, {}
+    undo[#undo + 1] = function()
+      for i = #written, 1, -1 do
+        redis.call('SETRANGE', unpack(written[i]))
+      end
+      if #layers > 0 then
+        newest = #layers > layers_before and 0 or newest_before
+        redis.call('HSET', base, 'newest', newest, 'total', before)
+      end
+    end
     for i = 1, #fingerprints do
       local fingerprint = fingerprints[i]
       local place = struct.unpack('>I4', fingerprint) / POWER[32]
@@ -153,6 +166,7 @@ do
             redis.call('SETRANGE', key, layer.per_segment * BLOCK - 1, '\0')
             block = string.rep('\0', BLOCK)
           end
+          written[#written + 1] = { key, offset, block }
           redis.call('SETRANGE', key, offset, with_bits(block, bits, layer.k))
           newest = newest + 1
           total = total + 1
@@ -164,6 +178,14 @@ do
       redis.call('HSET', base, 'newest', newest, 'total', total)
     end
     return answers
+  end
+
+  seen_undo = function()
+    for i = #undo, 1, -1 do
+      undo[i]()
+    end
+    undo = {}
+    return touched
   end
 
   seen_drop = function(base, limit)

@@ -1,6 +1,7 @@
 -- Seen as 64-bit integers, without false positives up to collisions of 64 bits.
 --
--- Defines   seen_add, seen_drop, seen_status (the same three in every seen_*.lua).
+-- Defines   seen_add, seen_drop, seen_status, and seen_undo, which takes back what this script has
+--           recorded and names the key that was in the way (the same four in every seen_*.lua).
 -- KEYS      base          hash: count (members), first (buckets to begin with), buckets, width and
 --                         position (see Growth), dropped (cursor of seen_drop)
 --           base:NAME     set: the members of one bucket, which Redis keeps as a sorted array of
@@ -23,12 +24,13 @@
 --           Nearly all of it is the SADD, into a bucket not in the processor's cache. Growing
 --           from one bucket costs about a third more. 9.7 bytes a member at the capacity.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
-local seen_add, seen_drop, seen_status
+local seen_add, seen_drop, seen_status, seen_undo
 do
   local FILL = 192 -- members per bucket on average
   local MOST_FIRST = 64 ^ 3 -- buckets to begin with: three digits. Enough for 50 million members
   local CHUNK = 200 -- members or keys per command
   local call = redis.call
+  local undo, touched = {}, nil -- functions; the key that was asked last
 
   -- A new string costs Lua 0.1 µs, string.format and what it returns three times that. Bucket
   -- names are therefore put together from strings that are there already.
@@ -66,6 +68,7 @@ do
 
   -- -> first, width, position, count, buckets
   local function load(base, params)
+    touched = base
     local state = call('HMGET', base, 'first', 'width', 'position', 'count', 'buckets')
     local first = tonumber(state[1])
     if not first then
@@ -89,6 +92,9 @@ do
   local function split(prefix, start, width, first)
     local old = bucket_at(prefix, start)
     local middle = start + width / 2
+    local new = bucket_at(prefix, middle)
+    touched = new
+    call('SCARD', new) -- before anything is moved there
     local members = call('SMEMBERS', old)
     -- An intset comes in ascending order, which saves 0.4 µs a member here.
     local sorted = call('OBJECT', 'ENCODING', old) == 'intset'
@@ -107,7 +113,7 @@ do
         high = mid
       end
     end
-    in_chunks('SADD', bucket_at(prefix, middle), members, low, #members)
+    in_chunks('SADD', new, members, low, #members)
     if sorted then
       in_chunks('SREM', old, members, low, #members)
     else
@@ -115,6 +121,7 @@ do
       call('UNLINK', old)
       in_chunks('SADD', old, members, 1, low - 1)
     end
+    return new
   end
 
   seen_add = function(base, params, fingerprints)
@@ -125,6 +132,22 @@ do
     local scale, half = scale_of(first), first / 2
     local last = first * (1 - 2 ^ -53) -- the largest members round up to 2^63
     local answers = {}
+    local added, buckets_of, halves = {}, {}, {}
+    undo[#undo + 1] = function()
+      for i = 1, #added do
+        if call('SREM', buckets_of[i], added[i]) == 0 then
+          for j = 1, #halves do
+            call('SREM', halves[j], added[i])
+          end
+        end
+      end
+      if before > 0 or #halves > 0 then
+        call(
+          'HSET', base, 'first', first, 'width', width, 'position', position, 'count', before,
+          'buckets', buckets
+        )
+      end
+    end
     for i = 1, #fingerprints do
       local member = fingerprints[i]
       local place = member * scale + half
@@ -135,11 +158,15 @@ do
       if start < position then
         start = place - place % (width / 2)
       end
-      local new = call('SADD', bucket_at(prefix, start), member)
+      touched = bucket_at(prefix, start)
+      local new = call('SADD', touched, member)
       answers[i] = new
-      count = count + new
+      if new == 1 then
+        count = count + 1
+        added[#added + 1], buckets_of[#added + 1] = member, touched
+      end
       if count > full then
-        split(prefix, position, width, first)
+        halves[#halves + 1] = split(prefix, position, width, first)
         buckets = buckets + 1
         full = full + FILL
         position = position + width
@@ -156,6 +183,14 @@ do
       )
     end
     return answers
+  end
+
+  seen_undo = function()
+    for i = #undo, 1, -1 do
+      undo[i]()
+    end
+    undo = {}
+    return touched
   end
 
   seen_drop = function(base, limit)

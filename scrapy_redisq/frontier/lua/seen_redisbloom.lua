@@ -1,6 +1,7 @@
 -- Seen in RedisBloom: scalable filters of the module, one after the other.
 --
--- Defines   seen_add, seen_drop, seen_status (the same three in every seen_*.lua).
+-- Defines   seen_add, seen_drop, seen_status, and seen_undo, which takes back what this script has
+--           recorded and names the key that was in the way (the same four in every seen_*.lua).
 -- KEYS      base           hash: filters (how many), rate (of error, of all together), unit (size
 --                          of a layer of the newest filter), room (what that filter still takes),
 --                          capacity (what all filters take), total (fingerprints)
@@ -17,12 +18,13 @@
 -- Cost      A new fingerprint takes 0.6 to 0.9 µs of Redis up to twice a capacity of a million, in
 --           calls of 300 on a cloud machine; 0.2 more in calls of 50; 1.9 at 10 times.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
-local seen_add, seen_drop, seen_status
+local seen_add, seen_drop, seen_status, seen_undo
 do
   local LAYERS = 5 -- in one filter
   local SHARE = 0.5 -- size of a layer of the next filter over all that there is
   local CHUNK = 200 -- fingerprints per command: `unpack` has a limit, and a C stack behind it
   local call, format = redis.call, string.format
+  local touched -- the key that was asked last
 
   local function rate_of(state, filter)
     return state.rate * (filter == 1 and 0.9 or 0.1 / (filter * (filter - 1)))
@@ -38,6 +40,7 @@ do
   end
 
   local function load(base, params)
+    touched = base
     local stored =
       call('HMGET', base, 'filters', 'rate', 'unit', 'room', 'capacity', 'total')
     return {
@@ -57,6 +60,7 @@ do
     state.unit = unit_of(wanted, rate)
     state.room = LAYERS * state.unit
     state.capacity = state.capacity + state.room
+    touched = base .. ':' .. state.filters
     call(
       'BF.RESERVE', base .. ':' .. state.filters, format('%.17g', rate),
       format('%.0f', state.unit), 'EXPANSION', '1'
@@ -70,6 +74,7 @@ do
   -- -> the filter's answers, one for each fingerprint
   local function ask(command, base, filter, fingerprints)
     local key, answers = base .. ':' .. filter, {}
+    touched = key
     for first = 1, #fingerprints, CHUNK do
       local last = math.min(first + CHUNK - 1, #fingerprints)
       local reply = call(command, key, unpack(fingerprints, first, last))
@@ -124,6 +129,11 @@ do
       call('HSET', base, 'room', state.room - count, 'total', state.total + count)
     end
     return answers
+  end
+
+  -- What is in the way is found before anything is recorded.
+  seen_undo = function()
+    return touched
   end
 
   -- The module frees a filter as a whole, in 0.14 ms for each megabyte.

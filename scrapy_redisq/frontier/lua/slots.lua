@@ -2,7 +2,8 @@
 -- those that are set aside, paused or limited by a person.
 --
 -- Input    names {slot...}, or cursors {key = cursor} ('0' at first, then those of the last reply)
--- Reply    msgpack map: cursors {key = cursor} of what there is more of, slots {{slot, queued,
+-- Reply    msgpack map: cursors {key = cursor} of what there is more of, slots {{slot, queued (at
+--          least, if the slot has requests of more than 1,000 priorities),
 --          leased, us until the next start, us of its delay by limit, by robots.txt, by latencies
 --          and by failures, interval, burst, concurrency, the person's limit or '', us for which it
 --          is parked, failures in a row, status of the last answer (0: none), and in us since 1970
@@ -12,7 +13,7 @@
 read_throttle(redis.call('HGET', META, 'throttle'))
 local names, known, cursors = {}, {}, {}
 local function add(slot)
-  if not known[slot] then
+  if not known[slot] and is_text(slot) then
     known[slot] = true
     names[#names + 1] = slot
   end
@@ -26,9 +27,12 @@ for name, cursor in pairs(input.cursors or {}) do
   if found[1] ~= '0' then cursors[name] = found[1] end
 end
 
+local MOST_LEVELS = 1000
 local function queued(slot)
-  local levels, sum = levels_of(slot), 0
-  local priorities = redis.pcall('ZRANGE', levels, 0, -1)
+  local levels = levels_of(slot)
+  local priorities = redis.pcall('ZRANGE', levels, 0, MOST_LEVELS - 1)
+  -- The levels that are not looked at have an entry at least.
+  local sum = #priorities == MOST_LEVELS and redis.call('ZCARD', levels) - MOST_LEVELS or 0
   for _, priority in ipairs(priorities) do
     local length = redis.pcall('LLEN', queue_of(slot, priority))
     sum = sum + (tonumber(length) or 0) -- a foreign key has none

@@ -5,12 +5,16 @@
 --          {{id, deadline, leased, {field, value...}}}, now; {} if there is no frontier
 -- Cost     O(workers); reads only
 
+local foreign = foreign_key()
+if foreign then return foreign_error(foreign) end
 local meta = redis.call('HGETALL', META)
 if #meta == 0 then return cmsgpack.pack({}) end
 local workers, members = {}, redis.call('ZRANGE', WORKERS, 0, 999, 'WITHSCORES')
 for i = 1, #members, 2 do
-  workers[#workers + 1] = {members[i], tonumber(members[i + 1]),
-    redis.call('HLEN', leases_of(members[i])), redis.call('HGETALL', worker_key(members[i]))}
+  local fields = redis.pcall('HGETALL', worker_key(members[i]))
+  for j = 1, #fields do fields[j] = readable(fields[j]) end
+  workers[#workers + 1] = {readable(members[i]), tonumber(members[i + 1]),
+    leases_held(members[i]), fields}
 end
 return cmsgpack.pack({meta = meta, counts = redis.call('HGETALL', COUNTS),
   delayed = redis.call('ZCARD', DELAYED), aside = redis.call('ZCARD', ASIDE),

@@ -89,10 +89,11 @@ local function slot_of(slot)
   local state = slots[slot]
   if not state then
     state = {}
-    for i, value in ipairs(redis.call('HMGET', slot_key(slot), unpack(FIELDS))) do
-      local name = FIELDS[i]
-      if TEXTS[name] then state[name] = value or ''
-      else state[name] = tonumber(value or 0) end
+    -- Another key in its place is one that says nothing, and is replaced.
+    local values = redis.pcall('HMGET', slot_key(slot), unpack(FIELDS))
+    for i, name in ipairs(FIELDS) do
+      if TEXTS[name] then state[name] = values[i] or ''
+      else state[name] = tonumber(values[i] or 0) or 0 end
     end
     state.limit = limit_of(slot, state.own)
     slots[slot] = state
@@ -169,7 +170,7 @@ end
 
 -- Forgets what is known of a slot, but for what a person has said.
 local function forget_slot(slot)
-  local own, held = unpack(redis.call('HMGET', slot_key(slot), 'own', 'held'))
+  local own, held = unpack(redis.pcall('HMGET', slot_key(slot), 'own', 'held'))
   redis.call('DEL', slot_key(slot))
   if own then redis.call('HSET', slot_key(slot), 'own', own) end
   if held then redis.call('HSET', slot_key(slot), 'held', held) end
@@ -343,11 +344,11 @@ end
 
 -- A worker is gone, and so are its downloads.
 local function return_tokens(worker)
-  local held = redis.call('HGETALL', tokens_key(worker))
+  local held = redis.pcall('HGETALL', tokens_key(worker))
   redis.call('DEL', tokens_key(worker))
   for i = 1, #held, 2 do
     local slot, state = held[i], slot_of(held[i])
-    state.out = math.max(0, state.out - tonumber(held[i + 1]))
+    state.out = math.max(0, state.out - (tonumber(held[i + 1]) or 0))
     save_slot(slot, state)
     look_again(slot, NOW)
   end
@@ -356,7 +357,7 @@ end
 -- The status of a slot's last answer, which people are shown.
 local function note_status(slot, status)
   local key = slot_key(slot)
-  redis.call('HSET', key, 'status', status)
+  if type(redis.pcall('HSET', key, 'status', status)) == 'table' then return end
   if slots[slot] then slots[slot].status = status end
   local left = redis.call('PTTL', key)
   -- A slot that must not be forgotten has no time to live, and more than this one value.
@@ -377,7 +378,7 @@ end
 local function stuck_for(counts, stored)
   local since, was = string.match(stored or '', '^(%d+) (%d+)$')
   local progress, aside = integer(counts.created + counts.finished), redis.call('ZCARD', ASIDE)
-  if aside == 0 or counts.created == counts.finished or counts.starting > 0
+  if aside == 0 or redis.call('EXISTS', READY) == 0 or counts.starting > 0
       or redis.call('ZCARD', DELAYED) > 0 or redis.call('ZCARD', READY) > aside
       or (since and was ~= progress) or any_ready_but_aside() then
     if stored then redis.call('HDEL', META, 'stuck') end

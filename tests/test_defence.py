@@ -1,0 +1,531 @@
+"""Whoever can write to Redis: foreign entries, records and keys, and keys that were deleted.
+
+Nothing of it ends a worker, hides a request or keeps a crawl from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier import Frontier, calls
+from scrapy_redisq.frontier.roster import Roster
+from scrapy_redisq.frontier.scripts import execute
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.worker import EXACT, NAME, Worker, ask
+
+ENTRY = b"\x01%s"
+"""By its first byte a worker knows what it can read."""
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    """Makes workers of the frontier "books"; keywords are those of its configuration."""
+
+    return _maker(client)
+
+
+@pytest.fixture
+def one_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client of one server, for what has many variants."""
+    with redis_server.client() as client:
+        yield client
+
+
+def _maker(client: redis.Redis) -> Callable[..., Worker]:
+    def make(**config: Any) -> Worker:
+        return Worker(client, NAME, dataclasses.replace(EXACT, **config))
+
+    return make
+
+
+def key(name: str) -> str:
+    return calls.prefix(NAME, 0) + name
+
+
+def count(client: redis.Redis, name: str) -> int:
+    value: Any = client.hget(key("counts"), name)
+    return int(value or 0)
+
+
+def add(worker: Worker, *urls: str, slot: str = "host") -> None:
+    for url in urls:
+        worker.enqueue(url, slot=slot, entry=ENTRY % url.encode())
+    worker.exchange()
+
+
+def crawl(client: redis.Redis, worker: Worker) -> list[str]:
+    """Fetch what there is until the worker is told that nothing is left. -> what was fetched."""
+    fetched: list[str] = []
+
+    def step() -> bool:
+        reply = ask(worker, 50)
+        for lease in reply.leases:
+            if lease.entry[:1] == ENTRY[:1]:
+                fetched.append(lease.entry[1:].decode())
+                worker.finish(lease)
+            else:  # as a worker that cannot decode it
+                worker.finish(lease, "dead", reason="undecodable", foreign=True)
+        if not reply.leases:
+            # What a key was in the way of is tried again after a second: no test waits for it.
+            for member, _ in client.zscan_iter(key("delayed")):
+                client.zadd(key("delayed"), {member: 1})
+            client.zunionstore(key("ready"), {key("ready"): 0})
+        return reply.complete and not worker.waiting()
+
+    wait_until(step, 10, "nothing is left")
+    return sorted(fetched)
+
+
+FOREIGN_ENTRIES = {
+    "text": b"http://other.example/",
+    "empty": b"",
+    "one byte": b"\x00",
+    "JSON": b'{"url": "http://other.example/"}',
+    "pickle": b"\x80\x05}q\x00.",
+    "many deliveries": b"\xffabc",
+    "large": b"x" * 20_000_000,
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN_ENTRIES)
+def test_foreign_entries(member: Callable[..., Worker], client: redis.Redis, kind: str) -> None:
+    """Bytes in a queue are dead letters, counted apart, and the crawl ends."""
+    worker = member()
+    number = 2 if kind == "large" else 50
+    add(worker, "a", "b", "c")
+    client.rpush(key("queue:host:0"), *[FOREIGN_ENTRIES[kind]] * number)
+    assert crawl(client, worker) == ["a", "b", "c"]
+    assert count(client, "foreign") == count(client, "dead") == number
+    assert count(client, "created") == count(client, "finished") == 3 + number
+    assert worker.leave()
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        status = frontier.status()
+        assert (status["state"], status["done"], status["queued"]) == ("complete", 3, 0)
+        assert status["foreign"] == status["dead"] == number
+        letters = list(frontier.dead())
+        assert len(letters) == number
+        assert all(len(letter.entry) <= 100_000 for letter in letters)
+
+
+def test_a_copy_of_an_entry(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """It is fetched as well, and the crawl ends although more was finished than created."""
+    worker, other = member(), member()
+    other.exchange()
+    add(worker, "a", "b")
+    client.rpush(key("queue:host:0"), b"\x00" + ENTRY % b"copy", b"\x03" + ENTRY % b"copy")
+    assert crawl(client, worker) == ["a", "b", "copy", "copy"]
+    assert ask(other).complete
+    worker.leave()
+    assert other.leave()
+
+
+@pytest.mark.parametrize(
+    "level", ["abc", "", "1e3", "1.5", "nan", "9" * 40, "--1", b"\xff\xfe", "1 ", "0:3:xyz"]
+)
+def test_levels_that_are_no_numbers(one_client: redis.Redis, level: str | bytes) -> None:
+    """What stands in their queues is claimed, and can be given back and taken over."""
+    client, member = one_client, _maker(one_client)
+    worker = member()
+    add(worker, "a")
+    prefix = key("queue:host:").encode()
+    client.zadd(key("levels:host"), {level: -9})
+    client.rpush(prefix + (level if isinstance(level, bytes) else level.encode()), b"\0\1b")
+    leases = worker.claim(5)
+    assert sorted(lease.entry for lease in leases) == [b"\1a", b"\1b"]
+    heir = member()
+    _die(client, worker)
+    again = heir.claim(5)
+    assert len(again) == 2
+    for lease in again:
+        heir.finish(lease, "released")
+    assert crawl(client, heir) == ["a", "b"]
+    assert heir.leave()
+
+
+@pytest.mark.parametrize("slot", [b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
+def test_slots_that_are_no_text(
+    member: Callable[..., Worker], client: redis.Redis, slot: bytes
+) -> None:
+    """What stands in them is dead letters; real ones are fetched, "ü" too."""
+    worker = member()
+    add(worker, "a", slot="ü")
+    levels, queue = key("levels:").encode() + slot, key("queue:").encode() + slot + b":0"
+    client.rpush(queue, *[b"\0\1foreign"] * 150)
+    client.zadd(levels, {"0": 0})
+    client.zadd(key("ready"), {slot: 1, b"\xc0nothing": 1})
+    assert crawl(client, worker) == ["a"]
+    assert count(client, "foreign") == 150
+    assert client.keys("*levels*") == []
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        assert len(list(frontier.dead())) == 150
+        assert frontier.requeue(reason="foreign") == 150
+    assert len(crawl(client, worker)) == 150
+    assert worker.leave()
+
+
+BROKEN_RECORDS = [
+    b"",
+    b"foreign",
+    b"1:x",
+    b"1:99:short",
+    b"0:4:hos",
+    b"abc:4:hostentry",
+    b"0:2:\xff\xfeentry",
+    b"1:-4:hostentry",
+    b":",
+]
+
+
+@pytest.mark.parametrize("record", BROKEN_RECORDS)
+def test_broken_delayed_members(
+    member: Callable[..., Worker], client: redis.Redis, record: bytes
+) -> None:
+    """They are dead letters, with and without an id before them; what waits besides is fetched."""
+    worker = member()
+    worker.enqueue("a", entry=b"\1a", delay=1)
+    worker.exchange()
+    client.zadd(key("delayed"), {b"7:" + record: 2, record: 1})
+    assert crawl(client, worker) == ["a"]
+    assert count(client, "foreign") == 2
+    assert worker.leave()
+
+
+@pytest.mark.parametrize("way", ["die", "leave", "replay"])
+@pytest.mark.parametrize("record", BROKEN_RECORDS)
+def test_broken_lease_records(one_client: redis.Redis, record: bytes, way: str) -> None:
+    """Whoever takes them over, or gives them back, takes the others over as well."""
+    client, member = one_client, _maker(one_client)
+    worker = member()
+    add(worker, "a", "b")
+    worker.exchange(1)
+    for lease in ("7", "x", b"\xff"):
+        client.hset(key("leases:" + worker.id), lease, record)  # type: ignore[arg-type]
+    heir = member()
+    if way == "replay":
+        worker.exchange(1, lose="reply")
+        assert len(worker.claim(0)) == 1
+    if way == "leave":
+        worker.leave()
+    else:
+        _die(client, worker)
+    assert crawl(client, heir) == ["a", "b"]
+    assert count(client, "foreign") == 3
+    assert heir.leave()
+
+
+OUTCOMES = ["done", "dead", "released", "delayed", "backed_off"]
+
+
+def test_a_record_that_was_written_over(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Whatever stands in the place of a lease's record, the lease can be ended."""
+    worker = member()
+    add(worker, "a", "b", "c", "d", "e")
+    leases = worker.claim(5)
+    for lease in leases:
+        client.hset(key("leases:" + worker.id), lease.id, b"broken")
+    for lease, outcome in zip(leases, OUTCOMES, strict=True):
+        worker.finish(lease, outcome, reason="test", delay=1, entry=b"\1new")
+    assert crawl(client, worker) == []
+    assert count(client, "leased") == 0
+    assert worker.leave()
+
+
+def test_another_slot_in_the_record(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """It goes where its record says, and leaves nothing behind."""
+    worker = member()
+    add(worker, "a")
+    (lease,) = worker.claim(1)
+    client.hset(key("leases:" + worker.id), lease.id, b"3:5:other\0\1a")
+    worker.finish(lease, "released")
+    assert crawl(client, worker) == ["a"]
+    assert client.exists(key("busy")) == 0
+    assert worker.leave()
+
+
+@pytest.mark.parametrize(
+    "name", ["created", "finished", "leased", "starting", "waiting", "dead", "claimed", "letters"]
+)
+@pytest.mark.parametrize("value", ["-7", "1000", "abc", "1.5", ""])
+def test_counts_of_another_hand(one_client: redis.Redis, name: str, value: str) -> None:
+    """No count keeps a crawl from ending, or ends it early."""
+    client, member = one_client, _maker(one_client)
+    worker, other = member(), member()
+    add(worker, "a", "b", "c")
+    client.hset(key("counts"), name, value)
+    (lease,) = worker.claim(1)
+    assert not ask(other, 0).complete
+    client.hset(key("counts"), name, value)
+    worker.finish(lease, "dead", reason="test")
+    held = worker.claim(5)
+    assert not ask(other).complete
+    for lease in held:
+        worker.finish(lease)
+    worker.exchange()
+    assert crawl(client, other) == []
+    worker.leave()
+    assert other.leave()
+
+
+DELETED = ["queue:host:0", "counts", "busy", "delayed", "dead", "letters"]
+DELETED += ["leases:%s", "worker:%s", "workers", "seen:1", "reaped"]
+
+
+@pytest.mark.parametrize("name", DELETED)
+def test_a_deleted_key(member: Callable[..., Worker], client: redis.Redis, name: str) -> None:
+    """The crawl goes on, and ends."""
+    worker, other = member(), member()
+    add(worker, *"abcdef")
+    worker.enqueue("later", entry=b"\1later", delay=3_600_000)
+    for lease in worker.claim(2):
+        worker.finish(lease)
+    for lease in worker.claim(2)[:1]:
+        worker.finish(lease, "dead", reason="test")
+    worker.exchange()
+    client.delete(key(name % worker.id if "%" in name else name))
+    worker.exchange()
+    for _, lease in list(worker.holding.values()):
+        worker.finish(lease)
+    worker.exchange()
+    worker.leave()
+    _die(client, worker)
+    crawl(client, other)
+    add(other, "new")
+    assert crawl(client, other) == ["new"]
+    assert other.leave()
+
+
+@pytest.mark.parametrize("name", ["levels:host", "levels:a:b*", "ready", "workers"])
+def test_what_a_deleted_key_cut_off(
+    member: Callable[..., Worker], client: redis.Redis, name: str
+) -> None:
+    """It is found again before the crawl ends: nothing is lost."""
+    worker, other = member(), member()
+    other.exchange()
+    for slot in ("host", "a:b*"):
+        add(worker, *(f"{slot}{n}" for n in range(6)), slot=slot)
+    held = worker.claim(4)
+    fetched = [lease.entry[1:].decode() for lease in held[:2]]
+    for lease in held[:2]:
+        worker.finish(lease)
+    worker.exchange()
+    client.delete(key(name))
+    if name == "workers":  # and it dies: nobody knows of what it holds
+        fetched += crawl(client, other)
+    else:
+        worker.leave()
+        fetched += crawl(client, other)
+    assert len(fetched) < 12
+    assert recover(client) > 0
+    client.delete(key("reaped"))
+    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 1_000))
+    fetched += crawl(client, other)
+    assert sorted(fetched) == sorted(f"{slot}{n}" for slot in ("host", "a:b*") for n in range(6))
+    assert recover(client) == 0
+    assert other.leave()
+
+
+def recover(client: redis.Redis) -> int:
+    """As a worker does that is told of an end, and finds that requests are missing."""
+    terms: Any = SimpleNamespace(name=NAME)
+
+    async def run() -> int:
+        options = client.connection_pool.connection_kwargs
+        async with redis.asyncio.Redis(host=options["host"], port=options["port"]) as connection:
+            shard: Any = SimpleNamespace(name=NAME, shard=0)
+            return await Roster(connection, terms).recover(shard)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["generation", "order", "state", "seeded", "began"])
+def test_a_deleted_field(member: Callable[..., Worker], client: redis.Redis, name: str) -> None:
+    """A run without one of its fields goes on, or it is said what is missing."""
+    worker = member()
+    add(worker, "a")
+    client.hdel(key("meta"), name)
+    worker.enqueue("b", entry=b"\1b")
+    if name == "generation":
+        with pytest.raises(FrontierCorrupt, match="meta"):
+            worker.exchange()
+        client.hset(key("meta"), name, 1)
+    assert crawl(client, worker) == ["a", "b"]
+
+
+WRONG = {"string": "SET", "list": "RPUSH", "set": "SADD", "zset": "ZADD", "hash": "HSET"}
+SHARED = {
+    "meta": "hash", "busy": "hash", "counts": "hash", "letters": "hash", "ready": "zset",
+    "delayed": "zset", "workers": "zset", "dead": "zset",
+    "leases:%s": "hash", "worker:%s": "hash", "seen:1": "hash",
+}  # fmt: skip
+
+
+def _spoil(client: redis.Redis, name: str, kind: str) -> None:
+    """Put a key of another type in the place of one."""
+    client.delete(name)
+    more = {"zset": ["1", "x"], "hash": ["x", "y"]}.get(kind, ["x"])
+    client.execute_command(WRONG[kind], name, *more)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("name", SHARED)
+def test_a_wrong_type(one_client: redis.Redis, name: str, kind: str) -> None:
+    """An exchange that meets it applies nothing and names it; it is applied when it is deleted."""
+    client, member = one_client, _maker(one_client)
+    if SHARED[name] == kind:
+        return
+    worker = member()
+    add(worker, *"abcd")
+    done, dead, released = worker.claim(3)
+    spoiled = key(name % worker.id if "%" in name else name)
+    good = client.dump(spoiled)
+    _spoil(client, spoiled, kind)
+    worker.enqueue("new", entry=b"\1new")
+    worker.finish(done)
+    worker.finish(dead, "dead", reason="test")
+    worker.finish(released, "released")
+    before = _all_but_heartbeat(client)
+    for _ in range(2):
+        with pytest.raises(FrontierCorrupt, match=spoiled.replace("{", r"\{")):
+            worker.exchange(2)
+        assert _all_but_heartbeat(client) == before
+    client.delete(spoiled)
+    if good:
+        client.restore(spoiled, 0, good)  # type: ignore[arg-type]
+    assert crawl(client, worker) == ["c", "d", "new"]
+    assert (count(client, "created"), count(client, "finished")) == (5, 5)
+    assert worker.leave()
+
+
+@pytest.mark.parametrize("kind", ["string", "hash", "zset"])
+@pytest.mark.parametrize("backend", ["exact", "bitmap"])
+def test_a_wrong_type_inside_the_dupefilter(
+    member: Callable[..., Worker], client: redis.Redis, backend: str, kind: str
+) -> None:
+    """A batch that met it is taken whole when it is deleted: no URL is known and not pushed."""
+    dupefilter = "bloom" if backend == "bitmap" else "exact"
+    worker = member(backend=backend, dupefilter=dupefilter, capacity=1_000)
+    add(worker, *(f"first{n}" for n in range(40)))
+    parts: list[Any] = sorted(client.keys("*seen:1:*"))
+    part = parts[len(parts) // 2]
+    if backend == "bitmap" and kind == "string":
+        return  # any string will do
+    good = client.dump(part)
+    _spoil(client, part.decode(), kind)
+    urls = [f"{n}" for n in range(280)]
+    for url in urls:
+        worker.enqueue(url, entry=ENTRY % url.encode())
+    with pytest.raises(FrontierCorrupt, match="seen:1:"):
+        worker.exchange()
+    assert count(client, "created") == 40
+    client.delete(part)
+    client.restore(part, 0, good)  # type: ignore[arg-type]
+    reply = worker.exchange()
+    assert reply is not None
+    assert len(reply.accepted) == 280
+    assert len(crawl(client, worker)) == 320
+
+
+@pytest.mark.parametrize("name", ["slot:host", "tokens:%s"])
+def test_a_wrong_type_of_what_is_known_of_a_slot(
+    member: Callable[..., Worker], client: redis.Redis, name: str
+) -> None:
+    """A slot's state is made anew; tokens are named."""
+    worker = Worker(client, NAME, EXACT, limits={"*": "0 0 1 3"})
+    add(worker, *"abcdef")
+    held = worker.claim(1)
+    spoiled = key(name % worker.id if "%" in name else name)
+    _spoil(client, spoiled, "list")
+    if "tokens" in name:
+        with pytest.raises(FrontierCorrupt, match="tokens"):
+            worker.exchange(2)
+        client.delete(spoiled)
+    for lease in held:
+        worker.finish(lease)
+    ask(worker, 2)
+    for _, lease in list(worker.holding.values()):
+        worker.finish(lease)
+    worker.exchange()
+    assert count(client, "created") == count(client, "finished") + _queued(client)
+
+
+@pytest.mark.parametrize("worker_id", [b"\xff\xfe", b"", b"ghost", b"x" * 1000])
+def test_workers_of_another_hand(
+    member: Callable[..., Worker], client: redis.Redis, worker_id: bytes
+) -> None:
+    """A name among the workers, dead or to live for ever, keeps no crawl from ending."""
+    worker = member()
+    add(worker, "a")
+    leases = key("leases:").encode() + worker_id
+    client.zadd(key("workers"), {worker_id: 1})
+    client.hset(leases, "1.1", b"0:4:host\0\1b")  # type: ignore[arg-type]
+    client.hset(leases, "x", b"broken")  # type: ignore[arg-type]
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        assert len(frontier.status()["workers"]) == 2
+    _reap(client, worker)
+    client.zadd(key("workers"), {worker_id + b"2": 2**52})
+    assert crawl(client, worker) == ["a", "b"]
+    assert worker.leave()
+
+
+def test_broken_letters(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """They are shown as what they are, and hide no others."""
+    worker = member()
+    add(worker, "a")
+    (lease,) = worker.claim(1)
+    worker.finish(lease, "dead", reason="test")
+    worker.exchange()
+    broken = [b"", b"x", b"\xff\xff\xff\xff", b"\0\0\0\3abcd", b"\0\0\0\1\x80entry"]
+    for n, letter in enumerate(broken, start=10):
+        client.hset(key("letters"), str(n), letter)  # type: ignore[arg-type]
+        client.zadd(key("dead"), {str(n): n})
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        reasons = [letter.reason for letter in frontier.dead()]
+        assert reasons == ["foreign"] * len(broken) + ["test"]
+        assert frontier.requeue() == 1
+        assert frontier.purge(reason="foreign") == len(broken)
+    assert crawl(client, worker) == ["a"]
+
+
+def test_counts_that_were_set_back(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """No dead letter takes the place of another."""
+    worker = member()
+    for url in "abc":
+        add(worker, url)
+        (lease,) = worker.claim(1)
+        client.delete(key("counts"))
+        worker.finish(lease, "dead", reason="test")
+        worker.exchange()
+    assert client.hlen(key("letters")) == client.zcard(key("dead")) == 3
+
+
+def _all_but_heartbeat(client: redis.Redis) -> dict[Any, Any]:
+    found: list[Any] = client.keys("*")
+    return {name: client.dump(name) for name in found if not name.endswith(b":workers")}
+
+
+def _queued(client: redis.Redis) -> int:
+    found: list[Any] = client.keys("*queue:*")
+    return sum(int(client.llen(name)) for name in found)  # type: ignore[arg-type]
+
+
+def _die(client: redis.Redis, worker: Worker) -> None:
+    client.zadd(key("workers"), {worker.id: 1}, xx=True)
+    _reap(client, worker)
+
+
+def _reap(client: redis.Redis, worker: Worker) -> None:
+    client.delete(key("reaped"))
+    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 1_000))
+
+
+def _url(client: redis.Redis) -> str:
+    return f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
