@@ -264,9 +264,9 @@ class Roster:
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "[ql]*"
         cursor: int | None = None
         while cursor != 0:
-            keys: list[Any]
-            cursor, keys = await self.client.scan(cursor or 0, match=pattern, count=1_000)
-            rests = [str(key, "utf-8", "replace")[len(prefix) :] for key in keys]
+            page: Any = await self.client.scan(cursor or 0, match=pattern, count=1_000)
+            cursor, keys = page
+            rests = [key.decode(errors="replace")[len(prefix) :] for key in keys]
             queues = [queue for rest in rests if (queue := calls.parse_queue_key(rest))]
             workers = [rest[7:] for rest in rests if rest.startswith("leases:")]
             if queues or workers:
