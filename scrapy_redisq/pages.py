@@ -42,7 +42,6 @@ class Problem:
 
     ``error`` is the type of the exception or "", ``status`` that of the response or 0. ``settles``:
     it no longer counts once the spider has dealt with the failure or the response.
-    ``error`` is the type of the exception or "", ``status`` that of the response or 0.
     ``foreign``: nobody has enqueued it.
     """
 
