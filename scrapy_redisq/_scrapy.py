@@ -262,6 +262,8 @@ class Engine:
         self._on_the_way: dict[Request, str] = {}
         self._askers: dict[Request, tuple[Request | None, bool]] = {}
         self._start_raised = False
+        self._of_start: Any = None
+        self._returned: Request | None = None
 
     @property
     def in_progress(self) -> set[Request]:
@@ -284,6 +286,14 @@ class Engine:
         """The spider is being closed: requests in progress end, no others are started."""
         return self._slot.closing is not None
 
+    def is_of_start(self, request: Request) -> bool:
+        """The request is the one that ``start()`` has just yielded."""
+        return request is self._of_start
+
+    def is_returned(self, request: Request) -> bool:
+        """A downloader middleware has just returned the request in the place of a response."""
+        return request is self._returned
+
     def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
         """Read no more of the spider's ``start()`` than there is room for: await ``room`` after
         each of its requests, and read nothing while the spider is being closed."""
@@ -291,7 +301,9 @@ class Engine:
         async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
             try:
                 async for request in start:
+                    self._of_start = request
                     yield request
+                    self._of_start = None
                     await room()
                     # Not ended before it is closed: it would look as if all had been read. Scrapy
                     # cancels this since 2.14.
@@ -508,8 +520,12 @@ class Engine:
         def watched_downloader_output(result: Any, request: Request) -> Any:
             if not isinstance(result, Request):
                 return handle_downloader_output(result, request)
-            with _dealing_with(request):
-                return handle_downloader_output(result, request)
+            self._returned = result
+            try:
+                with _dealing_with(request):
+                    return handle_downloader_output(result, request)
+            finally:
+                self._returned = None
 
         self._engine._handle_downloader_output = watched_downloader_output
         scraper.enqueue_scrape = watched_enqueue_scrape

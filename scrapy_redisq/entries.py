@@ -24,6 +24,9 @@ to 15. The upper half counts how often the request was sent back because its slo
 MAX_PRIORITY = 2**53
 """Priorities are scores of a Redis sorted set, which are exact up to here."""
 
+IDENTITY_BYTES = 16
+"""See `scrapy_redisq.identity`."""
+
 _PREFIX = bytes([FORMAT])
 
 # The keys of the map: one letter, as a small integer, which msgpack stores in one byte.
@@ -42,6 +45,7 @@ _PRIORITY = ord("p")
 _DONT_FILTER = ord("d")
 _FLAGS = ord("f")
 _EXTRA = ord("x")
+_IDENTITY = ord("i")
 
 # Attribute and types of each key; False as a callback stands for NO_CALLBACK.
 _FIELDS: dict[int, tuple[str, tuple[type, ...]]] = {
@@ -60,9 +64,10 @@ _FIELDS: dict[int, tuple[str, tuple[type, ...]]] = {
     _DONT_FILTER: ("dont_filter", (bool,)),
     _FLAGS: ("flags", (list,)),
     _EXTRA: ("extra", (dict,)),
+    _IDENTITY: ("identity", (bytes,)),
 }
 
-_BASE_ATTRIBUTES = frozenset(name for name, _ in _FIELDS.values()) - {"class", "extra"}
+_BASE_ATTRIBUTES = frozenset(name for name, _ in _FIELDS.values()) - {"class", "extra", "identity"}
 _DICTS = frozenset({dict})
 _BYTES = frozenset({bytes})
 
@@ -93,9 +98,11 @@ def encode_request(
     callback: str | bool | None,
     errback: str | bool | None,
     max_bytes: int,
+    identity: bytes | None = None,
 ) -> bytes:
     """Return the entry of ``request``, with these names instead of its own callbacks.
 
+    ``identity`` is there if the request is known by something else than its fingerprint.
     msgspec encodes the usual request as it is. What it does not take, or would change, is found
     by a look at the types of the values; only then everything is copied and tagged. Raises
     `Unserializable` and `EntryTooLarge`.
@@ -137,6 +144,8 @@ def encode_request(
     if kind.extra and (extra := _extra_attributes(request, kind)):
         fields[_EXTRA] = extra
         plain = False
+    if identity is not None:
+        fields[_IDENTITY] = identity
     entry = _encode_plain(fields) if plain else None
     if entry is None:
         entry = _PREFIX + encode(_packed(fields, max_bytes))
@@ -252,6 +261,15 @@ def _is_ours(entry: bytes) -> bool:
     return entry[:1] != b"" and entry[0] & 15 == FORMAT
 
 
+def identity_in(entry: bytes) -> bytes | None:
+    """What the request is known by, if it is not its fingerprint; None too for a damaged entry."""
+    try:
+        identity = decode(memoryview(entry)[1:]).get(_IDENTITY)
+    except Exception:  # whatever the restored types raise, as in `decode_fields`
+        return None
+    return identity if type(identity) is bytes else None
+
+
 MOST_BACK_OFFS = 15
 """As far as an entry counts."""
 
@@ -320,6 +338,7 @@ _CHECKS: dict[int, Callable[[Any], bool]] = {
     _FLAGS: check_depth,
     _EXTRA: _are_extra,
     _ENCODING: _is_encoding,
+    _IDENTITY: lambda value: len(value) == IDENTITY_BYTES,
     _PRIORITY: lambda value: -MAX_PRIORITY <= value <= MAX_PRIORITY,
 }
 

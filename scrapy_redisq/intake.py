@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import time
+from dataclasses import replace
 from hashlib import sha1
 from typing import Any
 
@@ -22,13 +25,16 @@ from scrapy_redisq.delays import (
     without_delay,
 )
 from scrapy_redisq.dupefilter import RedisqDupeFilter
-from scrapy_redisq.entries import with_back_offs
+from scrapy_redisq.entries import identity_in, with_back_offs
 from scrapy_redisq.errors import EntryTooLarge, Unserializable
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.courier import Courier
-from scrapy_redisq.frontier.membership import Enqueue
+from scrapy_redisq.frontier.membership import Enqueue, Letter
+from scrapy_redisq.identity import Repeats, of_child, of_nowhere, of_refused
+from scrapy_redisq.identity import of_start as identity_of_start
 from scrapy_redisq.local_queue import LocalQueue
-from scrapy_redisq.pages import SLOT_KEY, Pages, Problem
+from scrapy_redisq.pages import SLOT_KEY, Page, Pages, Problem
 from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.serializer import Serializer
@@ -36,6 +42,13 @@ from scrapy_redisq.settings import RedisqSettings
 from scrapy_redisq.values import type_name
 
 logger = logging.getLogger(__name__)
+
+MOST_CHILDREN = 300
+MOST_CHILDREN_BYTES = 1_000_000
+"""Unfiltered requests of a page, and bytes of them, that wait for its end."""
+
+LONGEST_WAIT = 1.0
+"""Seconds that they wait for it."""
 
 _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
@@ -79,6 +92,8 @@ class Intake:
         self._seen_cache = SeenCache()
         self._warned_local = False
         self._warned_delay = False
+        self._start_repeats = Repeats()
+        self._own_start = secrets.token_bytes(16)
 
     def take(self, request: Request) -> bool:
         """Take a request; False if it is known to be a duplicate or cannot be taken."""
@@ -128,17 +143,15 @@ class Intake:
             )
         return request
 
-    def _take(self, request: Request) -> bool:
-        given = request
+    def _take(self, given: Request) -> bool:
+        of_start = self._engine.is_of_start(given)
         request, delay = self._delay(given)
         request = self._ungrouped(request)
-        # A start request is known by `True`; what comes back from Redis has 1 there instead, so
-        # that redirects and retries, which copy meta, are not taken for start requests again.
-        is_start = request.meta.get("is_start_request") is True
         filtered = not request.dont_filter
-        if self._foreign_filter is not None and (filtered or is_start):
+        if self._foreign_filter is not None:
             # It is told of start requests, but cannot refuse them: the frontier does that.
-            if self._foreign_filter.request_seen(request) and not is_start:
+            asked = filtered or of_start
+            if asked and self._foreign_filter.request_seen(request) and not of_start:
                 return self.duplicate(request)
             filtered = False
         cacheable = (
@@ -153,39 +166,164 @@ class Intake:
         if cacheable and url in self._seen_cache:
             self._courier.roster.memberships[0].local_duplicates += 1
             return self.duplicate(request)
+        if filtered:
+            taken = self._take_filtered(given, request, delay, of_start)
+        else:
+            taken = self._take_unfiltered(given, request, delay, of_start)
+        if taken and delay > 0:
+            self._stats.inc_value("redisq/delayed")
+        if taken and cacheable:
+            self._seen_cache.add(url)
+        return taken
+
+    def _take_filtered(
+        self, given: Request, request: Request, delay: float, of_start: bool
+    ) -> bool:
         try:
             entry = self._serializer.dumps(request)
         except Unserializable as error:
             return self._keep(request, delay, error)
-        if "retry_times" in request.meta:
-            # A retry of a request that was sent back often is still the same request.
-            entry = self._as_often_sent_back(request, entry)
-        fingerprint = also = None
-        if filtered or is_start:
-            roster = self._courier.roster
-            own = self._fingerprint(request)
-            fingerprint = roster.seen.encode(own)
-            if is_start and self._settings.keep_seen:
-                # Start requests are fetched once in each run, whatever earlier runs have seen.
-                also = fingerprint
-                fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
-        self._courier.enqueue(
+        roster = self._courier.roster
+        own = self._fingerprint(request)
+        fingerprint, also = roster.seen.encode(own), None
+        if of_start and self._settings.keep_seen:
+            # Start requests are fetched once in each run, whatever earlier runs have seen.
+            also = fingerprint
+            fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
+        slot = self._slot(request)
+        page = self._page_in_progress()
+        self._send(
+            page,
             Enqueue(
-                PRIORITY_SLOT if self._one_slot else slot_name(self._engine.slot_of(request)),
+                slot,
                 request.priority,
                 entry,
                 fingerprint,
                 delay=milliseconds(delay),
                 also=also,
-                page=self._pages.lease_of(current_page.get()),
+                page=page.lease.id if page is not None and page.is_held else None,
                 tag=given,
-            )
+            ),
         )
-        if delay > 0:
-            self._stats.inc_value("redisq/delayed")
-        if cacheable:
-            self._seen_cache.add(url)
         return True
+
+    def _take_unfiltered(
+        self, given: Request, request: Request, delay: float, of_start: bool
+    ) -> bool:
+        """Take what the dupefilter is not asked about: it is known by its identity."""
+        own = self._fingerprint(request)
+        slot = self._slot(request)
+        asking = current_page.get()
+        page = self._page_in_progress()
+        if page is not None and self._is_retry(given, request, own, slot, page):
+            return self._take_retry(request, delay, slot, page)
+        also = None
+        asked = calls.RECENT
+        if of_start:
+            alone = b"" if self._settings.same_start else self._own_start
+            identity = identity_of_start(own, request, self._start_repeats, own=alone)
+            asked = calls.STARTS
+            # Links to it are duplicates; with a foreign filter it is that which knows.
+            if self._foreign_filter is None:
+                also = self._courier.roster.seen.encode(own)
+        elif asking is not None and (parent := self._identity_of(asking)) is not None:
+            repeats = page.repeats if page is not None else self._local.repeats_of(asking)
+            identity = of_child(parent, own, request, repeats)
+        else:
+            identity = of_nowhere(request)
+        try:
+            entry = self._serializer.dumps(request, None if identity == own else identity)
+        except Unserializable as error:
+            return self._keep(request, delay, error, identity)
+        child = Enqueue(
+            slot,
+            request.priority,
+            entry,
+            None,
+            delay=milliseconds(delay),
+            also=also,
+            identity=identity,
+            asked=asked,
+            page=page.lease.id if page is not None and page.is_held else None,
+            tag=given,
+        )
+        if page is not None and self._courier.roster.shard_of(slot) is page.membership:
+            self._wait_for_end(page, child)
+        else:
+            self._send(page, child)
+        return True
+
+    def _wait_for_end(self, page: Page, child: Enqueue) -> None:
+        """Let a child go with its page's end, unless there are too many."""
+        if not page.children:
+            page.waiting_since = time.monotonic()
+        # An earlier fetch of the page, which took longer, may have sent it ahead.
+        page.children.append(replace(child, asked=calls.KNOWN))
+        page.children_bytes += len(child.entry)
+        if len(page.children) >= MOST_CHILDREN or page.children_bytes > MOST_CHILDREN_BYTES:
+            self._send_ahead(page)
+
+    def _send_ahead(self, page: Page) -> None:
+        children, page.children, page.children_bytes = page.children, [], 0
+        for child in children:
+            self._send(page, replace(child, asked=calls.RECENT))
+
+    def send_late_children(self) -> None:
+        """Send the children of pages that take their time."""
+        for page in self._pages.with_children_since(time.monotonic() - LONGEST_WAIT):
+            self._send_ahead(page)
+
+    def _send(self, page: Page | None, enqueue: Enqueue) -> None:
+        membership = self._courier.enqueue(enqueue)
+        if page is not None and membership is not page.membership:
+            page.sent[membership.shard] = membership.enqueued
+
+    def _is_retry(
+        self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page
+    ) -> bool:
+        """Whether it is the request of the page once more: it takes the page's place."""
+        asking = current_page.get()
+        if asking is None or page.retry is not None or slot != page.lease.slot:
+            return False
+        if not self._engine.is_returned(given) and (
+            retry_times(request.meta) <= retry_times(asking.meta)
+        ):
+            return False
+        return bool(fingerprint == self._fingerprint(asking))
+
+    def _take_retry(self, request: Request, delay: float, slot: str, page: Page) -> bool:
+        identity = identity_in(page.lease.entry)
+        try:
+            entry = self._serializer.dumps(request, identity)
+        except Unserializable as error:
+            return self._keep(request, delay, error, identity)
+        if "retry_times" in request.meta:
+            # A retry of a request that was sent back often is still the same request.
+            entry = self._as_often_sent_back(request, entry)
+        page.retry = Enqueue(
+            slot, request.priority, entry, None, delay=milliseconds(delay), identity=identity
+        )
+        self._stats.inc_value("scheduler/enqueued/redis")
+        self._stats.inc_value("scheduler/enqueued")
+        return True
+
+    def _slot(self, request: Request) -> str:
+        return PRIORITY_SLOT if self._one_slot else slot_name(self._engine.slot_of(request))
+
+    def _page_in_progress(self) -> Page | None:
+        """The page that asks for what is being taken in. What runs in its context after its end
+        (a handler of ``spider_idle``, a task in the background) is none of its output."""
+        asking = current_page.get()
+        if asking is None or asking not in self._engine.in_progress:
+            return None
+        return self._pages.get(asking)
+
+    def _identity_of(self, asking: Request) -> bytes | None:
+        if asking not in self._engine.in_progress:
+            return None
+        if asking in self._local:
+            return self._local.identity_of(asking) or self._fingerprint(asking)
+        return self._pages.identity_of(asking)
 
     def _as_often_sent_back(self, request: Request, entry: bytes) -> bytes:
         page = current_page.get()
@@ -198,9 +336,15 @@ class Intake:
         self._dupefilter.log(request, self._spider)
         return False
 
-    def _keep(self, request: Request, delay: float, error: Unserializable) -> bool:
+    def _keep(
+        self,
+        request: Request,
+        delay: float,
+        error: Unserializable,
+        identity: bytes | None = None,
+    ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does."""
-        if not self._local.push(request, delay):
+        if not self._local.push(request, delay, identity):
             return self.duplicate(request)
         if delay > 0:
             asyncio.get_running_loop().call_later(delay, self._engine.wake)
@@ -216,13 +360,21 @@ class Intake:
         return True
 
     def _refuse(self, request: Request, reason: str, error: Exception) -> None:
-        """A request that cannot be kept at all: its page is not done, it is dead."""
+        """A request that cannot be kept at all: its page is not done, it is dead; and where no page
+        stands for it, it is a dead letter itself."""
         self._stats.inc_value(f"redisq/refused/{reason}")
         logger.warning("Refused %.200s: %s", request, error)
-        self._pages.spoil(
-            current_page.get(),
-            Problem(reason, f"{request!s:.500}: {error}", type_name(type(error))),
-        )
+        problem = Problem(reason, f"{request!s:.500}: {error}", type_name(type(error)))
+        if self._page_in_progress() is not None:
+            self._pages.spoil(current_page.get(), problem)
+            return
+        self._stats.inc_value(f"redisq/dead/{reason}")
+        try:
+            slot = self._slot(request)
+        except Exception:  # the slot may be what is wrong with it
+            slot = ""
+        identity = of_refused(request)
+        self._courier.enqueue(Letter(slot, 0, identity, reason, problem.text, error=problem.error))
 
     def count_filtered(self) -> None:
         """Bring the stats about duplicates up to date."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from scrapy.http import Request
 
+from scrapy_redisq.identity import Repeats
+
 
 class LocalQueue:
     """Requests by priority, then first in, first out; duplicates are kept out, delays kept.
@@ -23,6 +25,8 @@ class LocalQueue:
         self._delayed: list[tuple[float, int, Request]] = []
         self._arrivals = itertools.count()
         self._in_progress: set[Request] = set()
+        self._identities: dict[Request, bytes] = {}
+        self._repeats: dict[Request, Repeats] = {}
         self._seen: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -38,13 +42,23 @@ class LocalQueue:
         """Whether ``request`` came from here and is in progress."""
         return request in self._in_progress
 
-    def push(self, request: Request, delay: float = 0.0) -> bool:
+    def identity_of(self, request: Request) -> bytes | None:
+        """What a request in progress from here is known by, if it is not its fingerprint."""
+        return self._identities.get(request)
+
+    def repeats_of(self, request: Request) -> Repeats:
+        """Counts what a request in progress from here asks for."""
+        return self._repeats.setdefault(request, Repeats())
+
+    def push(self, request: Request, delay: float = 0.0, identity: bytes | None = None) -> bool:
         """Take a request for ``delay`` seconds from now; False if it is a duplicate."""
         if not request.dont_filter:
             fingerprint = self._fingerprint(request)
             if fingerprint in self._seen:
                 return False
             self._seen.add(fingerprint)
+        if identity is not None:
+            self._identities[request] = identity
         if delay > 0:
             due = time.monotonic() + delay
             heapq.heappush(self._delayed, (due, next(self._arrivals), request))
@@ -65,4 +79,7 @@ class LocalQueue:
 
     def settle(self, working_on: set[Request]) -> None:
         """Forget what has ended: what is no longer among ``working_on``."""
-        self._in_progress &= working_on
+        for request in self._in_progress - working_on:
+            self._in_progress.discard(request)
+            self._identities.pop(request, None)
+            self._repeats.pop(request, None)

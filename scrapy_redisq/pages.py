@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
-from scrapy_redisq.entries import back_offs, with_back_offs
-from scrapy_redisq.frontier.membership import Finish, Lease, Membership
+from scrapy_redisq.entries import back_offs, identity_in, with_back_offs
+from scrapy_redisq.frontier.membership import Enqueue, Finish, Lease, Membership
+from scrapy_redisq.identity import Repeats
 
 logger = logging.getLogger(__name__)
 
@@ -59,17 +61,22 @@ class Problem:
         """What an exception says."""
         return cls(reason, describe(failure), error_type(failure), status, settles)
 
-    def finish(self, lease: str) -> Finish:
-        """The end of the lease, with text that Redis can hold."""
-        detail = self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
+    @property
+    def text(self) -> str:
+        """The detail as Redis can hold it."""
+        return self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
+
+    def finish(self, lease: str, children: Sequence[Enqueue] = ()) -> Finish:
+        """The end of the lease."""
         return Finish(
             lease,
             "dead",
             self.reason,
-            detail,
+            self.text,
             error=self.error,
             status=self.status,
             foreign=self.foreign,
+            children=children,
         )
 
 
@@ -83,6 +90,11 @@ class Page:
     is done with and whose sink is not. A page that is ``given_back`` goes to whoever claims it
     next, with ``entry`` in the place of its own if its slot was in trouble. It is ``grouped`` if it
     came with a download slot, which else Scrapy has put into its meta.
+
+    ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
+    (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
+    ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
+    what `Roster.finish` has to know of those that went to other shards.
     """
 
     lease: Lease
@@ -94,19 +106,46 @@ class Page:
     given_back: bool = False
     entry: bytes | None = None
     grouped: bool = True
+    identity: bytes | None = None
+    children: list[Enqueue] = field(default_factory=list)
+    children_bytes: int = 0
+    waiting_since: float = 0.0
+    retry: Enqueue | None = None
+    repeats: Repeats = field(default_factory=Repeats)
+    sent: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_held(self) -> bool:
+        """Its lease is not void, so that it is this worker that ends it."""
+        return self.lease.id in self.membership.held
 
     def finish(self) -> Finish:
-        """How its lease ends if it is no dead letter."""
-        if self.entry is not None:
-            return Finish(self.lease.id, "backed_off", entry=self.entry)
-        return Finish(self.lease.id, "released" if self.given_back else "done")
+        """How its lease ends."""
+        lease, children, retry = self.lease.id, tuple(self.children), self.retry
+        if self.given_back:  # whoever fetches it asks for its children again
+            if self.entry is not None:
+                return Finish(lease, "backed_off", entry=self.entry)
+            return Finish(lease, "released")
+        if self.problem is not None:
+            return self.problem.finish(lease, (*children, retry) if retry else children)
+        if retry is not None:
+            return Finish(
+                lease,
+                "retried",
+                delay=retry.delay,
+                entry=retry.entry,
+                priority=retry.priority,
+                children=children,
+            )
+        return Finish(lease, "done", children=children)
 
 
 class Pages:
     """The requests in progress. They are told apart by identity, never by what they hold:
     redirects and retries copy ``meta``."""
 
-    def __init__(self) -> None:
+    def __init__(self, fingerprint: Callable[[Request], bytes]) -> None:
+        self._fingerprint = fingerprint
         self._pages: dict[Request, Page] = {}
         self._unwritten: dict[Request, Page] = {}
         """Pages that Scrapy is done with and a sink is not."""
@@ -134,10 +173,32 @@ class Pages:
         """Whether pages wait for nothing but their sink."""
         return bool(self._unwritten)
 
-    def lease_of(self, request: Request | None) -> str | None:
-        """The lease of a request in progress."""
-        page = self._pages.get(request) if request is not None else None
-        return page.lease.id if page else None
+    def unwritten_pages(self) -> int:
+        """How many pages Scrapy is done with and a sink is not."""
+        return len(self._unwritten)
+
+    def get(self, request: Request) -> Page | None:
+        """The page of a request in progress."""
+        return self._pages.get(request)
+
+    def identity_of(self, request: Request) -> bytes | None:
+        """What a request in progress, or one that a sink is not done with, is known by; None for
+        others."""
+        page = self._find(request)
+        if page is None:
+            return None
+        if page.identity is None:
+            page.identity = identity_in(page.lease.entry) or self._fingerprint(request)
+        return page.identity
+
+    def with_children_since(self, moment: float) -> list[Page]:
+        """Pages whose children have waited since ``moment`` (time.monotonic()) or longer."""
+        return [
+            page
+            for pages in (self._pages, self._unwritten)
+            for page in pages.values()
+            if page.children and page.waiting_since <= moment
+        ]
 
     def of_slot(self, slot: str) -> bool:
         """Whether a request of ``slot`` is in progress."""

@@ -56,7 +56,8 @@ class Scheduler(BaseScheduler):
         self.stats: Any = crawler.stats
         self.pages = 0
         self.items = 0
-        self._in_progress = Pages()
+        fingerprinter: Any = crawler.request_fingerprinter
+        self._in_progress = Pages(fingerprinter.fingerprint)
         self._held_up = False
         self._sinks_away = 0
         self._open = False
@@ -265,6 +266,11 @@ class Scheduler(BaseScheduler):
             return True  # by its lease
         return self._intake.take(request)
 
+    def identity_of(self, request: Request) -> bytes | None:
+        """What a request that this scheduler gave out is known by, until its items are written;
+        None for others."""
+        return self._in_progress.identity_of(request) or self._local.identity_of(request)
+
     # The retry middleware asks
 
     def let_retries_wait(self) -> None:
@@ -315,7 +321,9 @@ class Scheduler(BaseScheduler):
         return self.courier.waiting() > self.settings.max_outbox
 
     async def _room_in_outbox(self) -> None:
-        while self._outbox_is_full() and not self.engine.closing:
+        while (
+            self._outbox_is_full() or self.courier.roster.keeps_too_much()
+        ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
 
     def _next_from_inbox(self) -> Request | None:
@@ -329,10 +337,9 @@ class Scheduler(BaseScheduler):
                 problem = Problem(
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
-                self._bury(lease, membership, problem)
+                self._tell_of_death(lease, problem)
+                self.courier.finish(membership, problem.finish(lease.id))
                 continue
-            if request.meta.get("is_start_request") is True:
-                request.meta["is_start_request"] = 1  # see Intake._take
             page = Page(lease, membership, grouped=SLOT_KEY in request.meta)
             self._in_progress.begin(request, page)
             self.engine.handed_out(request, lease.slot)
@@ -360,6 +367,7 @@ class Scheduler(BaseScheduler):
             or self.engine.closing
             or capacity <= len(self.inbox)
             or self._outbox_is_full()
+            or self.courier.roster.keeps_too_much()
         ):
             return nothing
         return replace(
@@ -369,6 +377,8 @@ class Scheduler(BaseScheduler):
             want=capacity - len(self.inbox) if waiting < MAX_OPERATIONS else 0,
             slot_limit=self.inbox.slot_limit,
             room=self.inbox.room(),
+            # What waits for nothing but its sink is bounded by the sink.
+            most=self.max_leases + self._in_progress.unwritten_pages(),
         )
 
     def turns(self, membership: Membership) -> list[list[Any]]:
@@ -385,19 +395,19 @@ class Scheduler(BaseScheduler):
     def settle(self) -> None:
         working_on = self.engine.in_progress
         self.slots.settle(working_on)
+        self._intake.send_late_children()
         for page in self._in_progress.end(working_on):
             self.pages += 1
-            if page.problem is None or page.given_back:
-                self.courier.finish(page.membership, page.finish())
-            else:
-                self._bury(page.lease, page.membership, page.problem)
+            if page.problem is not None and not page.given_back:
+                self._tell_of_death(page.lease, page.problem)
+            self.courier.finish(page.membership, page.finish(), page.sent)
         self._local.settle(working_on)
         self._intake.count_filtered()
         if self.engine.closing:
             for lease, membership in self.inbox.clear():
                 self.courier.finish(membership, Finish(lease.id, "released"))
 
-    def _bury(self, lease: Lease, membership: Membership, problem: Problem) -> None:
+    def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
         self.stats.inc_value(f"redisq/dead/{problem.reason}")
         logger.warning(
             "A request of %s became a dead letter (%s): %s",
@@ -405,19 +415,21 @@ class Scheduler(BaseScheduler):
             problem.reason,
             problem.detail,
         )
-        self.courier.finish(membership, problem.finish(lease.id))
 
     def received(
         self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
     ) -> None:
         for lease, owner in self.slots.received(reply, told, sent_at):
             self.courier.finish(owner, Finish(lease.id, "released"))
-        if reply.accepted:
-            self.stats.inc_value("scheduler/enqueued/redis", len(reply.accepted))
-            self.stats.inc_value("scheduler/enqueued", len(reply.accepted))
+        # Without a tag: sent again, and counted the first time.
+        accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)
+        if accepted:
+            self.stats.inc_value("scheduler/enqueued/redis", accepted)
+            self.stats.inc_value("scheduler/enqueued", accepted)
         for enqueue in reply.duplicates:
             request = enqueue.tag
-            assert isinstance(request, Request)
+            if not isinstance(request, Request):
+                continue
             self._intake.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider

@@ -16,6 +16,7 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.delays import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.identity import of_nowhere
 from scrapy_redisq.serializer import Serializer, entry_from_fields
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
@@ -34,6 +35,8 @@ class Seed:
     entry: bytes = field(repr=False)
     delay: float = 0.0
     """Seconds, from ``meta["redisq_delay"]``."""
+    identity: bytes | None = None
+    """What an unfiltered one is known by."""
 
 
 class SeedReader:
@@ -77,18 +80,25 @@ class SeedReader:
                 assert isinstance(item, Mapping)
                 kept = {name: value for name, value in meta.items() if name != DELAY_KEY}
                 item = {**item, "meta": kept}
+        identity: bytes | None = None
+
+        def identify(request: Request) -> bytes | None:
+            nonlocal identity
+            identity = of_nowhere(request) if request.dont_filter else None
+            return identity
+
         if isinstance(item, Request):
-            request, entry = item, self._serializer.dumps(item)
+            request, entry = item, self._serializer.dumps(item, identify(item))
         elif not isinstance(item, (str, Mapping)):
             raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
         else:
             fields = {"url": item} if isinstance(item, str) else item
-            entry, request = entry_from_fields(fields, max_bytes=self._max_bytes)
+            entry, request = entry_from_fields(fields, max_bytes=self._max_bytes, identify=identify)
         slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
         fingerprint = None
         if not request.dont_filter:
             fingerprint = (self._fingerprint or scrapy_fingerprint)(request)
-        return Seed(slot_name(str(slot)), request.priority, fingerprint, entry, delay)
+        return Seed(slot_name(str(slot)), request.priority, fingerprint, entry, delay, identity)
 
 
 def _meta_of(item: object) -> Mapping[str, Any]:

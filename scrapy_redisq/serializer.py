@@ -71,8 +71,8 @@ class Serializer:
         self._by_class[cls] = kind
         self._by_code[kind.code] = kind
 
-    def dumps(self, request: Request) -> bytes:
-        """Return the entry of ``request``.
+    def dumps(self, request: Request, identity: bytes | None = None) -> bytes:
+        """Return the entry of ``request``, which is known by ``identity``, or by its fingerprint.
 
         Raises `Unserializable` with what is at fault and where (``meta['lock']: _thread.lock``),
         and `EntryTooLarge`. The request is left as it was, to be handled in another way.
@@ -90,6 +90,7 @@ class Serializer:
             None if callback is None else self._name(callback, "callback"),
             None if errback is None else self._name(errback, "errback"),
             self._max_bytes,
+            identity,
         )
 
     def loads(self, entry: bytes) -> Request:
@@ -138,6 +139,7 @@ class Serializer:
         return f"spider {self._spider.name!r} ({type(self._spider).__name__})"
 
     def _request(self, fields: dict[str, Any]) -> Request:
+        fields.pop("identity", None)
         code = fields.pop("class", "")
         kind = self._by_code.get(code)
         if kind is None:
@@ -227,15 +229,21 @@ def _methods(cls: type) -> dict[str, FunctionType]:
 # Requests as plain fields, for producers and tools that have no spider.
 
 
-def entry_from_fields(fields: Mapping[str, Any], *, max_bytes: int) -> tuple[bytes, Request]:
+def entry_from_fields(
+    fields: Mapping[str, Any],
+    *,
+    max_bytes: int,
+    identify: Callable[[Request], bytes | None] = lambda request: None,
+) -> tuple[bytes, Request]:
     """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
 
     ``fields`` may have ``url`` (http or https; the only one required), ``method``, ``headers``
     (names with a text or a list of texts), ``body`` (text as UTF-8, or bytes), ``cookies``,
     ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only the worker
     can check), ``priority`` and ``dont_filter``; None is as good as left out. The request has no
-    callbacks; it is for the fingerprint, the slot and the priority. Raises `Unserializable` with
-    the name of the field, and `EntryTooLarge`.
+    callbacks; it is for the fingerprint, the slot and the priority. ``identify`` gives what the
+    request is known by, None if that is its fingerprint. Raises `Unserializable` with the name of
+    the field, and `EntryTooLarge`.
     """
     given: dict[str, Any] = {}
     for name, value in fields.items():
@@ -257,7 +265,8 @@ def entry_from_fields(fields: Mapping[str, Any], *, max_bytes: int) -> tuple[byt
         request = Request(**given)
     except Exception as error:
         raise Unserializable(f"not a request: {reason(error)}") from error
-    return encode_request(request, _REQUEST, callback, errback, max_bytes), request
+    identity = identify(request)
+    return encode_request(request, _REQUEST, callback, errback, max_bytes, identity), request
 
 
 def loads_fields(entry: bytes) -> dict[str, Any]:
@@ -268,6 +277,7 @@ def loads_fields(entry: bytes) -> dict[str, Any]:
     of them are JSON's. Raises `Undecodable` with the reason.
     """
     stored = decode_fields(entry)
+    stored.pop("identity", None)
     code = stored.pop("class", "")
     fields = {"class": _CODES.get(code, code), "method": "GET", **stored.pop("extra", {}), **stored}
     for role in ("callback", "errback"):

@@ -99,6 +99,7 @@ class Session:
             throttle=settings.throttle.to_text() if settings.throttle else "",
             back_off=BackOff(settings.backoff_max, settings.slot_give_up),
             slot_ttl=settings.slot_ttl,
+            rewind=settings.rewind,
         )
         roster = Roster(client, terms)
         joined = await self._persist(server, roster.join)

@@ -122,6 +122,23 @@ SETTINGS: tuple[Setting, ...] = (
         checks.boolean,
     ),
     Setting(
+        "REDISQ_SAME_START",
+        True,
+        "True or False",
+        "All workers have the same `start()`: each of its requests is fetched once. `False`: those "
+        "with `dont_filter` are each worker's own, as where `start()` takes jobs from a queue or "
+        "has no end.",
+        checks.boolean,
+    ),
+    Setting(
+        "REDISQ_REWIND",
+        30.0,
+        "seconds from 0 to 3,600",
+        "Seconds for which a worker can send again what no page would ask for again (start "
+        "requests, those of `spider_idle`), should Redis lose its last writes. 0: it cannot.",
+        checks.number(0, 3_600),
+    ),
+    Setting(
         "REDISQ_LEASE_TTL",
         60.0,
         "seconds from 1 to 86,400",

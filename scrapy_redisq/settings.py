@@ -36,6 +36,8 @@ class RedisqSettings:
     resume: bool
     keep_seen: bool
     keep_alive: bool
+    same_start: bool
+    rewind: float
     lease_ttl: float
     max_leases: int
     max_deliveries: int

@@ -124,7 +124,7 @@ def test_entries_count_back_offs() -> None:
 def test_what_is_sent_back(judge: Judge) -> None:
     """A request of the frontier that was refused, as often as that may be; what the spider wants to
     see at once, what comes from elsewhere, and hosts that never answered are not."""
-    pages, nothing = Pages(), cast(Any, None)
+    pages, nothing = Pages(lambda request: b""), cast(Any, None)
     slots = Slots(nothing, nothing, pages, judge, lease_ttl=60)
     serializer = Serializer(None, max_bytes=10_000)
 

@@ -74,7 +74,7 @@ def test_table_of_keys() -> None:
     """The table of keys names those that common.lua documents, with their types."""
     documented = dict(
         re.findall(
-            r"^--   ([\w:.]+) +(hash|zset|list|string|the)\b",
+            r"^--   ([\w:.]+) +(hash|zset|list|set|string|the)\b",
             (LUA / "common.lua").read_text("utf-8"),
             re.M,
         )

@@ -15,6 +15,7 @@ import msgspec
 from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError, FrontierLost
 from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
+from scrapy_redisq.frontier.seen import exact_member
 
 
 def prefix(name: str, shard: int) -> str:
@@ -176,11 +177,32 @@ def status(name: str, shard: int) -> Call[dict[str, Any]]:
     return Call.of(load("status"), meta_key(name, shard), {}, unpack)
 
 
+STARTS, RECENT, KNOWN = 1, 2, 3
+"""How a request is asked about that the dupefilter is not asked about: its identity is recorded
+among those of all start requests of the run, or of what came lately; or the latter is only looked
+at."""
+
+
 def enqueue_item(
-    queue: int, entry: bytes, fingerprint: bytes | str | None, delay: int = 0
+    queue: int,
+    entry: bytes,
+    fingerprint: bytes | str | None,
+    delay: int = 0,
+    *,
+    asked: int = 0,
+    identity: bytes | None = None,
+    lease: str | None = None,
 ) -> tuple[Any, ...]:
-    """One request as ``enqueue()`` of ``common.lua`` takes it; ``delay`` in ms."""
-    return queue, raw_string(entry), fingerprint_item(fingerprint), delay
+    """One request as ``enqueue()`` of ``common.lua`` takes it; ``delay`` in ms.
+
+    ``asked``: which of the exact sets is asked about its ``identity``, 0 for none. ``lease``: it
+    counts only if the worker holds that.
+    """
+    item = queue, raw_string(entry), fingerprint_item(fingerprint), delay
+    if not (asked or lease):
+        return item
+    member = exact_member(identity) if asked and identity is not None else ""
+    return *item, asked, member, lease or ""
 
 
 def fingerprint_item(fingerprint: bytes | str | None) -> msgspec.Raw | str | bool:

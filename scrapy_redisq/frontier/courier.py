@@ -23,9 +23,16 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ServerBusy, ServerFull
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.listener import Listener
-from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Enqueue, Finish, Membership, Reply
+from scrapy_redisq.frontier.membership import (
+    MAX_OPERATIONS,
+    Enqueue,
+    Finish,
+    Letter,
+    Membership,
+    Reply,
+)
 from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, Pace
-from scrapy_redisq.frontier.roster import Roster
+from scrapy_redisq.frontier.roster import NOTHING_SENT, Roster
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +57,7 @@ class Demand:
     """What a worker could take now: entries in all, of one slot, and of slots it has some of.
 
     ``hungry``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
-    which one is needed in any case, ``urgent``: at once.
+    which one is needed in any case, ``urgent``: at once. ``most``: leases that it may hold.
     """
 
     hungry: bool
@@ -59,6 +66,7 @@ class Demand:
     room: Mapping[str, int]
     within: float | None = None
     urgent: bool = False
+    most: int = 0
 
 
 NOTHING = Demand(False, 0, 0, {})
@@ -141,15 +149,18 @@ class Courier:
 
     # What the worker hands in
 
-    def enqueue(self, enqueue: Enqueue) -> None:
-        """Take a request; it is sent with one of the next exchanges."""
-        membership = self.roster.enqueue(enqueue)
+    def enqueue(self, operation: Enqueue | Letter) -> Membership:
+        """Take a request; it is sent with one of the next exchanges. -> for which shard."""
+        membership = self.roster.enqueue(operation)
         if len(membership) % MAX_OPERATIONS == 0:
             self.poke()
+        return membership
 
-    def finish(self, membership: Membership, finish: Finish) -> None:
-        """Take the end of a lease."""
-        self.roster.finish(membership, finish)
+    def finish(
+        self, membership: Membership, finish: Finish, sent: Mapping[int, int] = NOTHING_SENT
+    ) -> None:
+        """Take the end of a lease; ``sent`` as for `Roster.finish`."""
+        self.roster.finish(membership, finish, sent)
 
     def count(self, name: str, by: int) -> None:
         """Add to a count of the frontier that its workers keep."""
@@ -330,8 +341,12 @@ class Courier:
         starting, seeded = self.worker.starting()
         membership.full = self._pace.still_full()
         told = self.worker.turns(membership)
+        elsewhere = sum(
+            len(other.held) for other in self.roster.memberships if other is not membership
+        )
         call = membership.call(
             want=want,
+            most=demand.most - elsewhere,
             slot_limit=demand.slot_limit,
             room=demand.room,
             suspects=self.roster.suspects_to_claim(),

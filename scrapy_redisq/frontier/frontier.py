@@ -262,7 +262,16 @@ class Frontier(SlotMethods):
                 number = queues.setdefault(queue, len(queues) + 1)
                 fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
                 delay = milliseconds(seed.delay)
-                items.append(calls.enqueue_item(number, seed.entry, fingerprint, delay))
+                items.append(
+                    calls.enqueue_item(
+                        number,
+                        seed.entry,
+                        fingerprint,
+                        delay,
+                        asked=calls.RECENT if seed.identity else 0,
+                        identity=seed.identity,
+                    )
+                )
             outcome = self._run(
                 calls.push(
                     self.name,

@@ -11,12 +11,13 @@ import random
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
+from scrapy_redisq.frontier.seen import exact_member
 
 MAX_OPERATIONS = 300
 """Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
@@ -30,6 +31,11 @@ MAX_BYTES = 4_000_000
 MOST_ENTRY_BYTES = 16_000_000
 """Size from which an entry that others put into a queue is not even fetched, unless the settings
 allow larger ones."""
+MAX_KEPT_BYTES = 64_000_000
+"""Of requests that no page stands for, which may have to be sent again."""
+
+KEPT_OVERHEAD = 250
+"""Bytes that such a request takes beside its entry."""
 
 NEVER_SUSPECT = 256
 """More deliveries than an entry can count."""
@@ -46,13 +52,15 @@ class Lease:
     entry: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Enqueue:
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
-    ``page`` is the lease whose page asked for it, None if that is not known. ``tag`` is handed back
-    with the outcome.
+    ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
+    asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is the lease whose page asked
+    for it; None: no page stands for it, and it is sent again if the server loses it. ``tag`` is
+    handed back with the outcome.
     """
 
     slot: str
@@ -61,6 +69,8 @@ class Enqueue:
     fingerprint: bytes | str | None
     delay: int = 0
     also: bytes | str | None = None
+    identity: bytes | None = None
+    asked: int = 0
     page: str | None = None
     tag: Hashable = None
 
@@ -69,7 +79,11 @@ class Enqueue:
 class Finish:
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
     exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody), "delayed"
-    (delay in ms), "backed_off" (released, with the entry that takes the place of the old one)."""
+    (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
+    "retried" (the entry, with its priority and delay, takes the place of the old one).
+
+    ``children`` are added in the same step, and only if the lease was still held.
+    """
 
     lease: str
     outcome: str
@@ -80,6 +94,28 @@ class Finish:
     status: int = 0
     entry: bytes = b""
     foreign: bool = False
+    priority: int = 0
+    children: Sequence[Enqueue] = ()
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter of a request that could not be enqueued, and that no page stands for.
+
+    One is kept for each ``identity``. ``entry`` is b"" if the request cannot be kept.
+    """
+
+    slot: str
+    priority: int
+    identity: bytes
+    reason: str
+    detail: str
+    error: str = ""
+    status: int = 0
+    entry: bytes = b""
+
+
+Operation = Enqueue | Finish | Letter
 
 
 @dataclass(frozen=True)
@@ -137,19 +173,25 @@ class Reply:
 class _Batch:
     """What an exchange carries; kept until it is acknowledged, because it may be sent again."""
 
-    operations: list[Enqueue | Finish]
+    operations: list[Operation]
     local_duplicates: int
     tally: Counter[str]
     outcomes: list[Outcome]
     statuses: dict[str, int]
     data: dict[str, Any]
 
+    @property
+    def ends(self) -> int:
+        """Leases that end with it."""
+        return sum(isinstance(operation, Finish) for operation in self.operations)
+
 
 class Membership:
     """One worker's part in one shard's run.
 
     ``outbox`` keeps enqueues and finishes in the order in which they happened: a page's requests
-    stand before the page's end, so no prefix of what is sent ends a page without its requests.
+    stand before the page's end, or go with it, so no prefix of what is sent ends a page without its
+    requests.
     """
 
     def __init__(
@@ -166,12 +208,13 @@ class Membership:
         max_deliveries: int = NEVER_SUSPECT,
         most_bytes: int = MOST_ENTRY_BYTES,
         back_off: BackOff = BackOff(),
+        rewind: float = 30.0,
     ) -> None:
         self.name = name
         self.shard = shard
         self.run = joined.run
         self.worker = worker
-        self.outbox: deque[Enqueue | Finish] = deque()
+        self.outbox: deque[Operation] = deque()
         self.local_duplicates = 0
         self.tally: Counter[str] = Counter()
         """What is to be added to counts of the frontier that the worker keeps itself."""
@@ -200,27 +243,36 @@ class Membership:
         self._back_off = back_off
         self._acked = 0
         self._in_flight: _Batch | None = None
+        self._rewind = rewind
+        self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
+        self._kept_bytes = 0
 
     def __len__(self) -> int:
         """Operations that Redis has not acknowledged."""
         flying = len(self._in_flight.operations) if self._in_flight else 0
         return len(self.outbox) + flying
 
-    def add(self, operation: Enqueue | Finish) -> None:
+    def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
         self.outbox.append(operation)
-        if isinstance(operation, Enqueue):
-            self.enqueued += 1
-        else:
+        self.enqueued += len(_enqueues(operation))
+        if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
 
         Leases are forgotten: others have them or will. What was not acknowledged is sent again,
-        finishes too: the frontier counts them as stale, and they end nobody's lease.
+        finishes too: the frontier counts them as stale, and they end nobody's lease. What no page
+        stands for is sent again even if it was acknowledged lately: the server may have lost it.
         """
         self._take_back()
+        self._forget_kept()
+        again = [kept for _, kept in self._kept]
+        self.outbox.extendleft(reversed(again))
+        self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
+        self._kept.clear()
+        self._kept_bytes = 0
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.held.clear()
@@ -239,6 +291,7 @@ class Membership:
         self,
         *,
         want: int = 0,
+        most: int | None = None,
         slot_limit: int = MAX_CLAIMS,
         room: Mapping[str, int] | None = None,
         suspects: int = MAX_CLAIMS,
@@ -251,8 +304,9 @@ class Membership:
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
 
-        ``want`` entries are claimed at most, of one slot at most ``slot_limit`` or ``room[slot]``,
-        and of those that may be what their workers died of at most ``suspects``.
+        ``want`` entries are claimed at most, no more than make ``most`` leases of this shard; of
+        one slot at most ``slot_limit`` or ``room[slot]``, and of those that may be what their
+        workers died of at most ``suspects``.
         ``starting``: this worker may still add start requests, as it may while something waits
         behind this exchange; when it no longer does, ``seeded`` says that they were all added.
         ``pages`` and ``items`` are totals, for people. ``turns``: what was done with the turns.
@@ -270,6 +324,8 @@ class Membership:
             )
             self.local_duplicates, self.tally = 0, Counter()
             self.outcomes, self.statuses = [], {}
+        if most is not None:
+            want = max(0, min(want, most - len(self.held) + self._in_flight.ends))
         data = {
             "worker": self.worker,
             "run": self.run,
@@ -304,50 +360,98 @@ class Membership:
             data["back_off"] = (int(self._back_off.longest * 1e6), self._back_off.give_up)
         return Call.of(self._script, self._key, data, self._decode)
 
-    def _take_operations(self) -> list[Enqueue | Finish]:
+    @property
+    def keeps_too_much(self) -> bool:
+        """So much may have to be sent again that no more should be taken in now."""
+        self._forget_kept()
+        return self._kept_bytes > MAX_KEPT_BYTES
+
+    def _keep(self, operation: Enqueue | Letter) -> None:
+        """Keep what no page stands for until no server can have lost it."""
+        if self._rewind <= 0:
+            return
+        if isinstance(operation, Enqueue):
+            operation = replace(operation, tag=None)  # nobody is told of it again
+        self._kept.append((time.monotonic(), operation))
+        self._kept_bytes += len(operation.entry) + KEPT_OVERHEAD
+
+    def _forget_kept(self) -> None:
+        safe = time.monotonic() - self._rewind
+        while self._kept and self._kept[0][0] < safe:
+            _, operation = self._kept.popleft()
+            self._kept_bytes -= len(operation.entry) + KEPT_OVERHEAD
+
+    def _take_operations(self) -> list[Operation]:
         if self.full:
             return self._take_past_enqueues()
-        taken: list[Enqueue | Finish] = []
-        size = 0
-        while self.outbox and len(taken) < MAX_OPERATIONS:
-            operation = self.outbox[0]
-            if isinstance(operation, Enqueue):
-                size += len(operation.entry)
-                if taken and size > MAX_BYTES:
-                    break
+        taken: list[Operation] = []
+        number = size = 0
+        while self.outbox and number < MAX_OPERATIONS:
+            enqueues = _enqueues(self.outbox[0])
+            number += max(1, len(enqueues))
+            size += sum(len(enqueue.entry) for enqueue in enqueues)
+            if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
+                break
             taken.append(self.outbox.popleft())
         return taken
 
-    def _take_past_enqueues(self) -> list[Enqueue | Finish]:
+    def _take_past_enqueues(self) -> list[Operation]:
         """Finishes of pages none of whose requests wait here, so that a full Redis can drain."""
-        waiting: set[str] = set()
-        taken: list[Enqueue | Finish] = []
+        waiting = {item.page for item in self.outbox if isinstance(item, Enqueue)}
+        taken: list[Operation] = []
+        left: deque[Operation] = deque()
         for operation in self.outbox:
-            if isinstance(operation, Enqueue):
-                if operation.page is None:
-                    break  # any later page may have asked for it
-                waiting.add(operation.page)
-            elif operation.lease not in waiting and len(taken) < MAX_OPERATIONS:
-                taken.append(operation)
-        out = set(map(id, taken))
-        self.outbox = deque(operation for operation in self.outbox if id(operation) not in out)
+            may_pass = (
+                isinstance(operation, Finish)
+                and not operation.children
+                and operation.lease not in waiting
+            )
+            (taken if may_pass and len(taken) < MAX_OPERATIONS else left).append(operation)
+        self.outbox = left
         return taken
 
-    def _operations_data(self, operations: Iterable[Enqueue | Finish]) -> dict[str, list[Any]]:
+    def _operations_data(self, operations: Iterable[Operation]) -> dict[str, list[Any]]:
         queues: dict[tuple[str, int], int] = {}
         done: dict[str, list[str]] = {}
         data: defaultdict[str, list[Any]] = defaultdict(list)
+
+        def number_of(slot: str, priority: int) -> int:
+            return queues.setdefault((slot, priority), len(queues) + 1)
+
         for operation in operations:
-            if isinstance(operation, Enqueue):
-                queue = (operation.slot, operation.priority)
-                number = queues.setdefault(queue, len(queues) + 1)
+            lease = operation.lease if isinstance(operation, Finish) else None
+            for enqueue in _enqueues(operation):
                 data["enqueue"].append(
                     calls.enqueue_item(
-                        number, operation.entry, operation.fingerprint, operation.delay
+                        number_of(enqueue.slot, enqueue.priority),
+                        enqueue.entry,
+                        enqueue.fingerprint,
+                        enqueue.delay,
+                        asked=enqueue.asked,
+                        identity=enqueue.identity,
+                        lease=lease,
                     )
                 )
-                if operation.also is not None:
-                    data["also"].append(calls.fingerprint_item(operation.also))
+                if enqueue.also is not None:
+                    data["also"].append(calls.fingerprint_item(enqueue.also))
+            if isinstance(operation, Letter):
+                data["letters"].append(_letter_item(operation))
+            if not isinstance(operation, Finish):
+                continue
+            if operation.children:
+                data["bundled"].append(operation.lease)
+            if operation.outcome == "retried":
+                held = self.held.get(operation.lease)
+                if held is not None:  # its queue is checked
+                    number_of(held.slot, operation.priority)
+                data["retried"].append(
+                    (
+                        operation.lease,
+                        str(operation.priority),
+                        raw_string(operation.entry),
+                        operation.delay,
+                    )
+                )
             elif operation.outcome == "dead":
                 data["dead"].append(
                     (
@@ -360,8 +464,8 @@ class Membership:
                     )
                 )
             elif operation.outcome == "done":
-                lease = self.held.get(operation.lease)  # None: it will be counted as stale
-                done.setdefault(lease.slot if lease else "", []).append(operation.lease)
+                held = self.held.get(operation.lease)  # None: it will be counted as stale
+                done.setdefault(held.slot if held else "", []).append(operation.lease)
             elif operation.outcome == "delayed":
                 data["delayed"].append((operation.lease, operation.delay))
             elif operation.outcome == "backed_off":
@@ -402,9 +506,12 @@ class Membership:
         outcomes = iter(outcome.decode())
         if self._in_flight is not None:
             for operation in self._in_flight.operations:
-                if isinstance(operation, Enqueue):
-                    is_new = next(outcomes, "1") == "1"
-                    (answer.accepted if is_new else answer.duplicates).append(operation)
+                for enqueue in _enqueues(operation):
+                    became = next(outcomes, "1")
+                    if became == "1":
+                        answer.accepted.append(enqueue)
+                    elif became == "0":
+                        answer.duplicates.append(enqueue)
         return answer
 
     def received(self, reply: Reply) -> Reply:
@@ -412,10 +519,11 @@ class Membership:
         if reply.status not in {"ok", "replayed"} or self._in_flight is None:
             return reply
         for operation in self._in_flight.operations:
+            self.acknowledged += len(_enqueues(operation))
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
-            else:
-                self.acknowledged += 1
+            elif isinstance(operation, Letter) or operation.page is None:
+                self._keep(operation)
         self._in_flight = None
         self._acked += 1
         self.dead = reply.dead
@@ -430,6 +538,27 @@ class Membership:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
         self._take_back()
         self.full = True
+
+
+def _enqueues(operation: Operation) -> Sequence[Enqueue]:
+    """The requests that come with an operation."""
+    if isinstance(operation, Enqueue):
+        return (operation,)
+    return operation.children if isinstance(operation, Finish) else ()
+
+
+def _letter_item(letter: Letter) -> tuple[Any, ...]:
+    """As ``exchange.lua`` reads it."""
+    return (
+        exact_member(letter.identity),
+        letter.slot,
+        str(letter.priority),
+        raw_string(letter.entry),
+        letter.reason,
+        letter.detail,
+        letter.error,
+        letter.status,
+    )
 
 
 def _outcome_item(outcome: Outcome) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ import redis.asyncio
 from scrapy_redisq.errors import FrontierInUse, ServerBusy
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
-from scrapy_redisq.frontier.membership import BackOff, Enqueue, Finish, Membership
+from scrapy_redisq.frontier.membership import BackOff, Enqueue, Finish, Letter, Membership
 from scrapy_redisq.frontier.scripts import Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
 
@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 SUSPECT_FROM = 2
 """Deliveries from which a request is a suspect. One worker's death says nothing about any of the
 requests that it held; a second one leaves few that were there both times."""
+
+
+NOTHING_SENT: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Terms:
     """Terms of AutoThrottle, see ``turns.lua``."""
     back_off: BackOff = field(default_factory=BackOff)
     slot_ttl: float = 3_600.0
+    rewind: float = 30.0
+    """For so long what no page stands for is kept after it was acknowledged, see `Membership`."""
 
 
 class Roster:
@@ -100,6 +105,7 @@ class Roster:
                 dead_max=self.terms.dead_max,
                 seen=self.seen.parameters(),
                 back_off=self.terms.back_off,
+                rewind=self.terms.rewind,
                 suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
                 max_deliveries=self.terms.max_deliveries,
                 most_bytes=self.terms.max_entry_bytes + 1,
@@ -198,28 +204,39 @@ class Roster:
         """Enqueues and finishes that Redis has not acknowledged."""
         return sum(len(membership) for membership in self.memberships) + len(self._held_back)
 
+    def keeps_too_much(self) -> bool:
+        """See `Membership.keeps_too_much`."""
+        return any(membership.keeps_too_much for membership in self.memberships)
+
     def enqueues_waiting(self) -> bool:
         """Whether there are requests that Redis has not acknowledged."""
         return bool(self._held_back) or any(
             membership.enqueued > membership.acknowledged for membership in self.memberships
         )
 
-    def enqueue(self, enqueue: Enqueue) -> Membership:
-        """Take a request for the shard of its slot."""
-        membership = self.memberships[shard_of(enqueue.slot, len(self.memberships))]
-        membership.add(enqueue)
+    def enqueue(self, operation: Enqueue | Letter) -> Membership:
+        """Take a request for the shard of its slot; -> that."""
+        membership = self.shard_of(operation.slot)
+        membership.add(operation)
         return membership
 
-    def finish(self, membership: Membership, finish: Finish) -> None:
+    def shard_of(self, slot: str) -> Membership:
+        """The worker's membership in the shard that keeps ``slot``."""
+        return self.memberships[shard_of(slot, len(self.memberships))]
+
+    def finish(
+        self, membership: Membership, finish: Finish, sent: Mapping[int, int] = NOTHING_SENT
+    ) -> None:
         """Take the end of a lease. It is sent when all requests of its page have been taken.
 
         On the page's own shard the order in the outbox sees to that; for requests that went to
-        other shards the finish is held back until those have acknowledged them.
+        other shards the finish is held back until those have acknowledged them. ``sent``: shard ->
+        its ``enqueued`` just after the last of them.
         """
         pending = {
-            other.shard: other.enqueued
-            for other in self.memberships
-            if other is not membership and other.acknowledged < other.enqueued
+            shard: number
+            for shard, number in sent.items()
+            if self.memberships[shard].acknowledged < number
         }
         if pending:
             self._held_back.append((membership, finish, pending))

@@ -73,7 +73,12 @@ def load(command: str, backend: str | None = None) -> Script:
     folder = resources.files(__package__) / "lua"
     turns = "turns" if command in WITH_TURNS else ""
     parts = ["common", turns, f"seen_{backend}" if backend else "", command]
-    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts if part)
+    texts = [(folder / f"{part}.lua").read_text("utf-8") for part in parts if part]
+    if backend:
+        # Whatever the dupefilter is, some things are kept exactly.
+        exact = (folder / "seen_exact.lua").read_text("utf-8")
+        texts.insert(0, f"local function exact_set()\n{exact}\nreturn seen_add, seen_undo\nend")
+    text = "\n".join(texts)
     return Script(command, text, hashlib.sha1(text.encode()).hexdigest())
 
 

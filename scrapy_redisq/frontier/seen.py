@@ -35,6 +35,7 @@ __all__ = [
     "SeenStatus",
     "bitmap_layers",
     "blocked_bloom_error",
+    "exact_member",
     "probe",
     "probe_async",
     "seen_filter",
@@ -171,10 +172,15 @@ class ExactSeen(SeenFilter):
         self.capacity = capacity
 
     def encode(self, fingerprint: bytes) -> str:
-        return str(int.from_bytes(_normalised(fingerprint)[:8], "big", signed=True))
+        return exact_member(fingerprint)
 
     def parameters(self) -> list[Any]:
         return [str(self.capacity)]
+
+
+def exact_member(identity: bytes) -> str:
+    """What is known by ``identity`` as a member of an exact set (``seen_exact.lua``): 64 bits."""
+    return str(int.from_bytes(_normalised(identity)[:8], "big", signed=True))
 
 
 def seen_filter(config: FrontierConfig) -> SeenFilter:

@@ -75,10 +75,10 @@ class ItemReturned(DropItem):
 class Row(dict[str, Any]):
     """An item's fields as plain values, as ``ItemAdapter.asdict()`` gives them.
 
-    ``item`` is the item itself. ``key`` are 32 hexadecimal digits made of the request's
-    fingerprint and callback and the item's position among those that the page yields: the same
-    when the page is fetched again. An item of ``start()``, which comes from no page, has a key made
-    of its content.
+    ``item`` is the item itself. ``key`` are 32 hexadecimal digits made of the spider's name, of
+    what the request is known by (see `scrapy_redisq.identity`), of its callback and of the item's
+    position among those that the page yields: the same when the page is fetched again. An item of
+    ``start()``, which comes from no page, has a key made of its content.
     """
 
     __slots__ = ("item", "key")
@@ -254,12 +254,15 @@ class _Batches:
         if found is None:
             fields = ItemAdapter(item).asdict()
             content = json.dumps(fields, sort_keys=True, default=str)
-            return _digest(global_object_name(type(item)), content)
+            return _digest(self._pipeline.spider_name, global_object_name(type(item)), content)
         request, number = found
-        fingerprinter: Any = self._crawler.request_fingerprinter
+        identity = self._scheduler.identity_of(request) if self._scheduler else None
+        if identity is None:
+            fingerprinter: Any = self._crawler.request_fingerprinter
+            identity = fingerprinter.fingerprint(request)
         # Two callbacks may read the same page.
         callback = getattr(request.callback, "__name__", "parse")
-        return _digest(fingerprinter.fingerprint(request).hex(), callback, str(number))
+        return _digest(self._pipeline.spider_name, identity.hex(), callback, str(number))
 
     # Batches
 

@@ -20,7 +20,7 @@ from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership, Reply
 
 DOCUMENTED = re.compile(
     r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
-    r"|letters|reaped|seen:\d+(:.+)?|trash",
+    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash",
     re.DOTALL,
 )
 """The keys in the header of common.lua."""
@@ -141,7 +141,9 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
             pipeline.hkeys(key)
             readers.append(lambda value: real.letters.extend(id.decode() for id in value))
         elif kind == "seen":
-            real.generations.add(int(rest.partition(":")[0]))
+            generation = rest.partition(":")[0]
+            if generation.isdecimal():
+                real.generations.add(int(generation))
     for reader, value in zip(readers, pipeline.execute(), strict=True):
         reader(value)
     return real
@@ -216,7 +218,7 @@ class Model:
                 self.expired[shard, worker] = False
 
     def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
-        url = str(item.tag)
+        url = item.entry.split()[-1].decode()  # what is sent again has no tag any more
         duplicate = item.fingerprint is not None and url in self.seen
         assert is_new == (not duplicate), f"{url} was taken for {'new' if is_new else 'seen'}"
         if duplicate:

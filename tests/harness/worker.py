@@ -6,7 +6,7 @@ Replies and requests can be lost on the way, so that a test decides what each si
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -140,21 +140,51 @@ class Worker:
         delay: int = 0,
         page: Lease | None = None,
         entry: bytes | None = None,
+        identity: bytes | None = None,
+        asked: int = 0,
     ) -> Enqueue:
         """Take a request, to be sent by the next exchange. ``delay`` in ms."""
+        item = self.request(
+            url,
+            slot=slot,
+            priority=priority,
+            filtered=filtered,
+            delay=delay,
+            page=page,
+            entry=entry,
+            identity=identity,
+            asked=asked,
+        )
+        self.memberships[shard_of(item.slot, len(self.memberships))].add(item)
+        return item
+
+    def request(
+        self,
+        url: str,
+        *,
+        slot: str = "host",
+        priority: int = 0,
+        filtered: bool = True,
+        delay: int = 0,
+        page: Lease | None = None,
+        entry: bytes | None = None,
+        identity: bytes | None = None,
+        asked: int = 0,
+    ) -> Enqueue:
+        """A request as the worker sends it."""
         if self.joined.config.scheduling == "priority":
             slot = PRIORITY_SLOT
-        item = Enqueue(
+        return Enqueue(
             slot,
             priority,
             entry or url.encode(),
             self.seen.encode(fingerprint_of(url)) if filtered else None,
             delay,
+            identity=identity,
+            asked=asked,
             page=page.id if page else None,
             tag=url,
         )
-        self.memberships[shard_of(slot, len(self.memberships))].add(item)
-        return item
 
     def finish(
         self,
@@ -165,11 +195,22 @@ class Worker:
         delay: int = 0,
         entry: bytes = b"",
         foreign: bool = False,
+        priority: int = 0,
+        children: Sequence[Enqueue] = (),
     ) -> None:
         """End a lease, after the requests of its page: see ``Courier.finish``."""
         membership, _ = self.holding.pop(lease.id)
-        detail = f"because of {reason}"
-        finish = Finish(lease.id, outcome, reason, detail, delay, entry=entry, foreign=foreign)
+        finish = Finish(
+            lease.id,
+            outcome,
+            reason,
+            f"because of {reason}",
+            delay,
+            entry=entry,
+            foreign=foreign,
+            priority=priority,
+            children=children,
+        )
         pending = {
             other.shard: other.enqueued
             for other in self.memberships

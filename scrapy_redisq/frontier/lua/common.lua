@@ -19,7 +19,8 @@
 --                           fenced, pages, items
 --   busy            hash    slot -> leases out
 --   counts          hash    created, finished, dead, dropped, foreign (dead letters that nobody
---                           enqueued), duplicates, claimed, leased, released, reclaimed, stale, starting, waiting, what item pipelines
+--                           enqueued), duplicates, retried, claimed, leased, released,
+--                           reclaimed, stale, starting, waiting, what item pipelines
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
@@ -38,7 +39,10 @@
 --   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
 --                           that expires
 --   seen:N...               the dupefilter of generation N
---   trash           list    "BACKEND N" for each dupefilter that waits to be deleted
+--   seen:RUN.starts...      identities of the run's start requests, see new_starts()
+--   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
+--   trash           list    "BACKEND N" for each dupefilter that waits to be deleted, and "exact
+--                           RUN.starts" for the start requests of a run
 --
 -- finished = done + dead + dropped, and queued + delayed + leased + finished = created, unless
 -- somebody else writes to these keys. So nothing that matters rests on counts: what is left is
@@ -367,43 +371,112 @@ local function wake(counts)
   if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
 end
 
--- After an error, when nothing but the dupefilter has been written to: names the key in the way, if
--- that was it, so that the same can be tried again when it is deleted.
+-- Functions that take back what has been recorded in exact sets, and name the key that was asked.
+local undo_exact = {}
+
+-- After an error, when nothing but the sets of what is seen has been written to: names the key in
+-- the way, if that was it, so that the same can be tried again when it is deleted.
 local function key_at_fault(seen_undo, problem)
   local key, text = seen_undo(), type(problem) == 'table' and problem.err or tostring(problem)
+  for i = #undo_exact, 1, -1 do
+    local asked = undo_exact[i]()
+    if i == #undo_exact then key = asked end
+  end
   if string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'item exists', 1, true) then
     return key
   end
   error(problem, 0)
 end
 
+-- Whether the identities of start requests are new to the run: an array of 1 or 0.
+local function new_starts(run, members)
+  local add, undo = exact_set()
+  undo_exact[#undo_exact + 1] = undo
+  return add(seen_base(run .. '.starts'), {'0'}, members)
+end
+
+-- The same for other requests that the dupefilter is not asked about. What is sent again is sent
+-- soon, so only the last ones are kept: between one and two times RECENT. With `look` nothing is
+-- recorded.
+local RECENT = 500000
+local function new_recent(members, look)
+  local newer = redis.call('HGET', META, 'recent') == '1' and 1 or 0
+  local key, older, answers = seen_base('recent:' .. newer), seen_base('recent:' .. 1 - newer), {}
+  local touched, recorded = key, {}
+  undo_exact[#undo_exact + 1] = function()
+    for _, member in ipairs(recorded) do redis.call('SREM', key, member) end
+    return touched
+  end
+  local none = look and redis.call('EXISTS', key, older) == 0
+  local function has(set, member)
+    touched = set
+    return redis.call('SISMEMBER', set, member) == 1
+  end
+  for i, member in ipairs(members) do
+    local known = not none and (has(key, member) or has(older, member))
+    if not known and not look then
+      redis.call('SADD', key, member)
+      recorded[#recorded + 1] = member
+    end
+    answers[i] = known and 0 or 1
+  end
+  if not look and redis.call('SCARD', key) >= RECENT then
+    redis.call('UNLINK', older)
+    redis.call('HSET', META, 'recent', 1 - newer)
+  end
+  return answers
+end
+
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
--- entry, fingerprint or false, delay in ms}...}, input.also fingerprints that are only recorded.
--- -> a string of one character each: '1' it was
--- new, '0' a duplicate.
-local function enqueue(seen_add, generation, order)
-  local fingerprints = {}
+-- entry, fingerprint or false, delay in ms, and where it is known by something else than its
+-- fingerprint: 1 to ask new_starts() about its identity, 2 new_recent(), 3 the same without
+-- recording it, 0 nobody; its identity; lease that the worker must hold or ''}...}, input.also
+-- fingerprints that are only recorded.
+-- `void` are leases {lease = true} that the worker does not hold.
+-- -> a string of one character each: '1' it was new, '0' a duplicate, '2' its lease is void
+local function enqueue(seen_add, run, generation, order, void)
+  local fingerprints, starts, recent, looked_at = {}, {}, {}, {}
   for _, item in ipairs(input.enqueue) do
-    if item[3] then fingerprints[#fingerprints + 1] = item[3] end
+    if item[3] then fingerprints[#fingerprints + 1] = item[3]
+    elseif item[5] == 1 then starts[#starts + 1] = item[6]
+    elseif item[5] == 2 then recent[#recent + 1] = item[6]
+    elseif item[5] == 3 then looked_at[#looked_at + 1] = item[6] end
   end
   if input.also and #input.also > 0 then
     seen_add(seen_base(generation), input.seen, input.also)
   end
   local new = #fingerprints > 0
     and seen_add(seen_base(generation), input.seen, fingerprints) or {}
-  local outcome, entries, next_fingerprint, created = {}, {}, 1, 0
+  local new_start = #starts > 0 and new_starts(run, starts) or {}
+  local looked = #looked_at > 0 and new_recent(looked_at, true) or {}
+  local newly = #recent > 0 and new_recent(recent) or {}
+  local outcome, entries, created, duplicates = {}, {}, 0, 0
+  local next_fingerprint, next_start, next_recent, next_looked = 1, 1, 1, 1
   for i, item in ipairs(input.enqueue) do
     local is_new = true
     if item[3] then
       is_new = new[next_fingerprint] == 1
       next_fingerprint = next_fingerprint + 1
+    elseif item[5] == 1 then
+      is_new = new_start[next_start] == 1
+      next_start = next_start + 1
+    elseif item[5] == 2 then
+      is_new = newly[next_recent] == 1
+      next_recent = next_recent + 1
+    elseif item[5] == 3 then
+      is_new = looked[next_looked] == 1
+      next_looked = next_looked + 1
     end
-    outcome[i] = is_new and '1' or '0'
-    if is_new then
+    if item[7] and void[item[7]] then
+      outcome[i] = '2'
+    elseif not is_new then
+      outcome[i] = '0'
+      duplicates = duplicates + 1
+    else
+      outcome[i] = '1'
       created = created + 1
-      local entry = '\0' .. item[2]
+      local queue, entry = input.queues[item[1]], '\0' .. item[2]
       if item[4] > 0 then
-        local queue = input.queues[item[1]]
         delay(record_of(queue[1], queue[2], entry), item[4])
         added = added + 1
       else
@@ -420,6 +493,6 @@ local function enqueue(seen_add, generation, order)
     if entries[number] then put(queue[1], queue[2], entries[number], order) end
   end
   count('created', created)
-  count('duplicates', #input.enqueue - created)
+  count('duplicates', duplicates)
   return table.concat(outcome)
 end

@@ -6,8 +6,12 @@
 --          seen (see common.lua), duplicates (found by the worker itself), want (entries to
 --          claim), slot_limit, suspect_from (deliveries from which an entry is a suspect: it may
 --          be what its workers died of), suspects (how many of those to claim at most),
---          max_deliveries, most_bytes (of an entry), starting, seeded, pages, items, dead_max; and only if there are some:
---          queues, enqueue, also (see common.lua), done {{slot, {lease...}}...},
+--          max_deliveries, most_bytes (of an entry), starting, seeded, pages, items, dead_max; and
+--          only if there are some:
+--          queues, enqueue, also (see common.lua), bundled {lease...} (leases that the worker must
+--          hold for what is enqueued with them), letters {{identity, slot, priority, entry or '',
+--          reason, detail, error, status}...} of what could not be enqueued, done {{slot,
+--          {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
 --          released {lease...}, dead {{lease, reason, detail, error, status,
 --          whether nobody has enqueued it}...},
 --          delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, room {slot =
@@ -15,7 +19,7 @@
 --          turns.lua), entries to claim of it}...}, outcomes {{slot, ... (see report_outcome())}...}
 --          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
 --          slot_ttl (ms), for which a slot is remembered
--- Reply    {status} or {status, outcome of each enqueue as '1' new and '0' duplicate, created,
+-- Reply    {status} or {status, outcome of each enqueue (see common.lua), created,
 --          finished, 1 if nothing is left to do, waiting, dead, ms until a worker is overdue (0: one is), ms until
 --          it is worth asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
 --          turns.lua) or '', seconds for which all that is left has been in slots that are set
@@ -35,7 +39,7 @@
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
 local dead, delayed = input.dead or NONE, input.delayed or NONE
-local backed_off = input.backed_off or NONE
+local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
@@ -59,7 +63,7 @@ local replayed = seq > input.acked
 if not generation then return {'corrupt', META} end
 
 -- 2. heartbeat
-if not input.enqueue or replayed then redis.call('ZREM', WORKERS, worker) end
+if replayed or not (input.enqueue or input.letters) then redis.call('ZREM', WORKERS, worker) end
 redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
 -- Others may have completed the run while this worker was thought dead.
 if meta[4] == 'complete' then redis.call('HSET', META, 'state', 'open') end
@@ -68,10 +72,29 @@ local outcome, limited = state[5] or '', meta[5]
 read_throttle(meta[6])
 if not replayed then
   -- 4. enqueue
+  local function take_in()
+    local letters, ids, void = input.letters or NONE, {}, {}
+    for i, item in ipairs(letters) do ids[i] = item[1] end
+    -- One, not one for each worker and each time that it begins.
+    local new = #ids > 0 and new_starts(meta[1], ids) or NONE
+    for _, lease in ipairs(input.bundled or NONE) do
+      void[lease] = redis.pcall('HEXISTS', leases_of(worker), lease) ~= 1
+    end
+    local became = input.enqueue and enqueue(seen_add, meta[1], generation, order, void) or ''
+    for i, item in ipairs(letters) do
+      if new[i] == 1 then
+        bury(item[2], item[3], '\0' .. item[4], {reason = item[5], detail = item[6],
+          error = item[7], status = item[8], worker = worker}, input.dead_max)
+        count('created', 1)
+        count('finished', 1)
+      end
+    end
+    return became
+  end
   outcome = ''
-  if input.enqueue then
+  if input.enqueue or input.letters then
     local added_all
-    added_all, outcome = pcall(enqueue, seen_add, generation, order)
+    added_all, outcome = pcall(take_in)
     if not added_all then return {'corrupt', key_at_fault(seen_undo, outcome)} end
   end
   count('duplicates', input.duplicates)
@@ -143,6 +166,16 @@ if not replayed then
   put_back(given_back)
   count('released', #given_back)
   take(delayed, first_of, function(record, item) delay(record, item[2]) end)
+  -- A retry takes the place of what it is a retry of.
+  take(retried, first_of, function(record, item)
+    local slot = origin_of(record)
+    local entry = '\0' .. item[3]
+    if item[4] > 0 then delay(record_of(slot, item[2], entry), item[4])
+    else put(slot, item[2], {entry}, order) end
+    count('retried', 1)
+    count('created', 1)
+    count('finished', 1)
+  end)
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
 end

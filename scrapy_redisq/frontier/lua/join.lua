@@ -84,12 +84,13 @@ if begin then
     end
     generation = generation + 1
   end
+  if meta.run then redis.call('RPUSH', TRASH, 'exact ' .. meta.run .. '.starts') end
   for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
     redis.call('DEL', worker_key(worker), leases_of(worker))
     return_tokens(worker)
   end
   redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
-  redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL)
+  redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL, seen_base('recent:0'), seen_base('recent:1'))
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
     'generation', integer(generation), 'began', integer(NOW))
   for _, name in ipairs({'limited', 'throttle'}) do

@@ -4,7 +4,7 @@
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
 --          the run has ended, "corrupt" with `key` if another key is in the way: nothing was added
 -- Cost     O(requests)
--- Retry    safe for requests with a fingerprint: they are found to be duplicates
+-- Retry    safe: what was added is found to be a duplicate
 
 local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state')
 if meta[1] ~= input.run or meta[4] ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
@@ -16,7 +16,7 @@ for _, queue in ipairs(input.queues) do
 end
 local foreign = foreign_key(keys)
 if foreign then return cmsgpack.pack({status = 'corrupt', key = foreign}) end
-local added_all, outcome = pcall(enqueue, seen_add, meta[3], meta[2])
+local added_all, outcome = pcall(enqueue, seen_add, meta[1], meta[3], meta[2], {})
 if not added_all then
   return cmsgpack.pack({status = 'corrupt', key = key_at_fault(seen_undo, outcome)})
 end

@@ -7,14 +7,15 @@
 -- Retry    safe
 
 if input.all and redis.call('EXISTS', META) == 1 then
-  local meta = redis.call('HMGET', META, 'config:backend', 'generation')
+  local meta = redis.call('HMGET', META, 'config:backend', 'generation', 'run')
   redis.call('DEL', META)
-  redis.call('RPUSH', TRASH, meta[1] .. ' ' .. meta[2])
+  redis.call('UNLINK', seen_base('recent:0'), seen_base('recent:1'))
+  redis.call('RPUSH', TRASH, meta[1] .. ' ' .. meta[2], 'exact ' .. meta[3] .. '.starts')
 end
 local function next_backend()
   local item = redis.call('LINDEX', TRASH, 0)
   if not item then return false end
-  return string.match(item, '^(%S+) (%d+)$')
+  return string.match(item, '^(%S+) (%S+)$')
 end
 local backend, generation = next_backend()
 if backend == input.backend and seen_drop(seen_base(generation), CHUNK) then

@@ -28,7 +28,7 @@ class Follow(scrapy.Spider):
 
 
 class Many(Follow):
-    """Has many start requests, half of them the same."""
+    """Has many start requests, four of them twice."""
 
     name = "many"
     first = "/0 /1 /2 /3 /4 /5 /6 /7 /0 /1 /2 /3"

@@ -1,0 +1,78 @@
+"""Spiders whose requests have one fingerprint and are different requests all the same."""
+
+import asyncio
+import random
+
+import scrapy
+
+
+class Alike(scrapy.Spider):
+    """Asks for ``/alike`` once for each way to differ, from ``start()`` or from a page.
+
+    ``shuffled``: in an order that changes from process to process; ``drawn``: with a ``cb_kwargs``
+    value that does too. The item tells what each was asked for with.
+    """
+
+    name = "alike"
+
+    def __init__(self, site="", source="start", shuffled="", drawn="", seconds="0", **kwargs):
+        super().__init__(**kwargs)
+        self.site, self.source = site, source
+        self.shuffled, self.drawn, self.seconds = bool(shuffled), bool(drawn), float(seconds)
+
+    def variants(self):
+        url = f"{self.site}/alike"
+        shared = {"callback": self.parse_alike, "dont_filter": True}
+        requests = [
+            *(scrapy.Request(url, cookies={"user": str(n)}, **shared) for n in range(2)),
+            *(scrapy.Request(url, meta={"cookiejar": n}, **shared) for n in range(2)),
+            *(scrapy.Request(url, headers={"X-Key": str(n)}, **shared) for n in range(2)),
+            *(scrapy.Request(url, cb_kwargs={"login": str(n)}, **shared) for n in range(2)),
+            *(scrapy.Request(url, **shared) for n in range(2)),
+        ]
+        if self.drawn:
+            for request in requests:
+                request.cb_kwargs["drawn"] = random.random()
+        if self.shuffled:
+            random.shuffle(requests)
+        return requests
+
+    async def start(self):
+        if self.source == "start":
+            for request in self.variants():
+                yield request
+        else:
+            yield scrapy.Request(f"{self.site}/page", callback=self.parse_page)
+
+    async def parse_page(self, response):
+        for request in self.variants():
+            yield request
+        await asyncio.sleep(self.seconds)
+
+    def parse_alike(self, response, login="", drawn=0):
+        request = response.request
+        yield {
+            "user": request.cookies.get("user") if request.cookies else None,
+            "jar": request.meta.get("cookiejar"),
+            "key": request.headers.get("X-Key", b"").decode(),
+            "login": login,
+            "is_start": request.meta.get("is_start_request"),
+        }
+
+
+class Chain(scrapy.Spider):
+    """Each page asks for the next one with ``dont_filter``, and answers 503 the first time."""
+
+    name = "chain"
+    first = "/0"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.start_urls = [f"{site}{self.first}"]
+
+    def parse(self, response):
+        yield {"url": response.url}
+        for href in response.css("a::attr(href)").getall():
+            yield response.follow(href, dont_filter=True, cb_kwargs={"drawn": random.random()})
+
+    parse_with = parse

@@ -1,0 +1,465 @@
+"""Who a request is: marks, repeats, and what the frontier makes of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.http import Request
+
+from scrapy_redisq.errors import ServerFull
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.membership import MAX_KEPT_BYTES, Letter
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.identity import NO_MARKS, Repeats, marks, of_child, of_nowhere, of_start
+from tests.harness.crawl import Run
+from tests.harness.model import read_shard
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site, held
+from tests.harness.worker import EXACT, NAME, Worker
+
+URL = "http://a.example/"
+
+
+class Callbacks(Spider):
+    name = "callbacks"
+
+    def parse_other(self, response: Any) -> None: ...
+
+
+class TestMarks:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"cb_kwargs": {"login": "a"}},
+            {"cookies": {"user": "a"}},
+            {"cookies": [{"name": "user", "value": "a"}]},
+            {"meta": {"cookiejar": 0}},
+            {"meta": {"job": None}},
+            {"headers": {"X-Key": "a"}},
+            {"callback": Callbacks().parse_other},
+        ],
+    )
+    def test_what_people_make_requests_differ_by(self, options: dict[str, Any]) -> None:
+        """Each of them is a mark, alike in equal requests."""
+        assert marks(Request(URL, **options)) == marks(Request(URL, **options)) != NO_MARKS
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"callback": Callbacks().parse},
+            {"headers": {"User-Agent": "a", "Referer": URL, "Accept": "*", "Accept-Language": "x"}},
+            {"meta": {"proxy": "http://p", "depth": 3, "retry_times": 2, "redirect_urls": [URL]}},
+            {"priority": 3, "dont_filter": True, "flags": ["x"]},
+        ],
+    )
+    def test_what_is_drawn_or_written_by_scrapy(self, options: dict[str, Any]) -> None:
+        """None of that is a mark."""
+        assert marks(Request(URL, **options)) == NO_MARKS
+
+    def test_order_does_not_matter(self) -> None:
+        """Of the keys of dicts, the members of sets, and the headers."""
+        one = Request(
+            URL, cb_kwargs={"a": {"x": 1, "y": {1, 2, 3}}, "b": 2}, headers={"P": "", "Q": ""}
+        )
+        two = Request(
+            URL, headers={"Q": "", "P": ""}, cb_kwargs={"b": 2, "a": {"y": {3, 2, 1}, "x": 1}}
+        )
+        assert marks(one) == marks(two)
+
+    @pytest.mark.parametrize(
+        ("one", "two"),
+        [
+            ("1", 1),
+            (1, True),
+            ([1, 2], [2, 1]),
+            (["ab"], ["a", "b"]),
+            ({"a": 1}, [("a", 1)]),
+            (b"a", "a"),
+        ],
+    )
+    def test_what_differs(self, one: object, two: object) -> None:
+        """Values of other types, in other order, or otherwise divided are others."""
+        assert marks(Request(URL, cb_kwargs={"v": one})) != marks(
+            Request(URL, cb_kwargs={"v": two})
+        )
+
+    def test_whatever_is_in_it(self) -> None:
+        """Neither recursion nor size nor surrogates nor objects stop it."""
+        endless: list[Any] = []
+        endless.append(endless)
+        shared: list[Any] = [0]
+        for _ in range(40):
+            shared = [shared, shared]
+        for value in (endless, shared, "\ud800", object(), lambda: None):
+            assert marks(Request(URL, meta={"v": value})) != NO_MARKS
+        assert marks(Request(URL, meta={"v": object()})) == marks(
+            Request(URL, meta={"v": object()})
+        )
+
+
+class TestIdentities:
+    def test_start(self) -> None:
+        """The first without marks is its fingerprint; the others are told apart by order."""
+        repeats = Repeats()
+        identities = [of_start(b"f", Request(URL), repeats) for _ in range(3)]
+        assert identities[0] == b"f"
+        assert len(set(identities)) == 3
+        again = Repeats()
+        assert [of_start(b"f", Request(URL), again) for _ in range(3)] == identities
+        assert of_start(b"g", Request(URL), again) == b"g"
+
+    def test_start_of_one_worker(self) -> None:
+        """With REDISQ_SAME_START = False no other worker has the same."""
+        identities = {of_start(b"f", Request(URL), Repeats(), own=own) for own in (b"", b"a", b"b")}
+        assert len(identities) == 3
+
+    def test_named(self) -> None:
+        """meta["redisq_id"] stands for marks and order."""
+
+        def named(number: int, **more: Any) -> Request:
+            return Request(URL, meta={"redisq_id": number, **more})
+
+        repeats = Repeats()
+        assert of_start(b"f", named(7), repeats) == of_start(b"f", named(7, other=1), repeats)
+        assert of_start(b"f", named(7), repeats) != of_start(b"f", named(8), repeats)
+        assert of_child(b"p", b"f", named(7), repeats) == of_child(b"p", b"f", named(7), repeats)
+        assert of_nowhere(named(7)) == of_nowhere(named(7)) != of_nowhere(named(8))
+
+    def test_chain(self) -> None:
+        """A page that asks for itself again and again does not meet itself."""
+        page, met = b"f", set()
+        for _ in range(100):
+            page = of_child(page, b"f", Request(URL), Repeats())
+            assert page not in met
+            met.add(page)
+
+    def test_nowhere(self) -> None:
+        """What comes from nowhere is a request of its own."""
+        assert of_nowhere(Request(URL)) != of_nowhere(Request(URL))
+
+
+def test_repeats() -> None:
+    """Counts as a dictionary does, in a fraction of its memory."""
+    drawn = random.Random(5)
+    repeats, expected = Repeats(), Counter[int]()
+    for _ in range(20_000):
+        value = drawn.randrange(15_000)
+        assert repeats.number(b"%d" % value) == expected[value]
+        expected[value] += 1
+    assert repeats._table.itemsize * len(repeats._table) <= 24 * len(expected)
+
+
+# The protocol
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    def make(**options: Any) -> Worker:
+        return Worker(client, NAME, EXACT, **options)
+
+    return make
+
+
+def entries(worker: Worker, number: int = 100) -> list[str]:
+    return sorted(lease.entry.decode() for lease in worker.claim(number))
+
+
+def child(worker: Worker, url: str, **options: Any) -> Any:
+    return worker.request(url, filtered=False, **options)
+
+
+class TestUnfiltered:
+    def test_children_go_with_their_page(self, member: Callable[..., Worker]) -> None:
+        """They are added when the lease ends, in one step with its end."""
+        worker = member()
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        worker.finish(lease, children=[child(worker, "a"), child(worker, "a"), child(worker, "b")])
+        reply = worker.exchange()
+        assert reply is not None
+        assert [enqueue.tag for enqueue in reply.accepted] == ["a", "a", "b"]
+        assert (reply.created, reply.finished) == (4, 1)
+        assert entries(worker) == ["a", "a", "b"]
+
+    @pytest.mark.parametrize("outcome", ["done", "dead", "retried"])
+    def test_children_of_a_void_lease(
+        self, member: Callable[..., Worker], client: redis.Redis, outcome: str
+    ) -> None:
+        """A worker that was thought dead adds none: who has the page now asks for them again."""
+        late, other = member(ttl=1e-6), member()
+        late.send(["page"])
+        (lease,) = late.claim(1)
+        assert _reap(other) == 1
+        (again,) = other.claim(1)
+        late.exchange()  # is told that it was reaped, and joins anew
+        late.holding[lease.id] = late.memberships[0], lease
+        late.finish(lease, outcome, children=[child(late, "a")], entry=b"retry")
+        reply = late.exchange()
+        assert reply is not None
+        assert [item.tag for item in (*reply.accepted, *reply.duplicates) if item.tag] == []
+        other.finish(again, children=[child(other, "a")])
+        other.exchange()
+        assert entries(other) == ["a"]
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert real.count("stale") == 1
+
+    def test_lost_reply(self, member: Callable[..., Worker]) -> None:
+        """An exchange that is sent again adds them once."""
+        worker = member()
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        worker.finish(lease, children=[child(worker, "a")])
+        worker.exchange(lose="reply")
+        reply = worker.exchange()
+        assert reply is not None
+        assert (reply.status, len(reply.accepted), reply.created) == ("replayed", 1, 2)
+
+    @pytest.mark.parametrize("asked", [calls.STARTS, calls.RECENT])
+    def test_identity_is_asked_about(self, member: Callable[..., Worker], asked: int) -> None:
+        """What goes ahead of its page, or has none, is added once for each identity."""
+        worker, other = member(), member()
+        for one in (worker, other, worker):
+            for identity in (b"1" * 16, b"2" * 16, b"f" * 20):
+                one.enqueue("a", filtered=False, identity=identity, asked=asked)
+            one.exchange()
+        assert entries(worker) == ["a"] * 3
+        # One set does not know of the other.
+        asked = calls.STARTS + calls.RECENT - asked
+        worker.enqueue("b", filtered=False, identity=b"1" * 16, asked=asked)
+        worker.exchange()
+        assert entries(worker) == ["b"]
+
+    def test_sent_ahead_by_an_earlier_fetch(self, member: Callable[..., Worker]) -> None:
+        """A child that went ahead of its page's end is not added again with that of another
+        fetch; a child that only goes with an end is not recorded."""
+        worker = member()
+        worker.send(["page", "page-2"])
+        lease, other = worker.claim(2)
+        worker.enqueue("a", filtered=False, identity=b"1" * 16, asked=calls.RECENT)
+        worker.exchange()
+        known = [child(worker, url, identity=url.encode() * 16, asked=calls.KNOWN) for url in "1b"]
+        worker.finish(lease, children=known)
+        worker.exchange()
+        assert entries(worker) == ["a", "b"]
+        worker.finish(other, children=known)
+        worker.exchange()
+        assert entries(worker) == ["b"]
+
+    def test_start_requests_are_exact(self, member: Callable[..., Worker]) -> None:
+        """So many that the set has to grow, none of them lost, none twice."""
+        worker = member()
+        for _ in range(2):
+            for number in range(2_000):
+                identity = b"%016d" % number
+                worker.enqueue(str(number), filtered=False, identity=identity, asked=calls.STARTS)
+        while worker.waiting():
+            worker.exchange()
+        reply = worker.exchange()
+        assert reply is not None
+        assert reply.created == 2_000
+
+    def test_recent_is_bounded(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """The older of two sets goes when the newer is full; what came last is known."""
+        prefix = calls.prefix(NAME, 0) + "seen:recent:"
+        worker = member()
+        worker.enqueue("old", filtered=False, identity=b"o" * 16, asked=calls.RECENT)
+        worker.exchange()
+        full = range(499_999)
+        for start in range(0, len(full), 10_000):
+            client.sadd(prefix + "0", *full[start : start + 10_000])
+        for identity, expected in ((b"n" * 16, 1), (b"m" * 16, 1), (b"n" * 16, 0), (b"o" * 16, 0)):
+            worker.enqueue("x", filtered=False, identity=identity, asked=calls.RECENT)
+            reply = worker.exchange()
+            assert reply is not None
+            assert len(reply.accepted) == expected
+        assert client.scard(prefix + "1") == 3
+
+
+class TestRetry:
+    def test_takes_the_place(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """One step, with its priority: what it is a retry of is finished."""
+        worker = member()
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        worker.finish(lease, "retried", entry=b"again", priority=-1)
+        worker.send(["other"])
+        assert [lease.entry for lease in worker.claim(2)] == [b"other", b"again"]
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert (real.count("created"), real.count("finished"), real.count("retried")) == (3, 1, 1)
+
+    def test_delayed(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """With its delay."""
+        worker = member()
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        worker.finish(lease, "retried", entry=b"again", delay=3_600_000, priority=2)
+        reply = worker.exchange(1)
+        assert reply is not None
+        assert reply.leases == []
+        assert 3_599_000 < (reply.next_due or 0) <= 3_600_000
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert len(real.delayed) == 1
+
+
+class TestLetters:
+    def letter(self, identity: bytes) -> Letter:
+        return Letter("host", 0, identity, "too_large", "it is", "error", 0)
+
+    def test_one_for_each(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """A request that cannot be kept is one dead letter, whoever says so and how often."""
+        for worker in (member(), member()):
+            for identity in (b"1" * 16, b"2" * 16, b"1" * 16):
+                worker.memberships[0].add(self.letter(identity))
+            worker.exchange()
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert (real.count("dead"), real.count("created"), real.count("finished")) == (2, 2, 2)
+
+
+class TestSentAgain:
+    """What no page stands for, after the server lost its last writes."""
+
+    def test_lost_tail(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """It is sent again, also when the joining of the worker was lost."""
+        worker = member()
+        before = {key: client.dump(key) for key in client.keys("*")}
+        for number in range(5):
+            worker.enqueue(f"seed-{number}", filtered=False, identity=b"%016d" % number, asked=1)
+        worker.enqueue("link")
+        worker.exchange()
+        for leave_out in (None, worker.id):
+            client.flushall()
+            for key, value in before.items():
+                if leave_out is None or leave_out not in key.decode():
+                    client.restore(key, 0, value)
+            if leave_out:
+                client.zrem(calls.prefix(NAME, 0) + "workers", leave_out)
+            worker.exchange()  # is told so, and joins anew
+            worker.exchange()
+            assert read_shard(client, NAME, 0).count("created") == 6
+            worker.exchange()
+            before = {key: value for key, value in before.items() if "worker:" not in key.decode()}
+        assert sorted(lease.entry.decode() for lease in worker.claim(10))[0] == "link"
+
+    def test_links_are_not(self, member: Callable[..., Worker]) -> None:
+        """A page stands for its links, so they are not kept."""
+        worker = member()
+        worker.send(["seed"])
+        (lease,) = worker.claim(1)
+        worker.enqueue("link", page=lease)
+        worker.exchange()
+        assert [kept.tag for _, kept in worker.memberships[0]._kept] == [None]
+
+    def test_bounded(self, member: Callable[..., Worker]) -> None:
+        """What is kept is forgotten in time; before that, too much of it is told of."""
+        worker = member()
+        membership = worker.memberships[0]
+        for number in range(3):
+            worker.enqueue(f"{number}", entry=bytes(MAX_KEPT_BYTES // 2))
+        while worker.waiting():
+            worker.exchange()
+        assert membership.keeps_too_much
+        membership._rewind = 0.0
+        assert not membership.keeps_too_much
+
+
+def _reap(worker: Worker) -> int:
+    run = worker.joined.run
+    return execute(worker.client, calls.reap(NAME, 0, run, 50, 10))[0]
+
+
+def test_full(redis_server: RedisServer) -> None:
+    """At maxmemory neither a start request nor another page's children stop a finish."""
+    with redis_server.client() as client:
+        worker = Worker(client, NAME, EXACT)
+        worker.send(["plain", "parent"])
+        leases = {lease.entry: lease for lease in worker.claim(2)}
+        worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
+        worker.finish(leases[b"parent"], children=[child(worker, "a")])
+        worker.finish(leases[b"plain"])
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(ServerFull):
+                worker.exchange()
+            worker.memberships[0].refused()
+            reply = worker.exchange(10)
+        finally:
+            client.config_set("maxmemory", 0)
+        assert reply is not None
+        assert (reply.finished, worker.waiting()) == (1, 2)
+        worker.memberships[0].full = False
+        reply = worker.exchange()
+        assert reply is not None
+        assert (reply.finished, reply.created) == (2, 4)
+
+
+# Crawls
+
+
+def answers(path: str) -> Answer:
+    return Answer("<html></html>")
+
+
+EACH = Counter({("user", "0"): 1, ("user", "1"): 1, ("jar", 0): 1, ("jar", 1): 1, ("", ""): 2})
+EACH.update([("key", "0"), ("key", "1"), ("login", "0"), ("login", "1")])
+
+
+def served(items: list[dict[str, Any]]) -> Counter[tuple[str, Any]]:
+    def difference(item: dict[str, Any]) -> tuple[str, Any]:
+        for name in ("user", "jar", "key", "login"):
+            if item[name] not in (None, ""):
+                return name, item[name]
+        return "", ""
+
+    return Counter(map(difference, items))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_alike_of_start(crawl: Run, shards: int) -> None:
+    """Start requests that differ in anything but their fingerprint are each fetched once."""
+    joined = threading.Event()
+    with Site(held(answers, joined)) as site:
+        settings = {"REDISQ_SHARDS": shards}
+        workers = [crawl("alike", site, settings, shuffled=1) for _ in range(3)]
+        for worker in workers:
+            worker.wait_for(" run ")
+        joined.set()
+        for worker in workers:
+            assert worker.wait().reason == "finished"
+        items = [item for worker in workers for item in worker.items()]
+        assert served(items) == EACH
+        assert all(item["is_start"] is True for item in items)
+        assert site.counts() == {"/alike": 10}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_alike_of_a_page(crawl: Run, shards: int, seconds: int) -> None:
+    """The same of a page that is fetched again, because its worker was killed: whether they had
+    gone ahead of its end or not."""
+    with Site(answers) as site:
+        settings = {"REDISQ_SHARDS": shards, "REDISQ_LEASE_TTL": 1}
+        killed = crawl("alike", site, settings, source="page", seconds=2 * seconds or 60)
+        killed.wait_for(" run ")
+        if seconds:
+            wait_until(lambda: "/alike" in site.counts(), 20, "they have gone ahead")
+        else:
+            wait_until(lambda: "/page" in site.counts(), 20, "the page")
+        killed.kill()
+        worker = crawl("alike", site, settings, source="page", shuffled=1)
+        assert worker.wait().reason == "finished"
+        # Those that the killed worker had given out are fetched again.
+        assert served(worker.items()) == EACH or seconds
+        assert served(worker.items()) | EACH == EACH
+        assert site.counts()["/page"] == 2
