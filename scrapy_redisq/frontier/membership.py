@@ -58,9 +58,9 @@ class Enqueue:
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
     ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
-    asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is the lease whose page asked
-    for it; None: no page stands for it, and it is sent again if the server loses it. ``tag`` is
-    handed back with the outcome.
+    asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is
+    the lease whose page asked for it; None: no page stands for it, and it is sent again if the
+    server loses it. ``tag`` is handed back with the outcome.
     """
 
     slot: str

@@ -84,7 +84,9 @@ if begin then
     end
     generation = generation + 1
   end
-  if meta.run then redis.call('RPUSH', TRASH, 'exact ' .. meta.run .. '.starts') end
+  if meta.run and redis.call('EXISTS', seen_base(meta.run .. '.starts')) == 1 then
+    redis.call('RPUSH', TRASH, 'exact ' .. meta.run .. '.starts')
+  end
   for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
     redis.call('DEL', worker_key(worker), leases_of(worker))
     return_tokens(worker)
