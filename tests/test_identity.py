@@ -326,6 +326,16 @@ class TestLetters:
         real.check()
         assert (real.count("dead"), real.count("created"), real.count("finished")) == (2, 2, 2)
 
+    def test_cannot_be_requeued(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """There is nothing to fetch; the letter stays."""
+        worker = member()
+        worker.memberships[0].add(self.letter(b"1" * 16))
+        worker.exchange()
+        assert execute(client, calls.requeue(NAME, 0, ["1"], [b""])) == 0
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert real.letters == ["1"]
+
 
 class TestSentAgain:
     """What no page stands for, after the server lost its last writes."""

@@ -14,7 +14,8 @@ local n = 0
 for i, id in ipairs(input.ids) do
   local letter = redis.call('HGET', LETTERS, id)
   local slot, priority, entry, header = parse_letter(letter or '')
-  if slot then
+  -- Of what could not be kept at all there is only the reason.
+  if slot and entry ~= '\0' then
     if header.foreign then
       count('foreign', -1)
       -- What could not be read will be found to be foreign once more; the rest are requests now.
