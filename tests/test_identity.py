@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from scrapy_redisq.identity import NO_MARKS, Repeats, marks, of_child, of_nowher
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site, held
+from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker
 
 URL = "http://a.example/"
@@ -438,13 +437,9 @@ def served(items: list[dict[str, Any]]) -> Counter[tuple[str, Any]]:
 @pytest.mark.parametrize("shards", [1, 3])
 def test_alike_of_start(crawl: Run, shards: int) -> None:
     """Start requests that differ in anything but their fingerprint are each fetched once."""
-    joined = threading.Event()
-    with Site(held(answers, joined)) as site:
+    with Site(answers) as site:
         settings = {"REDISQ_SHARDS": shards}
-        workers = [crawl("alike", site, settings, shuffled=1) for _ in range(3)]
-        for worker in workers:
-            worker.wait_for(" run ")
-        joined.set()
+        workers = crawl.fleet(3, "alike", site, settings, shuffled=1)
         for worker in workers:
             assert worker.wait().reason == "finished"
         items = [item for worker in workers for item in worker.items()]
