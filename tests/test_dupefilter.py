@@ -7,6 +7,7 @@ import http.server
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -84,13 +85,16 @@ class LossyProxy:
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.create_connection(("127.0.0.1", self._target)) as server:
-            while request := client.recv(65536):
-                server.sendall(request)
-                reply = server.recv(65536)
-                if self.lose:
-                    self.lose -= 1
-                    return
-                client.sendall(reply)
+            # Whoever speaks is passed on: a request may come in pieces.
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    if source is server and self.lose:
+                        self.lose -= 1
+                        return
+                    (server if source is client else client).sendall(data)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

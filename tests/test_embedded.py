@@ -134,9 +134,11 @@ def binary(each_binary: Path) -> str:
 def servers_of(folder: Path) -> list[int]:
     """Process ids of all servers at work in ``folder``, counted by the kernel's list."""
     found = []
-    for process in psutil.process_iter(["name", "cwd"]):
-        name, cwd = process.info["name"], process.info["cwd"]
-        if name in ("redis-server", "valkey-server") and cwd and Path(cwd) == folder.resolve():
+    for process in psutil.process_iter(["name", "cwd", "num_fds"]):
+        name, cwd, files = (process.info[key] for key in ("name", "cwd", "num_fds"))
+        # One that ends closes its files, and with them its lock, a moment before it is gone.
+        at_work = name in ("redis-server", "valkey-server") and files
+        if at_work and cwd and Path(cwd) == folder.resolve():
             found.append(process.pid)
     return found
 
