@@ -113,39 +113,6 @@ class TestFleet:
         assert all(clean(worker.log) for worker in workers)
         nothing_left(redis_server, "documentation")
 
-    def test_all_killed_and_started_again(self, redis_server: RedisServer, crawl: Run) -> None:
-        """After SIGKILL of all workers at half, only what they held is fetched twice."""
-        with Site(linked_pages(400, delay=0.02)) as site:
-            settings = {"REDISQ_LEASE_TTL": 2}
-            first = crawl.fleet(2, "follow", site, settings)
-            wait_until(lambda: len(site.hits) >= 200, 30, "half of the pages")
-            for worker in first:
-                worker.kill()
-            second = crawl.fleet(2, "follow", site, settings)
-            for worker in second:
-                worker.wait()
-            counts = site.counts()
-        assert len(counts) == 400
-        assert sum(counts.values()) - 400 <= 2 * 32
-        assert [worker.reason for worker in second] == ["finished"] * 2
-        status = nothing_left(redis_server)
-        assert 0 < status["reclaimed"] <= 2 * 32
-
-    def test_one_killed(self, redis_server: RedisServer, crawl: Run) -> None:
-        """The others take over what a killed worker held, and do not leave before that."""
-        with Site(linked_pages(300, delay=0.02)) as site:
-            settings = {"REDISQ_LEASE_TTL": 2}
-            workers = crawl.fleet(3, "follow", site, settings)
-            wait_until(lambda: len(site.hits) >= 100, 30, "a third of the pages")
-            workers[0].kill()
-            for worker in workers[1:]:
-                worker.wait()
-            counts = site.counts()
-        assert len(counts) == 300
-        assert sum(counts.values()) - 300 <= 32
-        assert [worker.reason for worker in workers[1:]] == ["finished"] * 2
-        nothing_left(redis_server)
-
     def test_start_requests_of_many_workers(self, redis_server: RedisServer, crawl: Run) -> None:
         """Each start request is fetched once, however many workers there are. Without the
         dupefilter the same one may be wanted twice, as with Scrapy's scheduler."""
@@ -158,18 +125,6 @@ class TestFleet:
         assert {page for page, n in counts.items() if n == 2} == {"/0", "/1", "/2", "/3"}
         assert sum(counts.values()) == 304
         nothing_left(redis_server, "many")
-
-    def test_sigterm_gives_back(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A worker that is stopped ends its pages and gives the others back: no page twice."""
-        with Site(linked_pages(200, delay=0.1)) as site:
-            workers = crawl.fleet(2, "follow", site)
-            wait_until(lambda: len(site.hits) >= 60, 30, "some pages")
-            workers[0].terminate()
-            assert workers[0].wait().reason == "shutdown"
-            assert workers[1].wait().reason == "finished"
-            assert set(site.counts().values()) == {1}
-            assert len(site.counts()) == 200
-        nothing_left(redis_server)
 
     def test_closing_early_leaves_the_rest(self, redis_server: RedisServer, crawl: Run) -> None:
         """A worker with CLOSESPIDER_PAGECOUNT leaves; a later one resumes where it was."""
@@ -185,24 +140,6 @@ class TestFleet:
             assert set(site.counts().values()) == {1}
             assert len(site.counts()) == 150
         nothing_left(redis_server)
-
-    def test_last_page_held_by_a_killed_worker(self, redis_server: RedisServer, crawl: Run) -> None:
-        """While a worker that holds the last page may come back, nobody leaves (F33)."""
-
-        def page(path: str) -> Answer | None:
-            slow = len(site.hits) <= 1
-            return Answer("<html></html>", delay=30 if slow else 0)
-
-        with Site(page) as site:
-            settings = {"REDISQ_LEASE_TTL": 2, "DOWNLOAD_TIMEOUT": 60}
-            holder = crawl("follow", site, settings=settings)
-            wait_until(lambda: site.hits, 20, "the only page is asked for")
-            other = crawl("follow", site, settings=settings)
-            other.wait_for("Joined")
-            holder.kill()
-            assert other.wait().reason == "finished"
-            assert len(site.hits) == 2
-        assert nothing_left(redis_server)["reclaimed"] == 1
 
     def test_blocked_worker_is_fenced(self, redis_server: RedisServer, crawl: Run) -> None:
         """A callback that blocks for three TTLs: others take over, late finishes are stale."""
@@ -452,21 +389,6 @@ class TestPages:
         assert letter.reason == "too_large"
         assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail
 
-    def test_poison_page(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A page that kills its worker each time becomes a dead letter in the end, and takes none
-        of the pages with it that the same workers held (F05)."""
-        with Site(linked_pages(60)) as site:
-            settings = {"REDISQ_LEASE_TTL": 1, "REDISQ_MAX_DELIVERIES": 2}
-            for _ in range(2):
-                crawl("poison", site, settings=settings).wait()
-            worker = crawl("poison", site, settings=settings).wait()
-            assert len(site.counts()) == 60
-        assert worker.reason == "finished"
-        assert nothing_left(redis_server, "poison")["reclaimed"] > 1
-        with frontier_of(redis_server, "poison") as frontier:
-            (letter,) = frontier.dead()
-        assert letter.reason == "deliveries"
-
     def test_corrupt_and_foreign_entries(self, redis_server: RedisServer, crawl: Run) -> None:
         """Entries that are no requests become dead letters; the worker goes on."""
         with Site(linked_pages(20)) as site:
@@ -506,45 +428,6 @@ class TestPages:
 
 
 class TestTrouble:
-    def test_another_configuration_is_refused(self, redis_server: RedisServer, crawl: Run) -> None:
-        """A crawl that differs is told in what; the first goes on (F30)."""
-        with Site(linked_pages(300, delay=0.05)) as site:
-            first = crawl("follow", site)
-            wait_until(lambda: site.hits, 20, "the first crawls")
-            settings = {
-                "DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter",
-                "REDISQ_ORDER": "lifo",
-            }
-            second = crawl("follow", site, settings=settings).wait(20)
-            assert second.reason != "finished"
-            assert "DUPEFILTER_CLASS is 'bloom' there and 'exact' here" in second.log
-            assert "REDISQ_ORDER is 'fifo' there and 'lifo' here" in second.log
-            assert first.process.poll() is None
-            assert first.wait().reason == "finished"
-            assert len(site.counts()) == 300
-        nothing_left(redis_server)
-
-    def test_redis_restarts(self, tmp_path: Path, crawl: Run) -> None:
-        """Redis is away for a while: nobody ends, and the crawl goes on where it was (F10)."""
-        server = RedisServer(any_server(), aof=True)
-        try:
-            with Site(linked_pages(300, delay=0.02)) as site:
-                settings = {"REDISQ_URL": server.url}
-                workers = crawl.fleet(2, "follow", site, settings)
-                wait_until(lambda: len(site.hits) >= 80, 30, "some pages")
-                server.kill()
-                for worker in workers:
-                    worker.wait_for("Redis is away")
-                server.start()
-                for worker in workers:
-                    assert worker.wait().reason == "finished"
-                    assert worker.log.count("Redis is away") == 1
-                assert len(site.counts()) == 300
-                assert len(site.hits) - 300 <= 2 * 32
-            nothing_left(server)
-        finally:
-            server.close()
-
     def test_outbox_reaches_its_bound(self, tmp_path: Path, crawl: Run) -> None:
         """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
         leased, and no more start requests are read; when it is back, the crawl goes on at once."""
@@ -604,16 +487,6 @@ class TestTrouble:
             assert worker.stats["redisq/unsent"] > 0
         finally:
             server.close()
-
-    def test_frontier_lost(self, redis_server: RedisServer, crawl: Run) -> None:
-        """FLUSHALL under a crawl: no worker says that it is finished (F12)."""
-        with Site(linked_pages(400, delay=0.05)) as site:
-            workers = crawl.fleet(2, "follow", site)
-            wait_until(lambda: len(site.hits) >= 50, 30, "some pages")
-            with redis_server.client() as client:
-                client.flushall()
-            for worker in workers:
-                assert worker.wait(20).reason == "frontier_lost"
 
     def test_scripts_are_flushed(self, redis_server: RedisServer, crawl: Run) -> None:
         """SCRIPT FLUSH under a crawl is not visible (F19)."""

@@ -22,13 +22,15 @@ def test_f30_another_configuration(rig: Rig) -> None:
         },
         "REDISQ_ORDER is 'fifo' there and 'lifo' here": {"REDISQ_ORDER": "lifo"},
     }
-    for difference, settings in others.items():
+    both = {name: value for settings in others.values() for name, value in settings.items()}
+    refusals = [([difference], settings) for difference, settings in others.items()]
+    for differences, settings in [*refusals, ([*others], both)]:
         second = rig.worker(settings=settings).wait()
         rig.refused.append(second)
         opened, _ = line_with(second.log, "Scrapy")
         refused, line = line_with(second.log, "The crawl cannot start: ")
-        assert difference in line
-        assert line.count(" there and ") == 1
+        assert all(difference in line for difference in differences)
+        assert line.count(" there and ") == len(differences)
         # From the first line of its log, so importing everything else included.
         began, _ = line_with(second.log, "Enabled item pipelines")
         assert opened <= began <= refused <= began + 1

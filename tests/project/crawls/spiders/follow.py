@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import signal
 import time
 
 import scrapy
@@ -32,17 +31,6 @@ class Many(Follow):
 
     name = "many"
     first = "/0 /1 /2 /3 /4 /5 /6 /7 /0 /1 /2 /3"
-
-
-class Poison(Follow):
-    """Dies with its process on page 13."""
-
-    name = "poison"
-
-    def parse(self, response):
-        if response.url.endswith("/13"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield from super().parse(response)
 
 
 class Faulty(Follow):
