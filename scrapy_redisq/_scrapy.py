@@ -30,6 +30,9 @@ from scrapy_redisq.errors import RedisqError
 CLOSING_POLL = 0.05
 """Seconds between looks at whether a spider that is being closed is closed."""
 
+UNLIMITED = 1_000_000
+"""Stands for any number of downloads: CONCURRENT_REQUESTS = 0."""
+
 current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
 """The request that is being downloaded in this context, whose callback or errback runs, or whose
 output (of those, or of a downloader middleware) is being processed."""
@@ -293,6 +296,16 @@ class Engine:
     def is_returned(self, request: Request) -> bool:
         """A downloader middleware has just returned the request in the place of a response."""
         return request is self._returned
+
+    @property
+    def free(self) -> int:
+        """Requests that Scrapy would take now: 0 while all downloads are busy, or more responses
+        wait for their callbacks than it wants to hold."""
+        scraper_slot = self._engine.scraper.slot  # None until the spider is open
+        if scraper_slot is not None and scraper_slot.needs_backout():
+            return 0
+        total: int = self._downloader.total_concurrency
+        return max(0, total - len(self._downloader.active)) if total > 0 else UNLIMITED
 
     def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
         """Read no more of the spider's ``start()`` than there is room for: await ``room`` after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -16,7 +17,10 @@ WINDOW = 1.0
 """Seconds over which the pace of a slot is measured."""
 
 AHEAD = 0.5
-"""Seconds' worth of a slot's requests that are worth holding."""
+"""Seconds' worth of requests that are worth holding."""
+
+PATIENCE = 1.0
+"""Seconds after which leases that cannot be started go back: others may be able to."""
 
 
 class Inbox(Generic[S]):
@@ -36,6 +40,11 @@ class Inbox(Generic[S]):
         self._window = time.monotonic()
         self._taken: dict[str, int] = {}
         self._pace: dict[str, int] = {}
+        self._taken_in_all = 0
+        self._pace_in_all = 0.0
+        self._last_taken = -math.inf
+        self._stuck: dict[str, float] = {}
+        """Slots of which nothing can be started, and since when."""
 
     def __len__(self) -> int:
         return self._size
@@ -72,6 +81,9 @@ class Inbox(Generic[S]):
             self._slots[slot] = waiting  # behind the others
         self._size -= 1
         self._taken[slot] = self._taken.get(slot, 0) + 1
+        self._taken_in_all += 1
+        self._last_taken = time.monotonic()
+        self._stuck.pop(slot, None)
         return lease, source
 
     def waiting(self) -> dict[str, int]:
@@ -79,10 +91,34 @@ class Inbox(Generic[S]):
         return {slot: len(waiting) for slot, waiting in self._slots.items()}
 
     def remove(self, slot: str) -> list[tuple[Lease, S]]:
-        """Remove and return what waits of a slot."""
-        removed = [(lease, source) for _, _, lease, source in self._slots.pop(slot, [])]
-        self._size -= len(removed)
-        return removed
+        """Remove and return what waits of a slot, in order."""
+        waiting = sorted(self._slots.pop(slot, []), key=lambda item: item[:2])
+        self._size -= len(waiting)
+        return [(lease, source) for _, _, lease, source in waiting]
+
+    def give_up(self, can_start: Callable[[str], bool], *, full: bool) -> list[tuple[Lease, S]]:
+        """Remove and return what has waited for `PATIENCE` while nothing of its slot was started
+        or could be. Nothing more of the slot is worth holding until that has changed.
+
+        ``can_start(slot)``: at once, or as soon as its limits allow; ``full``: nothing of any slot
+        can. To be called often.
+        """
+        now = time.monotonic()
+        for slot in {*self._slots, *self._stuck}:
+            if can_start(slot) and not (full and slot in self._slots):
+                self._stuck.pop(slot, None)
+            else:
+                self._stuck.setdefault(slot, now)
+        stuck = [slot for slot in self._slots if self._is_stuck(slot, now)]
+        return [lease for slot in stuck for lease in self.remove(slot)]
+
+    def _is_stuck(self, slot: str, now: float) -> bool:
+        return now - self._stuck.get(slot, now) >= PATIENCE
+
+    @property
+    def stuck(self) -> int:
+        """Slots of which nothing could be started when `give_up` was last called."""
+        return len(self._stuck)
 
     def clear(self) -> list[tuple[Lease, S]]:
         """Remove and return what waits."""
@@ -95,17 +131,30 @@ class Inbox(Generic[S]):
 
         ``stock``: as many as its limits let begin soon, if it has limits.
         """
+        now = time.monotonic()
+        if self._is_stuck(slot, now):
+            return 0
         if not self._by_slot:
             return self._most
-        now = time.monotonic()
-        if now - self._window >= WINDOW:
-            self._pace = {
-                name: int(taken / (now - self._window) * AHEAD)
-                for name, taken in self._taken.items()
-            }
-            self._window, self._taken = now, {}
+        self._measure(now)
         usual = self._per_slot if stock is None else min(stock, self._per_slot)
         return min(self._most, max(usual, self._pace.get(slot, 0)))
+
+    def worth(self, free: int) -> int:
+        """How many leases that can be started are worth holding in all, by a worker that may start
+        ``free`` at once: not more than it will come to soon, as others may come to them earlier."""
+        now = time.monotonic()
+        self._measure(now)
+        if now - self._last_taken >= PATIENCE:
+            return free
+        return free + math.ceil(AHEAD * max(self._pace_in_all, self._taken_in_all))
+
+    def _measure(self, now: float) -> None:
+        passed = now - self._window
+        if passed >= WINDOW:
+            self._pace = {name: int(taken / passed * AHEAD) for name, taken in self._taken.items()}
+            self._pace_in_all = self._taken_in_all / passed
+            self._window, self._taken, self._taken_in_all = now, {}, 0
 
     @property
     def slot_limit(self) -> int:
@@ -114,7 +163,7 @@ class Inbox(Generic[S]):
 
     def room(self) -> dict[str, int]:
         """How many more leases of each slot that is known are worth holding."""
-        room = {slot: self.limit(slot) for slot in {*self._pace, *self._slots}}
+        room = {slot: self.limit(slot) for slot in {*self._pace, *self._slots, *self._stuck}}
         for slot, waiting in self._slots.items():
             room[slot] = max(0, room[slot] - len(waiting))
         return room
@@ -127,7 +176,11 @@ class Inbox(Generic[S]):
         if max(len(self._slots), len(self._taken), len(self._pace)) <= 1:
             limits = [self.limit(slot) for slot in self._slots]
             return 2 * self._size <= min([capacity, *limits])
-        held_up = sum(
+        held_up = self.held_up(downloading)
+        return 2 * (self._size - held_up) <= capacity - held_up
+
+    def held_up(self, downloading: Callable[[str], int | None]) -> int:
+        """How many leases cannot be started now; ``downloading`` as for `pop`."""
+        return sum(
             len(waiting) for slot, waiting in self._slots.items() if downloading(slot) is None
         )
-        return 2 * (self._size - held_up) <= capacity - held_up

@@ -151,7 +151,10 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _check(self, request: Request) -> None:
         """What waits when the spider is closed, or for a host in trouble, goes back to the
         frontier."""
-        self._in_use.slots.check(request, self._slot_of(request))
+        slots, slot = self._in_use.slots, self._slot_of(request)
+        slots.check(request, slot)
+        if slot == urlparse_cached(request).hostname:
+            slots.waits_for_all(request)
 
     async def _look_up(self, host: str, request: Request) -> Rules:
         began, pause = time.monotonic(), LOOK_FIRST

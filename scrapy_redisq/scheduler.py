@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Downloading = Callable[[str], "int | None"]
+"""How many requests of a slot are being downloaded; None: no more should be started now."""
+
 
 class Scheduler(BaseScheduler):
     """A scheduler by which any number of ``scrapy crawl`` processes share one frontier."""
@@ -62,6 +66,7 @@ class Scheduler(BaseScheduler):
         self._sinks_away = 0
         self._open = False
         self._lost = False
+        self._wants_nothing = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -293,8 +298,9 @@ class Scheduler(BaseScheduler):
         return self._in_progress
 
     def sink_is_away(self, away: bool) -> None:
-        """Nothing is claimed while a sink takes no items."""
+        """Nothing is claimed or started while a sink takes no items."""
         self._sinks_away += 1 if away else -1
+        self.engine.wake()
         self.courier.poke()
 
     def sink_counted(self, name: str, by: int) -> None:
@@ -310,7 +316,7 @@ class Scheduler(BaseScheduler):
             return None
         request = self._local.pop()
         source = "memory"
-        if request is None:
+        if request is None and not self._sinks_away:
             request, source = self._next_from_inbox(), "redis"
         if request is not None:
             self.stats.inc_value(f"scheduler/dequeued/{source}")
@@ -344,7 +350,7 @@ class Scheduler(BaseScheduler):
             self._in_progress.begin(request, page)
             self.engine.handed_out(request, lease.slot)
             self.slots.handed_out(request, lease.slot)
-            if self.inbox.is_low(self._capacity(), downloading):
+            if self._is_hungry(self._want(downloading), downloading):
                 self.courier.poke()
             return request
         self.settle()
@@ -357,24 +363,47 @@ class Scheduler(BaseScheduler):
     def _capacity(self) -> int:
         return self.max_leases - len(self._in_progress)
 
+    def _free(self) -> int:
+        """Requests that could be started at once."""
+        if self._lost or self._sinks_away or self._outbox_is_full():
+            return 0
+        return self.engine.free
+
+    def _want(self, downloading: Downloading) -> int:
+        """How many more leases are worth having."""
+        startable = len(self.inbox) - self.inbox.held_up(downloading)
+        worth = self.inbox.worth(self._free()) - startable
+        want = max(0, min(worth, self._capacity() - len(self.inbox)))
+        if want and self._wants_nothing:
+            self._wants_nothing = False
+            self.courier.found_more()
+        elif worth <= 0:
+            self._wants_nothing = True
+        return want
+
+    def _is_hungry(self, want: int, downloading: Downloading) -> bool:
+        return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
+
     def demand(self) -> Demand:
-        capacity = self._capacity()
         waiting = self.courier.waiting()
         nothing = replace(NOTHING, within=self.slots.needed_within(), urgent=self.slots.urgent)
         if (
             self._lost
             or self._sinks_away
             or self.engine.closing
-            or capacity <= len(self.inbox)
             or self._outbox_is_full()
             or self.courier.roster.keeps_too_much()
         ):
             return nothing
+        downloading = self.slots.downloading()
+        want = self._want(downloading)
+        if not want:
+            return nothing
         return replace(
             nothing,
-            hungry=self.inbox.is_low(capacity, self.slots.downloading()),
+            hungry=self._is_hungry(want, downloading),
             # With more finishes than one exchange carries, leases would exceed the limit.
-            want=capacity - len(self.inbox) if waiting < MAX_OPERATIONS else 0,
+            want=want if waiting < MAX_OPERATIONS else 0,
             slot_limit=self.inbox.slot_limit,
             room=self.inbox.room(),
             # What waits for nothing but its sink is bounded by the sink.
@@ -404,8 +433,14 @@ class Scheduler(BaseScheduler):
         self._local.settle(working_on)
         self._intake.count_filtered()
         if self.engine.closing:
-            for lease, membership in self.inbox.clear():
-                self.courier.finish(membership, Finish(lease.id, "released"))
+            given_up = self.inbox.clear()
+        else:
+            stuck = self.inbox.stuck
+            given_up = self.slots.give_up(full=not self._free())
+            if self.inbox.stuck < stuck:
+                self.courier.found_more()
+        for lease, membership in given_up:
+            self.courier.finish(membership, Finish(lease.id, "released"))
 
     def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
         self.stats.inc_value(f"redisq/dead/{problem.reason}")

@@ -158,6 +158,20 @@ class Slots:
         for something else than its slot."""
         self._check(request, self._turns.parked(slot))
 
+    def waits_for_all(self, request: Request) -> None:
+        """``request`` waits for something that all others of its slot would have to wait for, so
+        the slot's turn is of no use to anybody else."""
+        self._turns.waits_for_all(request)
+
+    def give_up(self, *, full: bool) -> list[tuple[Lease, Membership]]:
+        """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
+        if not (self._inbox or self._inbox.stuck):
+            return []
+        downloading, turns = self._engine.downloads(), self._turns
+        return self._inbox.give_up(
+            lambda slot: downloading(slot) is not None and turns.soon(slot), full=full
+        )
+
     def settle(self, working_on: set[Request]) -> None:
         """What Scrapy no longer works on is not on its way to a download either."""
         for request in self._turns.on_the_way():

@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from scrapy_redisq.inbox import PATIENCE
 
 FREE = -2
 """Stands for what is left of the turn of a slot without limits, as in ``turns.lua``."""
@@ -137,7 +140,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
-        self._on_the_way: dict[Hashable, Turn] = {}
+        self._on_the_way: dict[Hashable, tuple[Turn, float]] = {}
         self._warm = False
         self._urgent = False
         self.valid_until = math.inf
@@ -240,6 +243,11 @@ class Turns:
             return NOT_NOW
         return self._wait(turn)
 
+    def soon(self, slot: str) -> bool:
+        """Whether another request of ``slot`` may be handed to Scrapy as soon as its limits allow,
+        and nothing else need happen first."""
+        return self.wait(slot) < NOT_NOW
+
     def has(self, slot: str) -> bool:
         """Whether ``slot`` is limited and this worker has a turn or a token for it."""
         turn = self._turns.get(slot)
@@ -255,12 +263,17 @@ class Turns:
         turn = self._turns.get(slot)
         if turn is not None and request not in self._on_the_way:
             turn.on_the_way += 1
-            self._on_the_way[request] = turn
+            self._on_the_way[request] = turn, time.monotonic()
+
+    def waits_for_all(self, request: Hashable) -> None:
+        """What ``request`` waits for on its way, all others of its slot would have to wait for."""
+        if known := self._on_the_way.get(request):
+            self._on_the_way[request] = known[0], time.monotonic()
 
     def is_done(self, request: Hashable) -> None:
         """``request`` is done with; perhaps it was never downloaded."""
-        if turn := self._on_the_way.pop(request, None):
-            turn.on_the_way -= 1
+        if known := self._on_the_way.pop(request, None):
+            known[0].on_the_way -= 1
 
     async def may_begin(
         self, request: Hashable, slot: str, check: Callable[[float], None]
@@ -353,6 +366,10 @@ class Turns:
         now = time.monotonic()
         told = []
         self._urgent = False
+        # What a downloader middleware keeps for longer may not come for minutes.
+        soon = Counter(
+            turn.slot for turn, since in self._on_the_way.values() if now - since < PATIENCE
+        )
         for slot, turn in list(self._turns.items()):
             if not mine(slot):
                 continue
@@ -361,7 +378,7 @@ class Turns:
                 # Of many slots that are parked for long, each would lengthen every exchange.
                 self._drop_if_idle(slot)
                 continue
-            to_start = held + turn.on_the_way + turn.at_the_gate
+            to_start = held + soon[slot] + turn.at_the_gate
             tokens = max(turn.flying, min(turn.flying + to_start, turn.tokens or 0))
             # What is given up is given up at once: the frontier may do so before it answers.
             turn.tokens = None if turn.tokens is None else tokens

@@ -175,6 +175,11 @@ class Courier:
         if not self._poked.is_set() and time.monotonic() + self._pause() < self._planned_at - 0.001:
             self._poked.set()
 
+    def found_more(self) -> None:
+        """The worker can take what it could not take before."""
+        self._pace.found_more()
+        self.poke()
+
     # Running
 
     def start(self) -> None:

@@ -1,0 +1,182 @@
+"""Whoever cannot start requests of a slot does not keep it from others: leases, turns, tokens."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from scrapy.http import Request
+
+from scrapy_redisq import inbox as inbox_module
+from scrapy_redisq import turns as turns_module
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.frontier.membership import Lease
+from scrapy_redisq.inbox import Inbox
+from scrapy_redisq.turns import Turns
+from tests.harness.crawl import Crawl, Run
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+
+PATIENCE = 0.05
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(turns_module, "PATIENCE", PATIENCE)
+
+
+def filled(*slots: str, by_slot: bool = True) -> Inbox[None]:
+    inbox: Inbox[None] = Inbox(2, 10, by_slot=by_slot)
+    for number, slot in enumerate(slots):
+        inbox.add(Lease(str(number), slot, 0, 0, b""), None)
+    return inbox
+
+
+def given_up(inbox: Inbox[None], *, stuck: str = "", full: bool = False) -> list[str]:
+    return [lease.id for lease, _ in inbox.give_up(lambda slot: slot not in stuck, full=full)]
+
+
+def passes(since: float) -> None:
+    wait_until(lambda: time.monotonic() - since > PATIENCE, 5, "patience is over")
+
+
+# What a worker holds
+
+
+@pytest.mark.usefixtures("impatient")
+def test_leases_of_a_slot_that_is_stuck() -> None:
+    """They go back after a while, in order; no more of the slot is worth holding until something of
+    it can be started again."""
+    inbox = filled("a", "b", "a")
+    assert given_up(inbox, stuck="a") == []
+    passes(time.monotonic())
+    assert given_up(inbox, stuck="a") == ["0", "2"]
+    assert inbox.waiting() == {"b": 1}
+    assert inbox.limit("a") == inbox.limit("a", stock=5) == inbox.room()["a"] == 0
+    assert given_up(inbox) == []
+    assert inbox.limit("a") == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_start_shows_that_it_is_not_stuck() -> None:
+    """A slot whose requests are started now and then keeps what it has, though each time that it is
+    looked at nothing more can be started."""
+    inbox = filled("a", "a", "a")
+    for left in (2, 1):
+        given_up(inbox, stuck="a")
+        passes(time.monotonic())
+        assert inbox.pop(lambda slot: 0) is not None
+        assert given_up(inbox, stuck="a") == []
+        assert len(inbox) == left
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("by_slot", [True, False])
+def test_leases_of_a_worker_that_is_full(by_slot: bool) -> None:
+    """All of them go back, whatever their slots could take; later on its slots are as any other."""
+    inbox = filled("a", "b", by_slot=by_slot)
+    assert given_up(inbox, full=True) == []
+    passes(time.monotonic())
+    assert given_up(inbox, full=True) == ["0", "1"]
+    assert given_up(inbox, full=True) == []
+    assert inbox.stuck == 0
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_is_worth_holding() -> None:
+    """As much as can be started at once, and what is started in half a second; nothing by a worker
+    that is full and has started nothing for a while."""
+    inbox = filled("a", "a", "b", "b")
+    assert inbox.worth(16) == 16
+    for _ in range(4):
+        inbox.pop(lambda slot: 0)
+    assert inbox.worth(0) == 2
+    assert inbox.worth(3) == 5
+    passes(time.monotonic())
+    assert inbox.worth(0) == 0
+    assert inbox.worth(1) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_turn_is_not_kept_for_what_a_middleware_keeps() -> None:
+    """A request that Scrapy was given, and that does not come to its download, keeps the turn for a
+    while only; one that waits for what all others would have to wait for keeps it."""
+    turns = Turns()
+    turns.received([["host", 60_000_000, 1, 0, 0, 1_000_000, 0, 1, -1, 0, 0]], [], time.monotonic())
+    request = Request("http://host/")
+    turns.handed_out(request, "host")
+
+    def done() -> int:
+        ((_, _, _, _, done, _),) = turns.report({}, lambda slot, stock: 1, lambda slot: True)
+        return int(done)
+
+    assert done() == 0
+    passes(time.monotonic())
+    turns.waits_for_all(request)
+    assert done() == 0
+    passes(time.monotonic())
+    assert done() == 1
+    assert not turns.soon("host"), "it is still on its way"
+
+
+# Crawls
+
+
+HOSTS = [f"127.0.0.{n}" for n in range(1, 11)]
+PAGES = 6
+
+
+def hangs_beside_idle(
+    crawl: Run, server: RedisServer, limit: dict[str, Any], end: threading.Event, **settings: Any
+) -> tuple[Site, Crawl, Crawl, float]:
+    """Two idle workers get pages of many hosts; all downloads of the first one hang. -> when they
+    got them. The site remains to be ended."""
+    site = Site(lambda path: "x", hosts=len(HOSTS))
+
+    def page(path: str) -> Answer:
+        return Answer("x", until=end if site.hits[-1].agent == "hangs" else None)
+
+    site.page = page
+    site.__enter__()
+    given = {"REDISQ_KEEP_ALIVE": True, "REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), **settings}
+    workers = [
+        crawl("ordered", None, {**given, "USER_AGENT": agent, "CONCURRENT_REQUESTS": 4})
+        for agent in ("hangs", "helps")
+    ]
+    with Frontier.from_url(server.url, "ordered") as frontier:
+        wait_until(lambda: len(frontier.status()["workers"]) == 2, 30, "both are there")
+        urls = [f"http://{host}:{site.port}/{n}" for n in range(PAGES) for host in HOSTS]
+        frontier.push(urls)
+    return site, *workers, time.monotonic()
+
+
+@pytest.mark.parametrize("limit", [{"delay": 0.2}, {"rate": "5/s"}, {"concurrency": 8}, {}])
+def test_a_worker_whose_downloads_hang(
+    crawl: Run, redis_server: RedisServer, limit: dict[str, Any]
+) -> None:
+    """All that it has not begun, an idle worker fetches; no host waits for longer than 2 s."""
+    end = threading.Event()
+    site, hangs, helps, began = hangs_beside_idle(crawl, redis_server, limit, end)
+    try:
+
+        def fetched() -> bool:
+            helped = [hit for hit in site.hits if hit.agent == "helps"]
+            return len(helped) >= len(HOSTS) * PAGES - 4
+
+        wait_until(fetched, 20, "all is fetched but what hangs")
+        assert sum(hit.agent == "hangs" for hit in site.hits) == 4
+        for host, times in site.starts().items():
+            gaps = [later - earlier for earlier, later in itertools.pairwise([began, *times])]
+            assert max(gaps) < 2.5, (host, gaps)
+    finally:
+        end.set()
+        for worker in (hangs, helps):
+            worker.terminate()
+            worker.wait()
+        site.__exit__()
+    assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}
