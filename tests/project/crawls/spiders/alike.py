@@ -58,21 +58,3 @@ class Alike(scrapy.Spider):
             "login": login,
             "is_start": request.meta.get("is_start_request"),
         }
-
-
-class Chain(scrapy.Spider):
-    """Each page asks for the next one with ``dont_filter``, and answers 503 the first time."""
-
-    name = "chain"
-    first = "/0"
-
-    def __init__(self, site="", **kwargs):
-        super().__init__(**kwargs)
-        self.start_urls = [f"{site}{self.first}"]
-
-    def parse(self, response):
-        yield {"url": response.url}
-        for href in response.css("a::attr(href)").getall():
-            yield response.follow(href, dont_filter=True, cb_kwargs={"drawn": random.random()})
-
-    parse_with = parse

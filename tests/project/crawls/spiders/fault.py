@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import threading
 import time
 from datetime import datetime, timezone
@@ -147,3 +148,54 @@ class Stored(Fault):
             reached("yield")
         for href in response.css("a::attr(href)").getall():
             yield response.follow(href)
+
+
+class Chains(Fault):
+    """``chains`` pages, of which each asks for the next one past the dupefilter, with values that
+    change from fetch to fetch."""
+
+    name = "chains"
+    custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
+
+    def __init__(self, site="", chains=1, **kwargs):
+        super().__init__(site, **kwargs)
+        self.start_urls = [f"{site}/{first}" for first in range(int(chains))]
+
+    def parse(self, response, **drawn):
+        yield {"url": response.url, "page": response.url.rpartition("/")[2]}
+        reached("yield")
+        for href in response.css("a::attr(href)").getall():
+            drawn = {"drawn": random.random()}
+            yield response.follow(href, dont_filter=True, cb_kwargs=drawn)
+            reached("yield")
+
+
+class Seeds(Fault):
+    """Pages without links: as many start requests, or as many from ``spider_idle``, ten at once."""
+
+    name = "seeds"
+    custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
+
+    def __init__(self, site="", seeds=0, idle=0, **kwargs):
+        super().__init__(site, **kwargs)
+        self.seeds, self.idle = int(seeds), int(idle)
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.go_on, signals.spider_idle)
+        return spider
+
+    async def start(self):
+        for number in range(self.seeds):
+            yield scrapy.Request(f"{self.site}/{number}", dont_filter=True)
+            await asyncio.sleep(0.005)
+
+    def go_on(self):
+        for _ in range(min(10, self.idle)):
+            self.idle -= 1
+            request = scrapy.Request(f"{self.site}/{self.idle}", dont_filter=True)
+            self.crawler.engine.crawl(request)
+
+    def parse(self, response):
+        yield {"url": response.url, "page": response.url.rpartition("/")[2]}
