@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -468,3 +471,19 @@ def test_alike_of_a_page(crawl: Run, shards: int, seconds: int) -> None:
         assert served(worker.items()) == EACH or seconds
         assert served(worker.items()) | EACH == EACH
         assert site.counts()["/page"] == 2
+
+
+def test_rows_without_a_key(crawl: Run, tmp_path: Path) -> None:
+    """Rows of requests that share a fingerprint, and of two spiders, are all there; a second crawl
+    puts its own in their place."""
+    file = tmp_path / "rows.sqlite"
+    with Site(answers) as site:
+        settings = {"REDISQ_DATABASE_URL": f"sqlite:///{file}"}
+        for spider in ("alike_rows", "other_alike_rows", "alike_rows"):
+            worker = crawl(spider, site, settings, source="page", shuffled=1).wait()
+            assert worker.reason == "finished", worker.log
+    with closing(sqlite3.connect(file)) as database:
+        columns = "user, jar, key, login"
+        rows = database.execute(f"SELECT {columns}, count(*) FROM alike GROUP BY {columns}")
+        found = {tuple(row[:-1]): row[-1] for row in rows}
+    assert sorted(found.values()) == [2] * 8 + [4]

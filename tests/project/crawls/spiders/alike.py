@@ -58,3 +58,30 @@ class Alike(scrapy.Spider):
             "login": login,
             "is_start": request.meta.get("is_start_request"),
         }
+
+
+class AlikeRows(Alike):
+    """The same into a table without a key of its own."""
+
+    name = "alike_rows"
+    custom_settings = {
+        "ITEM_PIPELINES": {"scrapy_redisq.pipelines.DatabasePipeline": 300},
+        "REDISQ_TABLES": {
+            "dict": {
+                "table": "alike",
+                "columns": {
+                    "user": "str",
+                    "jar": "int",
+                    "key": "str",
+                    "login": "str",
+                    "is_start": "bool",
+                },
+            },
+        },
+    }
+
+
+class OtherAlikeRows(AlikeRows):
+    """Another spider with the same table."""
+
+    name = "other_alike_rows"
