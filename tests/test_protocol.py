@@ -401,6 +401,47 @@ def test_a_dead_workers_leases(member: Callable[..., Worker], client: redis.Redi
     assert (after["reclaimed"], after["leased"]) == (2, 3)
 
 
+def test_nobody_is_dead_because_redis_was_away(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """After an outage longer than the TTL the others get time to come back, whoever is the first to
+    come: one that was there before, or one that has just joined and knows of nothing."""
+    ttl = 2.0
+    workers = [Worker(client, NAME, EXACT, ttl=ttl) for _ in range(3)]
+    workers[0].send([f"{n}" for n in range(9)])
+    for worker in workers:
+        worker.claim(3)
+    for first in ("new", "old"):
+        # What an outage of a minute leaves: deadlines that have passed, and an old sign of life.
+        client.zadd(key("workers"), {worker.id: 1 for worker in workers}, xx=True)
+        client.hset(key("meta"), "sign", _now(client) - 60_000_000)
+        early = Worker(client, NAME, EXACT, ttl=ttl) if first == "new" else workers.pop(0)
+        assert 0 < ask(early, 0).overdue_in <= ttl / 2 * 1000
+        workers.append(early)
+        for worker in workers:
+            assert ask(worker, 0).overdue_in > 0
+    assert counts(client)["leased"] == 9
+    # One of them does not come back.
+    expire(client, workers.pop(1))
+    reply = wait_until(lambda: (got := ask(workers[0], 0)).overdue_in == 0 and got, 5, "dead")
+    assert reply
+    assert reap(client, workers[0])[0] == 3
+
+
+def test_who_dies_alone_is_dead_at_its_deadline(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """While others give signs of life nobody is waited for, nor after a clock that went back."""
+    worker, heir = member(), member()
+    worker.send(["a"])
+    worker.claim(1)
+    ask(heir, 0)
+    expire(client, worker)
+    assert ask(heir, 0).overdue_in == 0
+    client.hset(key("meta"), mapping={"sign": 2**52, "patient": 2**52})
+    assert ask(heir, 0).overdue_in == 0
+
+
 def test_reaping_once_a_second(member: Callable[..., Worker], client: redis.Redis) -> None:
     """However many workers ask, one of them reaps, and the mark of it expires within a second."""
     dead, heir = member(), member()

@@ -40,10 +40,8 @@ SETTLE = 0.05
 """Seconds between looks for pages that have ended."""
 
 RETRY_FIRST, RETRY_LAST = 0.1, 2.0
-"""Seconds between attempts while Redis is away."""
-
-GRACE = 2 * RETRY_LAST
-"""Seconds after an outage in which the others may come back before their leases are taken."""
+"""Seconds between attempts while Redis is away; with a short lease TTL at most an eighth of it, so
+that nobody who comes back is taken for dead."""
 
 WARN_EVERY = 30.0
 """Seconds between warnings about the same trouble."""
@@ -142,8 +140,7 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
         self._planned_at = 0.0
         self._away = False
-        self._cut_off_since: float | None = None
-        self._reap_from = 0.0
+        self._retry_last = min(RETRY_LAST, roster.terms.lease_ttl / 8)
         self._warned: dict[str, float] = {}
         self._missing = 0
 
@@ -259,8 +256,6 @@ class Courier:
             except FrontierCorrupt as error:
                 self._warn("corrupt", "%s", error)
             except TROUBLE as error:
-                if self._cut_off_since is None:
-                    self._cut_off_since = time.monotonic()
                 if self._warn("away", "Redis is away, keeping what is buffered: %s", error):
                     self._away = True
                 await self._revive()
@@ -273,7 +268,7 @@ class Courier:
                 return
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), pause)
-            pause = min(pause * 2, RETRY_LAST)
+            pause = min(pause * 2, self._retry_last)
 
     async def _revive(self) -> None:
         try:
@@ -319,28 +314,15 @@ class Courier:
             others_wait=any(reply.waiting for reply in replies),
             overdue_in=min(reply.overdue_in for reply in replies),
         )
-        if self._may_reap():
-            for membership, reply in zip(order, replies, strict=True):
-                if reply.overdue_in == 0 and await self.roster.reap(membership):
-                    self._pace.found_more()
+        for membership, reply in zip(order, replies, strict=True):
+            if reply.overdue_in == 0 and await self.roster.reap(membership):
+                self._pace.found_more()
         stuck = [reply.stuck for reply in replies if not reply.complete]
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
             self.worker.stuck(least)
         was_complete, self.complete = self.complete, await self._is_complete(replies)
         if self.complete and not was_complete:
             self.worker.completed()
-
-    def _may_reap(self) -> bool:
-        """Whether workers without a sign of life are dead, and not cut off as this one was.
-
-        While Redis is away nobody can give one, and somebody is the first to come back.
-        """
-        now = time.monotonic()
-        if self._cut_off_since is not None:
-            if now - self._cut_off_since > self.roster.terms.lease_ttl / 4:
-                self._reap_from = now + GRACE
-            self._cut_off_since = None
-        return now >= self._reap_from
 
     async def _exchange(self, membership: Membership, want: int, demand: Demand) -> Reply:
         starting, seeded = self.worker.starting()
@@ -477,4 +459,4 @@ class Courier:
             except TROUBLE as error:
                 self._warn("away", "Redis is away while closing: %s", error)
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, RETRY_LAST)
+                pause = min(pause * 2, self._retry_last)

@@ -158,7 +158,7 @@ class Reply:
     waiting: int = 0
     """Workers that have found nothing to claim."""
     overdue_in: int = 0
-    """Milliseconds until some worker should have given a sign of life; 0: one should have."""
+    """Milliseconds until a worker without a sign of life is dead; 0: one is."""
     next_due: int | None = None
     """Milliseconds until it is worth asking again; None if nothing waits."""
     stuck: int | None = None

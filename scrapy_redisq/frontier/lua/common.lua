@@ -8,7 +8,8 @@
 -- which no script looks into. A RECORD is an entry with where it came from:
 -- "PRIORITY:LENGTH-OF-SLOT:SLOT" .. ENTRY
 --
---   meta            hash    format, run, state, seeded, generation, and the shared configuration
+--   meta            hash    format, run, state, seeded, generation, the shared configuration, and
+--                           sign and patient, see ms_until_dead() in exchange.lua
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -442,14 +443,15 @@ local function enqueue(seen_add, run, generation, order, void)
     elseif item[5] == 2 then recent[#recent + 1] = item[6]
     elseif item[5] == 3 then looked_at[#looked_at + 1] = item[6] end
   end
+  -- Sets first: what they record can be taken back, RedisBloom's cannot.
+  local new_start = #starts > 0 and new_starts(run, starts) or {}
+  local looked = #looked_at > 0 and new_recent(looked_at, true) or {}
+  local newly = #recent > 0 and new_recent(recent) or {}
   if input.also and #input.also > 0 then
     seen_add(seen_base(generation), input.seen, input.also)
   end
   local new = #fingerprints > 0
     and seen_add(seen_base(generation), input.seen, fingerprints) or {}
-  local new_start = #starts > 0 and new_starts(run, starts) or {}
-  local looked = #looked_at > 0 and new_recent(looked_at, true) or {}
-  local newly = #recent > 0 and new_recent(recent) or {}
   local outcome, entries, created, duplicates = {}, {}, 0, 0
   local next_fingerprint, next_start, next_recent, next_looked = 1, 1, 1, 1
   for i, item in ipairs(input.enqueue) do

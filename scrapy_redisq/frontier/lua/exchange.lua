@@ -20,7 +20,8 @@
 --          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
 --          slot_ttl (ms), for which a slot is remembered
 -- Reply    {status} or {status, outcome of each enqueue (see common.lua), created,
---          finished, 1 if nothing is left to do, waiting, dead, ms until a worker is overdue (0: one is), ms until
+--          finished, 1 if nothing is left to do, waiting, dead, ms until a worker may be dead (0: one
+--          is), ms until
 --          it is worth asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
 --          turns.lua) or '', seconds for which all that is left has been in slots that are set
 --          aside (-1: it is not), key that is in the way of some requests, which wait until it is
@@ -43,7 +44,7 @@ local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
-  'limited', 'throttle', 'stuck')
+  'limited', 'throttle', 'stuck', 'sign', 'patient')
 local own_keys = {'HLEN', worker_key(worker), 'HLEN', leases_of(worker)}
 if meta[5] or input.turns or input.outcomes then
   for _, word in ipairs({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE}) do
@@ -353,6 +354,21 @@ end
 
 for slot in pairs(has_turn) do after_turn(slot) end
 
+-- -> ms until a worker that gives no sign of life is dead; 0: one is.
+-- While Redis is away or stopped nobody can give one, and somebody is the first to come back: after
+-- half a TTL without an exchange of anybody no worker is dead before `patient`. A shorter gap leaves
+-- each a quarter of its TTL to come back. `sign`: when the last exchange was, to half a second.
+local function ms_until_dead(sign, patient)
+  if NOW - (sign or NOW) > input.ttl / 2 then
+    patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
+    redis.call('HSET', META, 'patient', integer(patient))
+  end
+  if math.abs(NOW - (sign or 0)) > 500000 then redis.call('HSET', META, 'sign', integer(NOW)) end
+  local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2])
+  if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end
+  return math.max(0, math.ceil((deadline - NOW) / 1000))
+end
+
 -- 8. reply
 set_flag(worker, 'starting', state[2] == '1', input.starting)
 if state[2] == '1' and not input.starting and input.seeded then
@@ -417,11 +433,11 @@ if #leases > 0 then
 elseif due then
   ask_again = math.max(0, math.ceil((due - NOW) / 1000))
 end
-local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2])
+local silent = ms_until_dead(tonumber(meta[8]), tonumber(meta[9]))
 local stuck = limited and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   finished and 1 or 0, counts.waiting, counts.dead,
-  math.max(0, math.ceil((deadline - NOW) / 1000)), ask_again,
+  silent, ask_again,
   #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or ''}
 for i = 1, #leases do reply[12 + i] = leases[i] end
 return reply
