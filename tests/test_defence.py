@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -432,6 +433,27 @@ def test_a_wrong_type_inside_the_dupefilter(
     assert reply is not None
     assert len(reply.accepted) == 280
     assert len(crawl(client, worker)) == 320
+
+
+@pytest.mark.parametrize("name", ["seen:%s.starts", "seen:recent:0"])
+def test_a_wrong_type_among_identities(
+    member: Callable[..., Worker], client: redis.Redis, name: str
+) -> None:
+    """It is named, whatever else is asked, and what was recorded before it is taken back."""
+    worker = member()
+    add(worker, "a")
+    spoiled = key(name % worker.joined.run if "%" in name else name)
+    client.set(spoiled, "mine")
+    for n, asked in enumerate((1, 2, 0, 1, 2)):
+        known = {"filtered": False, "identity": b"%016d" % n, "asked": asked} if asked else {}
+        worker.enqueue(f"{n}", entry=ENTRY % b"%d" % n, **known)  # type: ignore[arg-type]
+    with pytest.raises(FrontierCorrupt, match=re.escape(spoiled)):
+        worker.exchange()
+    client.delete(spoiled)
+    reply = worker.exchange()
+    assert reply is not None
+    assert len(reply.accepted) == 5
+    assert len(crawl(client, worker)) == 6
 
 
 @pytest.mark.parametrize("name", ["slot:host", "tokens:%s"])

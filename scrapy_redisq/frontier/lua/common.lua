@@ -381,7 +381,7 @@ local function key_at_fault(seen_undo, problem)
   local key, text = seen_undo(), type(problem) == 'table' and problem.err or tostring(problem)
   for i = #undo_exact, 1, -1 do
     local asked = undo_exact[i]()
-    if i == #undo_exact then key = asked end
+    key = key or asked -- sets are asked before the dupefilter
   end
   if string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'item exists', 1, true) then
     return key

@@ -357,13 +357,15 @@ for slot in pairs(has_turn) do after_turn(slot) end
 -- -> ms until a worker that gives no sign of life is dead; 0: one is.
 -- While Redis is away or stopped nobody can give one, and somebody is the first to come back: after
 -- half a TTL without an exchange of anybody no worker is dead before `patient`. A shorter gap leaves
--- each a quarter of its TTL to come back. `sign`: when the last exchange was, to half a second.
+-- each a quarter of its TTL to come back. `sign`: when the last exchange was, more or less.
 local function ms_until_dead(sign, patient)
   if NOW - (sign or NOW) > input.ttl / 2 then
     patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
     redis.call('HSET', META, 'patient', integer(patient))
   end
-  if math.abs(NOW - (sign or 0)) > 500000 then redis.call('HSET', META, 'sign', integer(NOW)) end
+  if math.abs(NOW - (sign or 0)) > input.ttl / 16 then
+    redis.call('HSET', META, 'sign', integer(NOW))
+  end
   local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2])
   if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end
   return math.max(0, math.ceil((deadline - NOW) / 1000))
