@@ -116,7 +116,7 @@ class TestPauses:
         response = Response("http://a/", headers={"Retry-After": "7"})
         assert self.pauses(delays=(3.0,), retry_after_max=0.0).after(response, 1) == 3
 
-    @pytest.mark.parametrize("value", [-1, True, "5", None, float("nan"), float("inf"), 1e300, [1]])
+    @pytest.mark.parametrize("value", [-1, True, "5", None, float("nan"), float("inf"), 1e300, []])
     def test_bad_delays(self, value: Any) -> None:
         """What is no number of seconds is named, with what the key takes."""
         with pytest.raises(ValueError, match=r"redisq_delay.*takes seconds from 0"):
@@ -257,11 +257,10 @@ class TestDelays:
         late = sorted(at - min(due.values()) for at in due.values())
         assert late[4] < 0.3, late
 
-    @pytest.mark.parametrize("seconds", ["-1", "'5'", "1e300", "[]"])
-    def test_a_bad_delay(self, redis_server: RedisServer, crawl: Run, seconds: str) -> None:
+    def test_a_bad_delay(self, redis_server: RedisServer, crawl: Run) -> None:
         """It is logged and counted; the request is not lost."""
         with Site(lambda path: LINKS) as site:
-            worker = crawl("delayed", site, seconds=seconds).wait()
+            worker = crawl("delayed", site, seconds="'5'").wait()
             assert set(site.counts()) == {"/0", "/1"}
         assert worker.reason == "finished"
         assert worker.log.count("takes seconds from 0 to 31,536,000") == 1
