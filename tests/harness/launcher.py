@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+_asking = threading.Lock()
 POLL = 0.005
 """Seconds after which the launcher looks again for children that have ended."""
 
@@ -44,6 +45,10 @@ class Forked:
         self._lines = answers.makefile("r")
         self.pid = int(self._lines.readline())
         self.returncode: int | None = None
+
+    def __del__(self) -> None:
+        self._lines.close()
+        self._answers.close()
 
     def poll(self) -> int | None:
         return self._ended(0)
@@ -81,7 +86,8 @@ def fork(
     """``python -m MODULE ARGUMENTS > OUTPUT 2>&1`` in ``folder``."""
     ours, theirs = socket.socketpair()
     with theirs:
-        socket.send_fds(next(_launchers()), [b"."], [theirs.fileno()])
+        with _asking:
+            socket.send_fds(next(_launchers()), [b"."], [theirs.fileno()])
         job = {
             "module": module,
             "arguments": [str(argument) for argument in arguments],
@@ -96,7 +102,15 @@ def fork(
 @cache
 def _launchers() -> Iterator[socket.socket]:
     """Two in turn: workers of one fleet have different hash seeds, as fresh processes would."""
-    return itertools.cycle([_start(), _start()])
+
+    def in_turn() -> Iterator[socket.socket]:
+        first = _start()
+        yield first
+        second = _start()
+        yield second
+        yield from itertools.cycle([first, second])
+
+    return in_turn()
 
 
 def _start() -> socket.socket:
