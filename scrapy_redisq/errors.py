@@ -14,6 +14,7 @@
     │   ├── ConfigurationMismatch
     │   ├── FrontierInUse
     │   ├── FrontierCorrupt
+    │   │   └── ScriptFailed
     │   └── FrontierLost
     ├── SerializationError       one request, not the crawl
     │   ├── Unserializable
@@ -101,6 +102,11 @@ class FrontierInUse(FrontierError):
 
 class FrontierCorrupt(FrontierError):
     """Raised when a key under the frontier's prefix is not of the type it must have."""
+
+
+class ScriptFailed(FrontierCorrupt):
+    """Raised when a script of the frontier failed: through a fault of what it was given, of its
+    own, or because this user may not run it."""
 
 
 class FrontierLost(FrontierError):

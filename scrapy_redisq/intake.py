@@ -196,7 +196,7 @@ class Intake:
             page,
             Enqueue(
                 slot,
-                request.priority,
+                int(request.priority),  # True and members of an enum are numbers
                 entry,
                 fingerprint,
                 delay=milliseconds(delay),
@@ -237,7 +237,7 @@ class Intake:
             return self._keep(request, delay, error, identity)
         child = Enqueue(
             slot,
-            request.priority,
+            int(request.priority),
             entry,
             None,
             delay=milliseconds(delay),
@@ -301,7 +301,7 @@ class Intake:
             # A retry of a request that was sent back often is still the same request.
             entry = self._as_often_sent_back(request, entry)
         page.retry = Enqueue(
-            slot, request.priority, entry, None, delay=milliseconds(delay), identity=identity
+            slot, int(request.priority), entry, None, delay=milliseconds(delay), identity=identity
         )
         self._stats.inc_value("scheduler/enqueued/redis")
         self._stats.inc_value("scheduler/enqueued")

@@ -98,7 +98,9 @@ class SeedReader:
         fingerprint = None
         if not request.dont_filter:
             fingerprint = (self._fingerprint or scrapy_fingerprint)(request)
-        return Seed(slot_name(str(slot)), request.priority, fingerprint, entry, delay, identity)
+        return Seed(
+            slot_name(str(slot)), int(request.priority), fingerprint, entry, delay, identity
+        )
 
 
 def _meta_of(item: object) -> Mapping[str, Any]:

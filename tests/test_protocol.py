@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -18,6 +18,7 @@ from scrapy_redisq.errors import (
     FrontierCorrupt,
     FrontierError,
     FrontierLost,
+    ScriptFailed,
     ServerFull,
 )
 from scrapy_redisq.frontier import Frontier, calls
@@ -1084,3 +1085,56 @@ def _url(client: redis.Redis) -> str:
 def _now(client: redis.Redis) -> int:
     seconds, microseconds = client.time()
     return int(seconds) * 1_000_000 + int(microseconds)
+
+
+class TestScriptErrors:
+    """What the script cannot take, whatever it is."""
+
+    def drive(self, worker: Worker, rounds: int) -> None:
+        """As the courier does."""
+        for _ in range(rounds):
+            try:
+                worker.exchange()
+            except ScriptFailed as error:
+                worker.memberships[0].failed(str(error))
+
+    def test_one_request(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """It alone becomes a dead letter; all others go on, each once."""
+        worker = member()
+        worker.send(["page", "parent"])
+        page, parent = worker.claim(2)
+        for number in range(50):
+            worker.enqueue(f"{number}")
+        worker.enqueue("bad", priority=cast(int, "high"))
+        children = [worker.request(f"child-{n}", filtered=False) for n in range(3)]
+        children[1] = dataclasses.replace(children[1], priority=cast(int, None))
+        children = [
+            dataclasses.replace(child, identity=child.entry * 2, asked=calls.KNOWN)
+            for child in children
+        ]
+        worker.finish(parent, children=children)
+        worker.finish(page)
+        self.drive(worker, 100)
+        assert worker.waiting() == 0
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert (real.count("created"), real.count("finished"), real.count("dead")) == (56, 4, 2)
+        letters = execute(client, calls.letters(NAME, 0, 0, 9))
+        assert all(b"no priority" in letter for letter in letters[1::2])
+        assert [letter.endswith((b"bad", b"child-1")) for letter in letters[1::2]] == [True] * 2
+
+    def test_no_operation(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """Where the script fails without any, none is at fault: nothing is lost."""
+        worker = member()
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        worker.enqueue("link", page=lease)
+        worker.finish(lease)
+        ttl, worker.memberships[0]._ttl = worker.memberships[0]._ttl, cast(int, "long")
+        self.drive(worker, 20)
+        assert worker.waiting() == 2
+        worker.memberships[0]._ttl = ttl
+        self.drive(worker, 5)
+        real = read_shard(client, NAME, 0)
+        real.check()
+        assert (real.count("created"), real.count("finished"), real.count("dead")) == (2, 1, 0)

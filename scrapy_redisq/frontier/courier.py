@@ -20,7 +20,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, ServerBusy, ServerFull
+from scrapy_redisq.errors import (
+    FrontierCorrupt,
+    FrontierLost,
+    RedisqError,
+    ScriptFailed,
+    ServerBusy,
+    ServerFull,
+)
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.membership import (
@@ -33,6 +40,7 @@ from scrapy_redisq.frontier.membership import (
 )
 from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, Pace
 from scrapy_redisq.frontier.roster import NOTHING_SENT, Roster
+from scrapy_redisq.frontier.scripts import Call
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +50,9 @@ SETTLE = 0.05
 RETRY_FIRST, RETRY_LAST = 0.1, 2.0
 """Seconds between attempts while Redis is away; with a short lease TTL at most an eighth of it, so
 that nobody who comes back is taken for dead."""
+
+FAILING = 600.0
+"""Seconds after which a worker gives up, if Redis answers and yet no script passes."""
 
 WARN_EVERY = 30.0
 """Seconds between warnings about the same trouble."""
@@ -140,6 +151,7 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
         self._planned_at = 0.0
         self._away = False
+        self._failing_since = 0.0
         self._retry_last = min(RETRY_LAST, roster.terms.lease_ttl / 8)
         self._warned: dict[str, float] = {}
         self._missing = 0
@@ -253,6 +265,11 @@ class Courier:
         while not self._stop.is_set():
             try:
                 await self._exchange_all(self.worker.demand())
+            except ScriptFailed as error:
+                self._warn("corrupt", "%s", error)
+                self._failing_since = self._failing_since or time.monotonic()
+                if time.monotonic() - self._failing_since > FAILING:
+                    raise
             except FrontierCorrupt as error:
                 self._warn("corrupt", "%s", error)
             except TROUBLE as error:
@@ -262,6 +279,7 @@ class Courier:
             except RedisError as error:
                 self._warn("refused", "Redis refused an exchange: %s", error)
             else:
+                self._failing_since = 0.0
                 if self._away:
                     self._away = False
                     logger.warning("Redis answers again; the crawl goes on")
@@ -325,36 +343,24 @@ class Courier:
             self.worker.completed()
 
     async def _exchange(self, membership: Membership, want: int, demand: Demand) -> Reply:
-        starting, seeded = self.worker.starting()
-        membership.full = self._pace.still_full()
-        told = self.worker.turns(membership)
-        elsewhere = sum(
-            len(other.held) for other in self.roster.memberships if other is not membership
-        )
-        call = membership.call(
-            want=want,
-            most=demand.most - elsewhere,
-            slot_limit=demand.slot_limit,
-            room=demand.room,
-            suspects=self.roster.suspects_to_claim(),
-            starting=starting,
-            seeded=seeded,
-            pages=self.worker.pages,
-            items=self.worker.items,
-            turns=told,
-            slot_ttl=self.roster.terms.slot_ttl,
-        )
-        self.exchanges += 1
-        sent_at = time.monotonic()
-        try:
-            reply = membership.received(await self.roster.run(call))
-        except ServerFull as error:
-            if membership.full:
-                raise ServerBusy(str(error)) from error
-            self._warn("full", "%s: what is found waits, finishing and claiming go on", error)
-            self._pace.full()
-            membership.refused()
-            return await self._exchange(membership, want, demand)
+        reply: Reply | None = None
+        while reply is None:
+            membership.full = self._pace.still_full()
+            told = self.worker.turns(membership)
+            call = self._call(membership, want, demand, told)
+            self.exchanges += 1
+            sent_at = time.monotonic()
+            try:
+                reply = membership.received(await self.roster.run(call))
+            except ServerFull as error:
+                if membership.full:
+                    raise ServerBusy(str(error)) from error
+                self._warn("full", "%s: what is found waits, finishing and claiming go on", error)
+                self._pace.full()
+                membership.refused()
+            except ScriptFailed as error:
+                if not membership.failed(self._server.redact(error)):
+                    raise
         if reply.in_the_way:
             self._warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
         if reply.status in {"ok", "replayed"}:
@@ -372,6 +378,27 @@ class Courier:
             self.worker.forgotten()
             await self.roster.rejoin()
         return reply
+
+    def _call(
+        self, membership: Membership, want: int, demand: Demand, told: list[list[Any]]
+    ) -> Call[Reply]:
+        starting, seeded = self.worker.starting()
+        elsewhere = sum(
+            len(other.held) for other in self.roster.memberships if other is not membership
+        )
+        return membership.call(
+            want=want,
+            most=demand.most - elsewhere,
+            slot_limit=demand.slot_limit,
+            room=demand.room,
+            suspects=self.roster.suspects_to_claim(),
+            starting=starting,
+            seeded=seeded,
+            pages=self.worker.pages,
+            items=self.worker.items,
+            turns=told,
+            slot_ttl=self.roster.terms.slot_ttl,
+        )
 
     async def _is_complete(self, replies: list[Reply]) -> bool:
         if self.waiting() or not all(reply.complete for reply in replies):

@@ -7,6 +7,8 @@ calls again and the same exchange is sent again, under the same number.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import random
 import time
 from collections import Counter, defaultdict, deque
@@ -18,6 +20,8 @@ from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 from scrapy_redisq.frontier.seen import exact_member
+
+logger = logging.getLogger(__name__)
 
 MAX_OPERATIONS = 300
 """Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
@@ -36,6 +40,9 @@ MAX_KEPT_BYTES = 64_000_000
 
 KEPT_OVERHEAD = 250
 """Bytes that such a request takes beside its entry."""
+
+CONDEMNED = "script"
+"""Reason of dead letters of what the script cannot take."""
 
 NEVER_SUSPECT = 256
 """More deliveries than an entry can count."""
@@ -243,6 +250,8 @@ class Membership:
         self._back_off = back_off
         self._acked = 0
         self._in_flight: _Batch | None = None
+        self._limit = MAX_OPERATIONS
+        self._probed = False
         self._rewind = rewind
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
         self._kept_bytes = 0
@@ -386,7 +395,7 @@ class Membership:
             return self._take_past_enqueues()
         taken: list[Operation] = []
         number = size = 0
-        while self.outbox and number < MAX_OPERATIONS:
+        while self.outbox and number < MAX_OPERATIONS and len(taken) < self._limit:
             enqueues = _enqueues(self.outbox[0])
             number += max(1, len(enqueues))
             size += sum(len(enqueue.entry) for enqueue in enqueues)
@@ -406,7 +415,7 @@ class Membership:
                 and not operation.children
                 and operation.lease not in waiting
             )
-            (taken if may_pass and len(taken) < MAX_OPERATIONS else left).append(operation)
+            (taken if may_pass and len(taken) < self._limit else left).append(operation)
         self.outbox = left
         return taken
 
@@ -526,6 +535,9 @@ class Membership:
                 self._keep(operation)
         self._in_flight = None
         self._acked += 1
+        # After a failure: first nothing, then one operation, then twice as many each time.
+        self._probed = self._limit == 0
+        self._limit = min(MAX_OPERATIONS, max(1, 2 * self._limit))
         self.dead = reply.dead
         reply.leases = [lease for lease in reply.leases if lease.id not in self.held]
         for lease in reply.leases:
@@ -533,6 +545,40 @@ class Membership:
             if lease.deliveries >= self._suspect_from:
                 self.suspects.add(lease.id)
         return reply
+
+    def failed(self, error: str) -> bool:
+        """The script failed, and will again: find the operation at fault, by halving.
+
+        One that fails alone, while an exchange without any passes, becomes a dead letter. -> False
+        if it fails without any, too: then none is at fault, and nothing is sent until it passes.
+        """
+        assert self._in_flight is not None
+        number = len(self._in_flight.operations)
+        self._take_back()
+        self.outcomes, self.statuses = [], {}  # they are of use only while they are new
+        if number == 0:
+            self._limit = 0
+            return False
+        if number == 1 and self._probed:
+            self._condemn(self.outbox.popleft(), error)
+        self._limit = 1 if self._probed else number // 2
+        return True
+
+    def _condemn(self, operation: Operation, error: str) -> None:
+        """Make a dead letter of what the script cannot take, or at last leave it out."""
+        logger.error("Redis cannot take %.500r, which becomes a dead letter: %s", operation, error)
+        if isinstance(operation, Enqueue):
+            self.acknowledged += 1
+            identity = hashlib.blake2b(operation.entry, digest_size=16).digest()
+            letter = Letter("", 0, identity, CONDEMNED, error, entry=operation.entry)
+            self.outbox.appendleft(letter)
+        elif isinstance(operation, Finish) and operation.children:
+            self.outbox.appendleft(replace(operation, children=()))
+            # They may be at fault, and are found one by one.
+            children = [replace(child, asked=calls.RECENT) for child in operation.children]
+            self.outbox.extendleft(reversed(children))
+        elif isinstance(operation, Finish) and operation.reason != CONDEMNED:
+            self.outbox.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
 
     def refused(self) -> None:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""

@@ -28,7 +28,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from scrapy_redisq.errors import FrontierCorrupt, ServerBusy, ServerFull
+from scrapy_redisq.errors import ScriptFailed, ServerBusy, ServerFull
 
 T = TypeVar("T")
 
@@ -111,14 +111,14 @@ def _translate(error: ResponseError, call: Call[Any]) -> Exception:
         return ServerFull("Redis is at its maxmemory and takes no new requests")
     if isinstance(error, (ReadOnlyError, ClusterError, TryAgainError)) or _BUSY.search(text):
         return ServerBusy(f"Redis does not take the {call.script.name} script now: {text}")
-    return FrontierCorrupt(f"the {call.script.name} script on {call.key} failed: {text}")
+    return ScriptFailed(f"the {call.script.name} script on {call.key} failed: {text}")
 
 
 def execute(client: redis.Redis, call: Call[T]) -> T:
     """Run ``call`` once and return its decoded reply.
 
     Raises `ServerFull` (nothing was applied), `ServerBusy` (nothing was applied),
-    `FrontierCorrupt`, or redis-py's ConnectionError and TimeoutError: then it is not known
+    `ScriptFailed`, or redis-py's ConnectionError and TimeoutError: then it is not known
     whether it was applied.
     """
     try:

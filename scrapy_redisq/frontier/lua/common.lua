@@ -436,6 +436,9 @@ end
 -- `void` are leases {lease = true} that the worker does not hold.
 -- -> a string of one character each: '1' it was new, '0' a duplicate, '2' its lease is void
 local function enqueue(seen_add, run, generation, order, void)
+  for _, queue in ipairs(input.queues) do
+    if not is_priority(queue[2]) then error('no priority: ' .. queue[2], 0) end
+  end
   local fingerprints, starts, recent, looked_at = {}, {}, {}, {}
   for _, item in ipairs(input.enqueue) do
     if item[3] then fingerprints[#fingerprints + 1] = item[3]

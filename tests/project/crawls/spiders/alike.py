@@ -1,9 +1,14 @@
 """Spiders whose requests have one fingerprint and are different requests all the same."""
 
 import asyncio
+import enum
 import random
 
 import scrapy
+
+
+class Level(enum.IntEnum):
+    LOW = -1
 
 
 class Alike(scrapy.Spider):
@@ -28,7 +33,7 @@ class Alike(scrapy.Spider):
             *(scrapy.Request(url, meta={"cookiejar": n}, **shared) for n in range(2)),
             *(scrapy.Request(url, headers={"X-Key": str(n)}, **shared) for n in range(2)),
             *(scrapy.Request(url, cb_kwargs={"login": str(n)}, **shared) for n in range(2)),
-            *(scrapy.Request(url, **shared) for n in range(2)),
+            *(scrapy.Request(url, priority=priority, **shared) for priority in (True, Level.LOW)),
         ]
         if self.drawn:
             for request in requests:
