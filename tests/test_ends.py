@@ -95,7 +95,7 @@ def test_closing_while_callbacks_download_on_the_side(
         if how == "SIGTERM":
             wait_until(lambda: any("/" in path[1:] for path in site.counts()), 30, "one")
             worker.terminate()
-        worker.wait(20)
+        worker.wait()
         status = frontier.status()
         done = len(worker.items())
         assert (status["dead"], status["finished"], status["queued"]) == (0, done, 10 - done)
@@ -126,7 +126,7 @@ def test_closing_while_pipelines_download(
         worker = crawl("with_files", None, settings, sites=site.urls(2))
         wait_until(lambda: any("file" in path for path in site.counts()), 30, "some files")
         worker.terminate()
-        worker.wait(20)
+        worker.wait()
         status = frontier.status()
         assert (status["dead"], status["finished"], status["queued"]) == (0, 0, 11)
         settings["REDISQ_SLOT_LIMITS"] = "{}"
