@@ -23,6 +23,7 @@ from scrapy.http import Request, Response
 from scrapy.pipelines import ItemPipelineManager
 from scrapy.robotstxt import RobotParser
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import RedisqError
@@ -212,7 +213,26 @@ def watch_output(crawler: Crawler) -> None:
         page, numbers = current_page.get(), _numbers.get()
         comes_from_page = response is not None and page is not None and numbers is not None
         current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
-        return start_itemproc(item, response=response)
+        processed = start_itemproc(item, response=response)
+        if response is not None:
+            return processed
+        if isinstance(processed, Deferred):  # before 2.14
+            return processed.addBoth(close_if_idle)
+        return then_close_if_idle(processed)
+
+    # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
+    # still in the pipelines then would keep it open for ever.
+    def close_if_idle(result: Any = None) -> Any:
+        closing = scraper.slot and scraper.slot.closing
+        if closing and not closing.called:
+            scraper._check_if_closing()
+        return result
+
+    async def then_close_if_idle(processed: Awaitable[None]) -> None:
+        try:
+            await processed
+        finally:
+            close_if_idle()
 
     scraper.handle_spider_output_async = watched_handle_output
     if not own_context:
@@ -309,15 +329,18 @@ class Engine:
 
     def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
         """Read no more of the spider's ``start()`` than there is room for: await ``room`` after
-        each of its requests, and read nothing while the spider is being closed."""
+        each of its requests, and read nothing while the spider is being closed. Items wait while
+        as many are in the pipelines as Scrapy lets a page have there (CONCURRENT_ITEMS)."""
 
         async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
             try:
-                async for request in start:
-                    self._of_start = request
-                    yield request
+                async for output in start:
+                    self._of_start = output
+                    yield output
                     self._of_start = None
                     await room()
+                    if not isinstance(output, Request):
+                        await self._room_for_items()
                     # Not ended before it is closed: it would look as if all had been read. Scrapy
                     # cancels this since 2.14.
                     while self.closing:
@@ -330,6 +353,13 @@ class Engine:
 
         if self._engine._start is not None:
             self._engine._start = paced(self._engine._start)
+
+    async def _room_for_items(self) -> None:
+        scraper = self._engine.scraper
+        while scraper.slot and scraper.slot.itemproc_size >= scraper.concurrent_items:
+            if self.closing:
+                return
+            await asyncio.sleep(CLOSING_POLL)
 
     def wake(self) -> None:
         """Make the engine ask for requests soon. Only from the loop's thread."""

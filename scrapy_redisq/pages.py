@@ -311,6 +311,10 @@ class Pages:
             return None
         return self._pages.get(request) or self._unwritten.get(request)
 
+    def has(self, request: Request | None) -> bool:
+        """Whether the request is in progress, or waits for its sink."""
+        return self._find(request) is not None
+
     def hold(self, request: Request | None) -> None:
         """The page is not finished before `let_go` is called as often as this was."""
         if page := self._find(request):

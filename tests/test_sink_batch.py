@@ -253,3 +253,42 @@ def test_with_scrapys_own_scheduler(crawl: Run, tmp_path: Path) -> None:
     assert "Traceback" not in worker.log
     assert len({row["key"] for row in written(tmp_path)}) == 3 * (PAGES - PAGES // 10) + 1
     assert worker.log.count("ERROR: Dropped: no threes, please") == 3 * PAGES // 10
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_items_that_no_page_stands_for(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+) -> None:
+    """Of start(), and of pages that only one process knows: written, or a line and a count each.
+
+    Keys of mappings may be anything.
+    """
+    with Site(linked_pages(4)) as site:
+        given = settings(tmp_path, "named", BATCH_SECONDS=seconds)
+        worker = crawl("only_here", site, given, items=5).wait()
+    assert worker.reason == "finished"
+    assert sorted(row["url"] for row in written(tmp_path)) == [f"start/{n}" for n in (0, 1, 2, 4)]
+    assert len({row["key"] for row in written(tmp_path)}) == 4
+    assert worker.log.count("ERROR: Dropped: no threes, please") == 2
+    assert worker.stats["redisq/sink/lost"] == 2
+
+
+def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+    """While a sink is away start() yields no more items than Scrapy lets a page have there.
+
+    They do not keep a worker that is told to end.
+    """
+    turn(tmp_path, "away", True)
+    given = settings(tmp_path, REDISQ_CLOSE_TIMEOUT=1)
+    with Site(linked_pages(4)) as site:
+        worker = crawl("only_here", site, given, items=500)
+        worker.wait_for("cannot write")
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait()
+        lost = worker.stats["redisq/sink/lost"]
+        assert lost == worker.stats["yielded"]
+        assert 100 <= lost <= 102
+        assert worker.log.count("ERROR: Dropped: not written before the crawl ended") == lost
+        turn(tmp_path, "away", False)
+        assert crawl("only_here", site, given, items=500).wait().reason == "finished"
+    assert numbers(tmp_path) == Counter([*range(500), 3])

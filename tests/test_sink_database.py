@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,10 +14,10 @@ import pytest
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
-from scrapy_redisq.errors import RowRefused, SinkUnavailable
+from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings import RedisqSettings
-from tests.harness.databases import Database
+from tests.harness.databases import Database, SQLiteDatabase
 
 
 @dataclass
@@ -105,3 +107,113 @@ def test_a_table_that_goes_away_takes_no_other_with_it(
 
     asyncio.run(crawl())
     assert (urls(each_database, "book"), urls(each_database, "page")) == (["b"], ["p"])
+
+
+@dataclass
+class Numbered:
+    """As classes of SQLModel are: the database gives the number."""
+
+    url: str
+    id: int | None = None
+    stock: int | None = None
+
+
+NUMBERED = sqlalchemy.MetaData()
+sqlalchemy.Table(
+    "numbered",
+    NUMBERED,
+    sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True),
+    sqlalchemy.Column("url", sqlalchemy.String(100), unique=True),
+    sqlalchemy.Column("stock", sqlalchemy.Integer, nullable=False, server_default="7"),
+)
+
+
+def test_what_the_database_gives_is_left_to_it(each_database: Database) -> None:
+    """None in a column that may not be NULL and has a default; a value stays when None comes."""
+    settings = {
+        "REDISQ_METADATA": f"{__name__}.NUMBERED",
+        "REDISQ_TABLES": {f"{__name__}.Numbered": {"key": ["url"]}},
+    }
+
+    async def crawl() -> None:
+        async with pipeline(each_database, **settings) as sink:
+            await sink.write(rows(sink, Numbered("a"), Numbered("b", stock=1), Numbered("c", 99)))
+            await sink.write(rows(sink, Numbered("a", stock=3), Numbered("b")))
+
+    asyncio.run(crawl())
+    found = each_database.query("SELECT url, stock, id FROM numbered ORDER BY url")
+    assert [row[:2] for row in found] == [("a", 3), ("b", 1), ("c", 7)]
+    assert found[2][2] == 99
+    assert len({number for _, _, number in found}) == 3
+
+
+def test_a_key_that_the_database_gives(each_database: Database) -> None:
+    """It is none for a sink: the row is refused, and the words say what to do."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.NUMBERED") as sink:
+            with pytest.raises(RowRefused, match="name another key in REDISQ_TABLES"):
+                sink.row(Numbered("a"), "0" * 32)
+
+    asyncio.run(crawl())
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_an_sqlite_file_that_goes_away(sqlite_database: SQLiteDatabase, how: str) -> None:
+    """Nothing is said to be written into a file that is gone: the crawl ends."""
+    sqlite_database.fresh()
+    path = sqlite_database.path
+
+    async def crawl() -> None:
+        async with pipeline(sqlite_database) as sink:
+            await sink.write(rows(sink, Page("a")))
+            if how == "replaced":
+                shutil.copy(path, path.with_suffix(".new"))
+                path.with_suffix(".new").rename(path)
+            else:
+                path.unlink()
+            for _ in range(2):
+                with pytest.raises(
+                    SinkMismatch, match=r"removed or replaced.*Start the crawl again"
+                ):
+                    await sink.write(rows(sink, Page("b")))
+            assert path.exists() == (how == "replaced")
+
+    asyncio.run(crawl())
+
+
+def test_an_sqlite_file_that_is_locked_at_start(sqlite_database: SQLiteDatabase) -> None:
+    """Somebody has it for longer than SQLite waits: REDISQ_CONNECT_TIMEOUT counts."""
+    sqlite_database.fresh()
+    sqlite_database.execute("CREATE TABLE other (id INTEGER)")
+    sqlite_database.execute("PRAGMA journal_mode=WAL")
+    url = f"{sqlite_database.url}?timeout=0.1"
+    options = {"REDISQ_DATABASE_URL": url, "REDISQ_TABLES": {f"{__name__}.Page": {}}}
+
+    async def crawl() -> None:
+        with pytest.raises(SinkUnavailable, match="locked"):
+            async with pipeline(sqlite_database, **options, REDISQ_CONNECT_TIMEOUT=0.5):
+                pass
+        asyncio.get_running_loop().call_later(1, sqlite_database.start)
+        async with pipeline(sqlite_database, **options) as sink:
+            await sink.write(rows(sink, Page("a")))
+
+    sqlite_database.stop()
+    try:
+        asyncio.run(crawl())
+    finally:
+        sqlite_database.start()
+    assert urls(sqlite_database, "page") == ["a"]
+
+
+def test_the_process_is_the_users(sqlite_database: SQLiteDatabase) -> None:
+    """How often Python's threads take turns is not for a pipeline to say."""
+    sqlite_database.fresh()
+    before = sys.getswitchinterval()
+
+    async def crawl() -> None:
+        async with pipeline(sqlite_database) as sink:
+            await sink.write(rows(sink, Page("a")))
+            assert sys.getswitchinterval() == before
+
+    asyncio.run(crawl())

@@ -252,8 +252,7 @@ class _Batches:
 
     def _key(self, item: Any, found: tuple[Request, int] | None) -> str:
         if found is None:
-            fields = ItemAdapter(item).asdict()
-            content = json.dumps(fields, sort_keys=True, default=str)
+            content = json.dumps(_in_order(ItemAdapter(item).asdict()), default=str)
             return _digest(self._pipeline.spider_name, global_object_name(type(item)), content)
         request, number = found
         identity = self._scheduler.identity_of(request) if self._scheduler else None
@@ -359,6 +358,9 @@ class _Batches:
     def _settle(self, waiting: _Waiting, error: DropItem | None) -> None:
         """Scrapy, or the page's lease, need not wait for this row any more."""
         if waiting.written is None:
+            if error is not None and not self._comes_again(waiting.page):
+                # As Scrapy does with what it waits for.
+                logger.error("Dropped: %s\n%.1000s", error, waiting.row.item)
             if self._scheduler:
                 self._scheduler.sink_pages.let_go(waiting.page)
         elif not waiting.written.done():
@@ -414,8 +416,7 @@ class _Batches:
         words = str(error) if isinstance(error, RowRefused) else f"{name}: {error}"
         if self._scheduler:
             self._scheduler.sink_pages.refuse(page, Problem("sink", words, name))
-        # The dead letter is logged by the scheduler, if it is this package's.
-        return ItemRefused(words, log_level="DEBUG" if self._scheduler and page else "ERROR")
+        return ItemRefused(words, log_level=self._told(page))
 
     def _give_back(self, batch: list[_Waiting]) -> None:
         for waiting in batch:
@@ -424,16 +425,40 @@ class _Batches:
     def _returned(self, page: Request | None) -> ItemReturned:
         if self._scheduler:
             self._scheduler.sink_pages.give_back(page)
-        return ItemReturned(
-            "not written before the crawl ended; its page stays in the frontier",
-            log_level="DEBUG" if self._scheduler and page else "ERROR",
-        )
+        words = "not written before the crawl ended"
+        if self._comes_again(page):
+            words += "; its page stays in the frontier"
+        return ItemReturned(words, log_level=self._told(page))
+
+    def _comes_again(self, page: Request | None) -> bool:
+        """Whether the frontier has the item's page, which then goes back or is a dead letter."""
+        return self._scheduler is not None and self._scheduler.sink_pages.has(page)
+
+    def _told(self, page: Request | None) -> str:
+        """The level of the line about an item that is not written, which is counted if nothing else
+        tells of it: the scheduler tells of pages."""
+        if self._comes_again(page):
+            return "DEBUG"
+        stats: Any = self._crawler.stats
+        stats.inc_value("redisq/sink/lost")
+        return "ERROR"
 
     def _count(self, name: str, by: int) -> None:
         stats: Any = self._crawler.stats
         stats.inc_value(f"redisq/sink/{name}", by)
         if self._scheduler:
             self._scheduler.sink_counted(name, by)
+
+
+def _in_order(value: Any) -> Any:
+    """Mappings as lists of key, its type and value in an order of their own, which JSON gives to
+    text keys only."""
+    if isinstance(value, dict):
+        pairs = ((str(key), type(key).__name__, _in_order(one)) for key, one in value.items())
+        return sorted(pairs, key=lambda pair: pair[:2])
+    if isinstance(value, (list, tuple)):
+        return [_in_order(one) for one in value]
+    return value
 
 
 def _digest(*parts: str) -> str:

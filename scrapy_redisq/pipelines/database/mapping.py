@@ -204,15 +204,17 @@ def make_plan(
     filled = []
     for column_key, name in by_name.items():
         declared, column, convert = taken[name]
-        required = ""
+        required, default = "", not column.nullable and has_default(column)
         if column_key not in foreign:
             if name in key:
                 required = "it is of the key"
+                if default:
+                    required += ", which the database gives: name another key in REDISQ_TABLES"
             elif name == version:
                 required = "it is the version"
-            elif not column.nullable:
+            elif not column.nullable and not default:
                 required = f"takes {declared.kind} and not None"
-        filled.append(Filled(name, column_key, convert, required))
+        filled.append(Filled(name, column_key, convert, required, default))
     key_column = columns[KEY_COLUMN].key if has_key_column else None
     return Plan(
         item_class=item_class,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,13 +19,6 @@ from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
 
 logger = logging.getLogger(__name__)
-
-SWITCH_INTERVAL = 0.0005
-"""Seconds after which Python's threads take turns while there is a database.
-
-Drivers let other threads run at each row, and beside a busy crawl it takes that long to get a turn
-again: by default 5 ms, which made 40 ms of a write of 20 rows, and the pages wait for it.
-"""
 
 
 class _RecordsRow(Row):
@@ -58,15 +50,16 @@ class DatabasePipeline(BatchPipeline):
             settings.database_url, connect_timeout=settings.connect_timeout
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redisq-database")
-        sys.setswitchinterval(min(SWITCH_INTERVAL, sys.getswitchinterval()))
         await self._in_thread(self._prepare, settings.tables, _metadata(settings.metadata))
         logger.info("Items go to %s", self._server.address)
 
     def _prepare(self, tables: Mapping[Any, Mapping[str, Any]], metadata: MetaData | None) -> None:
-        self._server.open()
-        # Only a dialect that has connected knows MariaDB from MySQL.
-        self._tables = Tables(tables, metadata, self._server.dialect)
-        self._tables.prepare(self._server.transaction)
+        def prepare() -> None:
+            # Only a dialect that has connected knows MariaDB from MySQL.
+            self._tables = Tables(tables, metadata, self._server.dialect)
+            self._tables.prepare(self._server.transaction)
+
+        self._server.open(prepare)
 
     def row(self, item: Any, key: str) -> Row:
         """The records that the item becomes. Raises `RowRefused` or `SinkMismatch`."""

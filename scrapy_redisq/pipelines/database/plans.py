@@ -28,6 +28,8 @@ class Filled(NamedTuple):
     convert: Convert
     required: str
     """Why None cannot stand there; empty if it can."""
+    default: bool = False
+    """Whether the database has a value for it where the item has none."""
 
 
 @dataclass(eq=False)
@@ -69,13 +71,13 @@ class Plan:
         values: dict[str, Any] = {}
         name, value = "", None
         try:
-            for name, column, convert, required in self.filled:
+            for name, column, convert, required, default in self.filled:
                 value = get(item, name, None)
                 if value is not None:
                     values[column] = convert(value)
                 elif required:
                     raise WrongValue(required)
-                else:
+                elif not default:
                     values[column] = None
         except WrongValue as problem:
             raise self.refusal(name, value, problem) from None

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable
+from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines.database.engine import engine
 from scrapy_redisq.pipelines.database.errors import ErrorClasses, Kind, words
 from scrapy_redisq.pipelines.database.staging import forget
@@ -49,12 +51,14 @@ class DatabaseServer:
         self.dialect: sqlalchemy.Dialect = self._engine.dialect
         self._errors = ErrorClasses(self._engine.dialect)
         self._connection: sqlalchemy.Connection | None = None
+        self._file: tuple[Path, os.stat_result] | None = None
 
-    def open(self) -> None:
-        """Connect, and wait ``connect_timeout`` seconds for a server that is away.
+    def open(self, prepare: Callable[[], None] = lambda: None) -> None:
+        """Connect and ``prepare``, and wait ``connect_timeout`` seconds for a server that is away.
 
-        Raises `SinkUnavailable` after that; at once for what waiting does not change, such as a
-        wrong password or an unknown database; `SettingError` for an SQLite file without its folder.
+        An SQLite file that others have locked counts as one. Raises `SinkUnavailable` after that;
+        at once for what waiting does not change, such as a wrong password or an unknown database;
+        `SettingError` for an SQLite file without its folder.
         """
         if self.dialect.name == "sqlite":
             self._check_file()
@@ -62,7 +66,14 @@ class DatabaseServer:
         for attempt in range(1_000_000):
             try:
                 self._connected()
+                prepare()
                 return
+            except (SinkMismatch, RowRefused):
+                raise
+            except SinkUnavailable as error:
+                said = str(error)
+                if not _is_locked(error) or time.monotonic() >= deadline:
+                    raise
             except Exception as error:  # drivers have other ones as well, such as RuntimeError
                 said = self.redact(words(error))
                 _release(error)
@@ -83,13 +94,16 @@ class DatabaseServer:
         Errors of the database are raised as `RowRefused` if they are about rows, with the words of
         the database; else as `SinkUnavailable`, after which the next transaction connects anew. So
         is a commit whose answer was lost, although it may have been done. Which errors are which:
-        see `ErrorClasses`. All others are raised as they are.
+        see `ErrorClasses`. All others are raised as they are. `SinkMismatch`: an SQLite file is
+        not the one that was opened at first.
         """
         try:
             connection = self._connected()
+            self._check_same_file()
             transaction = connection.begin()
             yield connection
             transaction.commit()
+            self._check_same_file()
         except BaseException as error:
             kind = self._errors.kind(error)
             # What waits for a lock, or was interrupted, is not to be asked for a rollback.
@@ -123,8 +137,27 @@ class DatabaseServer:
 
     def _connected(self) -> sqlalchemy.Connection:
         if self._connection is None:
+            self._check_same_file()  # another one would be made
             self._connection = self._engine.connect()
+            if self._file is None and self.dialect.name == "sqlite":
+                self._file = _file_of(self._connection)
         return self._connection
+
+    def _check_same_file(self) -> None:
+        if self._file is None:
+            return
+        path, opened = self._file
+        try:
+            same = os.path.samestat(path.stat(), opened)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            self._drop()
+            raise SinkMismatch(
+                f"{path} has been removed or replaced while items were written into it; those "
+                "written before are in the old file. Start the crawl again to go on with the file "
+                "that is there then"
+            )
 
     def _rolled_back(self) -> bool:
         connection = self._connection
@@ -146,6 +179,18 @@ class DatabaseServer:
             connection.invalidate()
         with contextlib.suppress(Exception):
             connection.close()
+
+
+def _file_of(connection: sqlalchemy.Connection) -> tuple[Path, os.stat_result] | None:
+    """SQLite's file and what it is at the moment; None: the database is in memory."""
+    driver_connection: Any = connection.connection.driver_connection
+    ((_, _, name),) = driver_connection.execute("PRAGMA database_list").fetchall()[:1]
+    return (Path(name), Path(name).stat()) if name else None
+
+
+def _is_locked(error: SinkUnavailable) -> bool:
+    """Whether SQLite said so."""
+    return "database is locked" in str(error)
 
 
 def _release(error: BaseException) -> None:

@@ -37,7 +37,8 @@ class Tables:
     A class of items has the table that ``REDISQ_TABLES`` names, else the one called like it in
     snake case; in the project's `MetaData` if it is there, which is used as it is, else one of our
     own. Names in `Target` and `Record` are keys of the table's columns, which are their names if a
-    project's column has no other key. Records of one target have the same columns all.
+    project's column has no other key. Records of one target have the same columns all, but for
+    those that are left to the database.
 
     `records` may run while `prepare` does so in another thread, once that was called for the first
     time. Raises `SettingError` for what is wrong in the settings, `SinkMismatch` for classes that

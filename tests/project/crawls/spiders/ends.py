@@ -166,3 +166,16 @@ class WithFiles(Side):
     def parse(self, response):
         urls = [f"{response.url}/file", f"{self.sites[-1]}/shared"]
         yield {"url": response.url, "file_urls": urls, "files": []}
+
+
+class OnlyHere(Follow):
+    """Items that no page of the frontier stands for: of start(), and of a callback that cannot be
+    shared."""
+
+    name = "only_here"
+
+    async def start(self):
+        for n in range(int(getattr(self, "items", 0))):
+            self.crawler.stats.inc_value("yielded")
+            yield {"url": f"start/{n}", n: "a key that is no text", None: {2: "x", "2": "y"}}
+        yield scrapy.Request(f"{self.site}/3", callback=lambda response: {"url": response.url})
