@@ -182,6 +182,14 @@ def path_pattern(value: Any) -> str:
     return value
 
 
+def schemes(value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else list(value)
+    names = tuple(item.strip().lower() for item in items)
+    if not names or not all(re.fullmatch(r"[a-z][a-z0-9+.-]*", name) for name in names):
+        raise ValueError
+    return names
+
+
 def paths(value: Any) -> tuple[Any, ...]:
     items = value.split(",") if isinstance(value, str) else list(value)
     cleaned = [item.strip() if isinstance(item, str) else item for item in items]

@@ -19,6 +19,7 @@
     ├── SerializationError       one request, not the crawl
     │   ├── Unserializable
     │   ├── EntryTooLarge
+    │   ├── SchemeRefused
     │   └── Undecodable
     │       └── ForeignEntry     something else than scrapy-redisq wrote it
     └── SinkError                where items are written to
@@ -123,6 +124,10 @@ class Unserializable(SerializationError):
 
 class EntryTooLarge(SerializationError):
     """Raised when a serialised request is larger than REDISQ_MAX_ENTRY_BYTES."""
+
+
+class SchemeRefused(SerializationError):
+    """Raised when a URL has a scheme that REDISQ_SCHEMES does not list."""
 
 
 class Undecodable(SerializationError):

@@ -26,7 +26,7 @@ from scrapy_redisq.delays import (
 )
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.entries import identity_in, with_back_offs
-from scrapy_redisq.errors import EntryTooLarge, Unserializable
+from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.courier import Courier
@@ -101,6 +101,8 @@ class Intake:
             return self._take(request)
         except EntryTooLarge as error:
             self._refuse(request, "too_large", error)
+        except SchemeRefused as error:
+            self._refuse(request, "scheme", error)
         except Exception as error:
             logger.exception("Could not enqueue %s", request)
             self._refuse(request, "refused", error)

@@ -102,6 +102,7 @@ class Scheduler(BaseScheduler):
         self.serializer = Serializer(
             spider,
             max_bytes=self.settings.max_entry_bytes,
+            schemes=self.settings.schemes,
             request_classes=self.settings.request_classes,
         )
         fingerprinter: Any = self.crawler.request_fingerprinter

@@ -6,7 +6,7 @@ Knows Scrapy's requests, but needs no spider: callbacks are given by name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from scrapy_redisq.delays import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.identity import of_nowhere
 from scrapy_redisq.serializer import Serializer, entry_from_fields
+from scrapy_redisq.setting_table import DEFAULT_SCHEMES
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -47,10 +48,12 @@ class SeedReader:
         *,
         fingerprint: Callable[[Request], bytes] | None = None,
         max_bytes: int = 1_048_576,
+        schemes: Collection[str] = DEFAULT_SCHEMES,
     ) -> None:
         self._fingerprint = fingerprint
         self._max_bytes = max_bytes
-        self._serializer = Serializer(None, max_bytes=max_bytes)
+        self._schemes = schemes
+        self._serializer = Serializer(None, max_bytes=max_bytes, schemes=schemes)
 
     def check_fingerprinter(self, fingerprinter: str) -> None:
         """Raise `SettingError` if the crawl's fingerprinter is not the one used here.
@@ -93,7 +96,9 @@ class SeedReader:
             raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
         else:
             fields = {"url": item} if isinstance(item, str) else item
-            entry, request = entry_from_fields(fields, max_bytes=self._max_bytes, identify=identify)
+            entry, request = entry_from_fields(
+                fields, max_bytes=self._max_bytes, identify=identify, schemes=self._schemes
+            )
         slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
         fingerprint = None
         if not request.dont_filter:

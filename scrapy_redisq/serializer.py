@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import load_object
 
 from scrapy_redisq.entries import RequestClass, decode_fields, encode_request, reason, shown
-from scrapy_redisq.errors import SettingError, Undecodable, Unserializable
+from scrapy_redisq.errors import SchemeRefused, SettingError, Undecodable, Unserializable
 from scrapy_redisq.values import type_name
 
 _REQUEST = RequestClass.of(Request, "")
@@ -40,8 +40,9 @@ class Serializer:
     """Turns the requests of one spider into entries and back.
 
     ``spider`` may be None, for requests without callbacks. ``max_bytes`` is
-    ``REDISQ_MAX_ENTRY_BYTES``; ``request_classes`` is ``REDISQ_REQUEST_CLASSES``, classes or their
-    import paths. Raises `SettingError` for one that is no request class.
+    ``REDISQ_MAX_ENTRY_BYTES``, ``schemes`` is ``REDISQ_SCHEMES`` (None: all that there are);
+    ``request_classes`` is ``REDISQ_REQUEST_CLASSES``, classes or their import paths. Raises
+    `SettingError` for one that is no request class.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class Serializer:
         *,
         max_bytes: int,
         request_classes: Sequence[type | str] = (),
+        schemes: Collection[str] | None = None,
     ) -> None:
         self._spider = spider
         self._max_bytes = max_bytes
+        self._schemes = None if schemes is None else frozenset(schemes)
         self._by_class = {kind.cls: kind for kind in _SCRAPY_CLASSES}
         self._by_code = {kind.code: kind for kind in _SCRAPY_CLASSES}
         for given in request_classes:
@@ -75,8 +78,10 @@ class Serializer:
         """Return the entry of ``request``, which is known by ``identity``, or by its fingerprint.
 
         Raises `Unserializable` with what is at fault and where (``meta['lock']: _thread.lock``),
-        and `EntryTooLarge`. The request is left as it was, to be handled in another way.
+        `EntryTooLarge` and `SchemeRefused`. The request is left as it was, to be handled in another
+        way.
         """
+        self._check_scheme(request.url)
         kind = self._by_class.get(type(request))
         if kind is None:
             raise Unserializable(
@@ -101,12 +106,23 @@ class Serializer:
         """
         fields = decode_fields(entry)
         try:
+            self._check_scheme(fields["url"])
             return self._request(fields)
         except Undecodable:
             raise
+        except SchemeRefused as error:
+            raise Undecodable(str(error)) from None
         except Exception as error:
             # Constructors of request classes check their arguments, each in its own way.
             raise Undecodable(f"not a request: {reason(error)}") from error
+
+    def _check_scheme(self, url: str) -> None:
+        if self._schemes is None:
+            return
+        # Nothing else than a scheme that is listed may come first, whatever parsers strip.
+        scheme = url.partition(":")[0]
+        if scheme not in self._schemes and scheme.lower() not in self._schemes:
+            raise SchemeRefused(scheme_refused(url, self._schemes))
 
     def _name(self, callback: Callable[..., Any], role: str) -> str | bool:
         """The name by which other workers find ``callback`` in the spider's class."""
@@ -197,6 +213,13 @@ class Serializer:
         )
 
 
+def scheme_refused(url: str, schemes: Collection[str]) -> str:
+    """What is said of a URL whose scheme is not listed."""
+    listed = ", ".join(sorted(schemes))
+    scheme = url.partition(":")[0][:40]
+    return f"the scheme {scheme!r} of the URL is not listed in REDISQ_SCHEMES ({listed})"
+
+
 def _request_class(given: type | str) -> type[Request]:
     takes = "subclasses of scrapy.Request or their import paths"
     try:
@@ -234,16 +257,17 @@ def entry_from_fields(
     *,
     max_bytes: int,
     identify: Callable[[Request], bytes | None] = lambda request: None,
+    schemes: Collection[str] = ("http", "https"),
 ) -> tuple[bytes, Request]:
     """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
 
-    ``fields`` may have ``url`` (http or https; the only one required), ``method``, ``headers``
-    (names with a text or a list of texts), ``body`` (text as UTF-8, or bytes), ``cookies``,
-    ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only the worker
-    can check), ``priority`` and ``dont_filter``; None is as good as left out. The request has no
-    callbacks; it is for the fingerprint, the slot and the priority. ``identify`` gives what the
-    request is known by, None if that is its fingerprint. Raises `Unserializable` with the name of
-    the field, and `EntryTooLarge`.
+    ``fields`` may have ``url`` (its scheme one of ``schemes``; the only one required), ``method``,
+    ``headers`` (names with a text or a list of texts), ``body`` (text as UTF-8, or bytes),
+    ``cookies``, ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only
+    the worker can check), ``priority`` and ``dont_filter``; None is as good as left out. The
+    request has no callbacks; it is for the fingerprint, the slot and the priority. ``identify``
+    gives what the request is known by, None if that is its fingerprint. Raises `Unserializable`
+    with the name of the field, and `EntryTooLarge`.
     """
     given: dict[str, Any] = {}
     for name, value in fields.items():
@@ -259,6 +283,10 @@ def entry_from_fields(
         given[name] = value
     if "url" not in given:
         raise Unserializable("field 'url' is missing")
+    url = given["url"].strip()
+    if urlsplit(url).scheme not in schemes:
+        takes = f"takes {_INPUTS['url'][0]}, not {shown(url)}"
+        raise Unserializable(f"field 'url': {takes}: {scheme_refused(url, schemes)}")
     callback = given.pop("callback", None)
     errback = given.pop("errback", None)
     try:
@@ -289,14 +317,14 @@ def loads_fields(entry: bytes) -> dict[str, Any]:
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,50}")  # RFC 9110, 5.6.2
 
 
-def _is_web_url(value: Any) -> bool:
+def _is_url(value: Any) -> bool:
     if not isinstance(value, str):
         return False
     try:
         parts = urlsplit(value.strip())
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    return bool(parts.hostname) if parts.scheme in {"http", "https"} else bool(parts.scheme)
 
 
 def _is_method_name(value: Any) -> bool:
@@ -325,7 +353,7 @@ def _is_text_dict(value: Any) -> bool:
 
 
 _INPUTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "url": ("an http or https URL", _is_web_url),
+    "url": ("an http or https URL", _is_url),
     "method": (
         "an HTTP method",
         lambda value: isinstance(value, str) and bool(_TOKEN.fullmatch(value)),

@@ -14,6 +14,8 @@ from scrapy_redisq import checks
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.limits import LIMIT_TAKES, RATE_TAKES
 
+DEFAULT_SCHEMES = ("http", "https", "data")
+
 EMBEDDED_URL = "embedded://"
 """The default server: an embedded one in the project's ``.scrapy/redisq``."""
 
@@ -306,6 +308,15 @@ SETTINGS: tuple[Setting, ...] = (
         "request or its slot. "
         "0: the header is not read.",
         checks.number(0, 31_536_000),
+    ),
+    Setting(
+        "REDISQ_SCHEMES",
+        DEFAULT_SCHEMES,
+        "a list of URL schemes, such as 'http' or 's3'",
+        "Schemes of URLs that are fetched. Others are refused when a request is taken in, and what "
+        "is stored with them is a dead letter: whoever can write to Redis could name "
+        "`file:///etc/passwd`.",
+        checks.schemes,
     ),
     Setting(
         "REDISQ_REQUEST_CLASSES",

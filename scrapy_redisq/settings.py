@@ -61,6 +61,7 @@ class RedisqSettings:
     retry_base: float
     retry_cap: float
     retry_after_max: float
+    schemes: tuple[str, ...]
     request_classes: tuple[Any, ...]
     shards: int
     connect_timeout: float

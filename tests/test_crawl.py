@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import scrapy
+from scrapy import Request
 
 from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.serializer import Serializer
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, folder_pages, linked_pages
@@ -383,11 +385,13 @@ class TestPages:
         assert sum(item.get("local", False) for item in worker.items()) == 10
         assert worker.stats["scheduler/unserializable"] == 10
         assert worker.stats["redisq/refused/too_large"] == 1
+        assert worker.stats["redisq/refused/scheme"] == 1
         assert nothing_left(redis_server, "huge")["created"] == 20
         with frontier_of(redis_server, "huge") as frontier:
-            (letter,) = frontier.dead()
-        assert letter.reason == "too_large"
-        assert "REDISQ_MAX_ENTRY_BYTES" in letter.detail
+            letters = {letter.reason: letter.detail for letter in frontier.dead()}
+        assert letters.keys() == {"too_large", "scheme"}
+        assert "REDISQ_MAX_ENTRY_BYTES" in letters["too_large"]
+        assert "REDISQ_SCHEMES" in letters["scheme"]
 
     def test_corrupt_and_foreign_entries(self, redis_server: RedisServer, crawl: Run) -> None:
         """Entries that are no requests become dead letters; the worker goes on."""
@@ -403,12 +407,16 @@ class TestPages:
                         b"\x00\x80\x04\x95pickle",
                         b"\x00\x02{}",
                     ]
-                    client.rpush(queue, *foreign)
+                    # And one that could be read, but must not be.
+                    passwords = Serializer(None, max_bytes=999).dumps(Request("file:///etc/passwd"))
+                    client.rpush(queue, *foreign, b"\0" + passwords)
             worker = crawl("ordered").wait()
             assert len(site.counts()) == 20
         assert worker.reason == "finished"
         left = nothing_left(redis_server, "ordered")
-        assert (left["created"], left["dead"], left["foreign"]) == (25, 5, 5)
+        assert (left["created"], left["dead"], left["foreign"]) == (26, 6, 5)
+        with frontier_of(redis_server, "ordered") as frontier:
+            assert sum("REDISQ_SCHEMES" in letter.detail for letter in frontier.dead()) == 1
 
     def test_callback_that_is_gone(self, redis_server: RedisServer, crawl: Run) -> None:
         """A callback that a deploy removed: a dead letter, which works after the fix."""

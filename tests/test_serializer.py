@@ -30,6 +30,7 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy_redisq.entries import FORMAT
 from scrapy_redisq.errors import (
     EntryTooLarge,
+    SchemeRefused,
     SerializationError,
     SettingError,
     Undecodable,
@@ -1037,3 +1038,50 @@ def test_shown_fields_can_be_pushed(serializer: Serializer) -> None:
     fields = loads_fields(entry)
     del fields["class"]
     assert entry_from_fields(fields, max_bytes=MAX_BYTES)[0] == entry
+
+
+SCHEMES = ("http", "https", "data")
+REFUSED = [
+    "file:///etc/passwd",
+    "FILE:///etc/passwd",
+    "ftp://example.com/",
+    "s3://bucket/key",
+    "about:blank",
+    "javascript://1",
+    "httpx://example.com/",
+]
+
+
+@pytest.mark.parametrize("url", REFUSED)
+def test_schemes_that_are_not_listed(spider: BookSpider, url: str) -> None:
+    """Refused when taken in and when loaded, with the setting's name; by name they are allowed."""
+    listed = Serializer(spider, max_bytes=MAX_BYTES, schemes=SCHEMES)
+    request = Request(url, callback=lambda response: None)
+    with pytest.raises(SchemeRefused, match="REDISQ_SCHEMES"):
+        listed.dumps(request)
+    everything = Serializer(spider, max_bytes=MAX_BYTES)
+    entry = everything.dumps(Request(url))
+    with pytest.raises(Undecodable, match="REDISQ_SCHEMES"):
+        listed.loads(entry)
+    own = Serializer(spider, max_bytes=MAX_BYTES, schemes=[url.partition(":")[0].lower()])
+    assert own.loads(own.dumps(Request(url))).url == Request(url).url
+    with pytest.raises(Unserializable, match="REDISQ_SCHEMES"):
+        entry_from_fields({"url": url}, max_bytes=MAX_BYTES, schemes=SCHEMES)
+
+
+@pytest.mark.parametrize(
+    "url", ["\nfile:///etc/passwd", " file:///x", "fi\tle:///x", "\x00file:///x", "file\n:///x", ""]
+)
+def test_no_parser_makes_another_scheme(spider: BookSpider, url: str) -> None:
+    """Parsers strip blanks and control characters; what begins with them is no listed scheme."""
+    with pytest.raises(Undecodable):
+        Serializer(spider, max_bytes=MAX_BYTES, schemes=SCHEMES).loads(raw({URL_KEY: url}))
+
+
+@pytest.mark.parametrize("url", ["HTTP://a.example/", "https://a.example/", "data:,x"])
+def test_schemes_that_are_listed(spider: BookSpider, url: str) -> None:
+    """Those of the default come through, in any case."""
+    listed = Serializer(spider, max_bytes=MAX_BYTES, schemes=SCHEMES)
+    assert listed.loads(listed.dumps(Request(url))).url == Request(url).url
+    entry, _ = entry_from_fields({"url": url}, max_bytes=MAX_BYTES, schemes=SCHEMES)
+    assert listed.loads(entry).url == Request(url).url

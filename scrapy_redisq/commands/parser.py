@@ -18,7 +18,7 @@ Exit codes: 0 done, 1 it failed or was refused, 2 it was called in a wrong way.
 PUSH_TEXT = """\
 Add requests to a frontier, and begin it if there is none. A complete one begins a new run.
 
-A request is a URL (http or https), or a JSON object with url and any of: method, headers, body,
+A request is a URL (REDISQ_SCHEMES), or a JSON object with url and any of: method, headers, body,
 cookies, meta, cb_kwargs, callback and errback (names of methods of the spider), priority,
 dont_filter. Bad ones are reported with their number; the others are pushed all the same.
 """

@@ -88,7 +88,11 @@ class Project:
             server,
             name,
             self._config(path),
-            seeds=SeedReader(fingerprint=fingerprint, max_bytes=self.settings.max_entry_bytes),
+            seeds=SeedReader(
+                fingerprint=fingerprint,
+                max_bytes=self.settings.max_entry_bytes,
+                schemes=self.settings.schemes,
+            ),
             keep_seen=self.settings.keep_seen,
             dead_max=self.settings.dead_max,
         )

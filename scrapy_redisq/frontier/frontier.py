@@ -119,7 +119,11 @@ class Frontier(SlotMethods):
         )
         try:
             server.wait()
-            seeds = SeedReader(fingerprint=fingerprint, max_bytes=settings.max_entry_bytes)
+            seeds = SeedReader(
+                fingerprint=fingerprint,
+                max_bytes=settings.max_entry_bytes,
+                schemes=settings.schemes,
+            )
             return cls(
                 server,
                 name,

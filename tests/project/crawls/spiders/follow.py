@@ -53,7 +53,7 @@ class RefuseFours:
 
 
 class Huge(Follow):
-    """One request of more than a mebibyte on page 1, and lambdas on page 2."""
+    """One request of more than a mebibyte on page 1, lambdas on page 2, a file on page 3."""
 
     name = "huge"
 
@@ -61,6 +61,8 @@ class Huge(Follow):
         yield from super().parse(response)
         if response.url.endswith("/1"):
             yield scrapy.Request(f"{self.site}/5?huge", method="POST", body=b"x" * 2_000_000)
+        if response.url.endswith("/3"):
+            yield scrapy.Request(f"file://{__file__}")
         if response.url.endswith("/2"):
             for n in range(10):
                 yield scrapy.Request(
