@@ -97,7 +97,9 @@ class Session:
             keep_seen=settings.keep_seen,
             limits=settings.limits(),
             throttle=settings.throttle.to_text() if settings.throttle else "",
-            back_off=BackOff(settings.backoff_max, settings.slot_give_up),
+            back_off=BackOff(
+                settings.backoff_max, settings.slot_give_up, settings.slot_trouble_max
+            ),
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
         )

@@ -263,6 +263,14 @@ SETTINGS: tuple[Setting, ...] = (
         checks.integer(0, 1_000),
     ),
     Setting(
+        "REDISQ_SLOT_TROUBLE_MAX",
+        86_400.0,
+        "seconds from 0 to 31,536,000",
+        "Seconds for which a slot may answer some requests and refuse others, never an hour "
+        "without, before it is set aside although it answers now and then. 0: for ever.",
+        checks.number(0, 31_536_000),
+    ),
+    Setting(
         "REDISQ_SET_ASIDE_WAIT",
         600.0,
         "seconds from 0 to 31,536,000",

@@ -54,6 +54,7 @@ class RedisqSettings:
     backoff_codes: tuple[int, ...]
     backoff_max: float
     slot_give_up: int
+    slot_trouble_max: float
     set_aside_wait: float
     crawl_delay_max: float
     retry_delays: tuple[float, ...] | str

@@ -40,6 +40,10 @@ requests of other slots: a worker may hold but so many in all."""
 RENEW = 0.5
 """Seconds before its end at which a turn is asked for again."""
 
+WATCH = 2.0
+"""Seconds for which a slot is asked about in each exchange after it was in trouble: what happens
+soon after is told to nobody (see TELL in ``turns.lua``)."""
+
 EARLY = 0.2
 """Seconds before its parking ends that a slot is asked for; the frontier gives it a little
 earlier."""
@@ -67,6 +71,8 @@ class Turn:
     """Nothing begins before it."""
     suspended: float = 0.0
     """When the frontier had to be asked anew; older answers do not count."""
+    watched: float = 0.0
+    """Until then it is asked about, though it may have no limits."""
     in_trouble: bool = False
     """The frontier wants to know how downloads end."""
     on_the_way: int = 0
@@ -128,7 +134,12 @@ class Turn:
         self.ends = 0.0
         self.given_up = False
         self.suspended = now
+        self.watched = now + WATCH
         self.parked = parked
+
+    @property
+    def limited(self) -> bool:
+        return self.ends is not None or self.tokens is not None
 
     @property
     def idle(self) -> bool:
@@ -191,7 +202,8 @@ class Turns:
 
     def _drop_if_idle(self, slot: str) -> None:
         turn = self._turns.get(slot)
-        if turn is not None and turn.idle and turn.parked <= time.monotonic():
+        now = time.monotonic()
+        if turn is not None and turn.idle and max(turn.parked, turn.watched) <= now:
             del self._turns[slot]
 
     def suspend(self, slot: str, parked: float, *, told: bool = False) -> None:
@@ -237,7 +249,7 @@ class Turns:
             return 0.0
         if turn.ends is not None and (turn.on_the_way or turn.at_the_gate):
             return NOT_NOW
-        if not self._warm and turn.flying:
+        if turn.limited and not self._warm and turn.flying:
             return NOT_NOW
         if turn.tokens is not None and turn.flying + turn.on_the_way >= turn.tokens:
             return NOT_NOW
@@ -312,7 +324,7 @@ class Turns:
         self._warmed_up()
 
     def _wait_at_the_gate(self, turn: Turn) -> float:
-        if not self._warm and turn.flying:
+        if turn.limited and not self._warm and turn.flying:
             return NOT_NOW
         return self._wait(turn)
 

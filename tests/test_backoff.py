@@ -24,6 +24,7 @@ from scrapy_redisq.pages import Page, Pages
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.settings import RedisqSettings
 from scrapy_redisq.slots import Slots
+from scrapy_redisq.turns import Turns
 from tests.harness.crawl import Run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until
@@ -314,6 +315,109 @@ def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.
     again = member()
     assert client.zcard(aside) == 0
     assert [lease.slot for lease in ask(again).leases] == ["host"]
+
+
+def news(pubsub: redis.client.PubSub) -> list[bytes]:
+    """The slots that were told of since the last call."""
+    heard = []
+    while (message := pubsub.get_message(timeout=0.1)) is not None:
+        if message["type"] == "message" and message["data"]:
+            heard.append(message["data"].partition(b" ")[2])
+    return heard
+
+
+def test_a_failure_is_told_if_it_changes_something(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Not while the slot is parked, and not to those who have no turn of it; another slot's is; and
+    of one slot at most once a second."""
+    first, second = member(), member()
+    parked = f"redisq:{{{NAME}:0}}:slot:host"
+    with client.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(f"redisq:{{{NAME}:0}}:wake")
+        pubsub.get_message(timeout=1)
+        for worker in (first, second, first):
+            outcome(worker, True)
+            ask(worker, 0)
+        assert news(pubsub) == [b"host"]
+        client.hset(parked, "parked", 0)
+        outcome(first, True)
+        ask(first, 0)
+        outcome(first, True, slot="other")
+        ask(first, 0)
+        assert news(pubsub) == [b"other"]
+        for told, expected in ((time.time() * 1e6, []), (1, [b"host"])):
+            client.hset(parked, mapping={"pause": 0, "parked": 0, "told": int(told)})
+            outcome(first, True)
+            ask(first, 0)
+            assert news(pubsub) == expected
+
+
+def test_a_slot_that_was_told_of_is_watched() -> None:
+    """As others are told once a second only, a worker asks about such a slot for a while, though
+    nothing limits it any more; what it starts meanwhile does not wait."""
+    turns = Turns()
+    turns.suspend("host", 0.0, told=True)
+    free = ["host", -2, 0, 0, 0, 0, 0, 1, -1, 0, 0]
+    assert turns.received([free], [], time.monotonic()) == []
+    told = turns.report({"host": 3}, lambda slot, stock: 5, lambda slot: True)
+    assert [(item[0], item[4], item[5]) for item in told] == [("host", 0, 2)]
+    for request in "abc":
+        assert turns.wait("host") == 0
+        turns.handed_out(request, "host")
+        turns.is_done(request)
+
+
+def test_all_that_are_set_aside_are_tried_again(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """When a crawl is started again, some with each exchange; not those that are set aside then."""
+    slots = {f"h{n}" for n in range(230)}
+    worker = member(back_off=BackOff(give_up=1))
+    for slot in slots:
+        worker.enqueue(f"/{slot}", slot=slot)
+        outcome(worker, True, slot=slot)
+    ask(worker, 0)
+    assert client.zcard(f"redisq:{{{NAME}:0}}:aside") == 230
+    worker.leave()
+    again = member(back_off=BackOff(give_up=1))
+    outcome(again, True, slot="new")
+    tried: set[str] = set()
+    for _ in range(4):
+        tried |= {lease.slot for lease in ask(again, 100).leases}
+    assert tried == slots
+    assert client.zrange(f"redisq:{{{NAME}:0}}:aside", 0, -1) == [b"new"]
+    assert not client.hexists(f"redisq:{{{NAME}:0}}:meta", "retry")
+
+
+def test_a_host_that_answers_now_and_then(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """It is set aside when that goes on for too long, and its answers are no reason to wait for the
+    rest; after an hour of peace it is as any other."""
+    aside, slot = f"redisq:{{{NAME}:0}}:aside", f"redisq:{{{NAME}:0}}:slot:host"
+    worker = member(back_off=BackOff(worn_after=0.3))
+    worker.send(f"/{n}" for n in range(20))
+    began = time.monotonic()
+    while not client.zcard(aside):
+        for failed in (True, False):
+            outcome(worker, failed)
+            ask(worker, 0)
+            time.sleep(0.001)
+        assert time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.3
+    assert client.zcard(aside) == 1, "though it has answered since"
+    assert ask(worker, 0).stuck == 0
+    leases = wait_until(lambda: ask(worker, 1).leases, 5, "a lease")
+    for lease in leases:
+        worker.finish(lease)
+    wait_until(lambda: (ask(worker, 0).stuck or 0) >= 1, 3, "a second of it")
+    hour_ago = int((time.time() - 3_700) * 1e6)
+    client.hset(slot, mapping={"failed": hour_ago, "pause": 0, "parked": 0, "fails": 0})
+    client.zadd(f"redisq:{{{NAME}:0}}:ready", {"host": 1})
+    assert ask(worker).leases
+    assert client.zcard(aside) == 0
+    assert ask(worker, 0).stuck is None
 
 
 def test_a_crawl_waits_for_what_is_not_set_aside(

@@ -143,11 +143,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class BackOff:
-    """What failures lead to: the ``longest`` pause in seconds, and after how many in a row a slot
-    is set aside (0: never)."""
+    """What failures lead to: the ``longest`` pause in seconds, after how many in a row a slot is
+    set aside (0: never), and after how many seconds one that fails now and then (0: never)."""
 
     longest: float = 60.0
     give_up: int = 15
+    worn_after: float = 86_400.0
 
 
 @dataclass
@@ -366,7 +367,12 @@ class Membership:
             data["statuses"] = self._in_flight.statuses
         if self._in_flight.outcomes:
             data["outcomes"] = list(map(_outcome_item, self._in_flight.outcomes))
-            data["back_off"] = (int(self._back_off.longest * 1e6), self._back_off.give_up)
+            terms = self._back_off
+            data["back_off"] = (
+                int(terms.longest * 1e6),
+                terms.give_up,
+                int(terms.worn_after * 1e6),
+            )
         return Call.of(self._script, self._key, data, self._decode)
 
     @property

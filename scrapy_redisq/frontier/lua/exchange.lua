@@ -44,7 +44,7 @@ local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
-  'limited', 'throttle', 'stuck', 'sign', 'patient')
+  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry')
 local own_keys = {'HLEN', worker_key(worker), 'HLEN', leases_of(worker)}
 if meta[5] or input.turns or input.outcomes then
   for _, word in ipairs({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE}) do
@@ -71,6 +71,7 @@ if meta[4] == 'complete' then redis.call('HSET', META, 'state', 'open') end
 
 local outcome, limited = state[5] or '', meta[5]
 read_throttle(meta[6])
+if tonumber(meta[10] or '') then retry_aside(meta[10]) end
 if not replayed then
   -- 4. enqueue
   local function take_in()

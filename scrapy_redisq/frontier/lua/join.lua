@@ -125,12 +125,11 @@ end
 
 -- Who starts a crawl again wants slots that were set aside tried again.
 if live_workers() == 0 then
-  for _, slot in ipairs(redis.call('ZRANGE', ASIDE, 0, 999)) do
-    redis.call('HDEL', slot_key(slot), 'parked', 'pause', 'fails')
-    redis.call('ZREM', ASIDE, slot)
-    look_again(slot, NOW)
-  end
   redis.call('HDEL', META, 'stuck')
+  if redis.call('ZCARD', ASIDE) > 0 then
+    redis.call('HSET', META, 'retry', integer(NOW))
+    retry_aside(integer(NOW))
+  end
 end
 
 -- Whoever comes back or follows may find that others have completed the run meanwhile.

@@ -20,6 +20,11 @@ local TURN, EARLY = 1000000, 250000
 local FIRST_PAUSE, LAST_PAUSE = 50000, 50000
 -- The longest pause between two tries of a slot that is set aside, an hour (us).
 local PROBE = 3600000000
+-- Without a failure for so long a slot is in trouble no longer, an hour (us).
+local CALM = 3600000000
+-- Of one slot's failures others are told once in so long (us). Who has been told asks about the slot
+-- in each exchange for a while.
+local TELL = 1000000
 -- Stands for what is left of the turn of a slot without limits.
 local FREE = -2
 -- Milliseconds after which a slot that a dead worker left is forgotten.
@@ -35,6 +40,8 @@ local FIELDS = {
   'pause',    -- delay because of failures; halved by each success
   'fails',    -- failures in a row
   'failed',   -- when the last one was counted
+  'trouble',  -- since when there has been one at least each CALM
+  'told',     -- when others were last told of one
   'status',   -- HTTP status of the last answer, 0: there was none
   'robots',   -- delay that robots.txt asks for
   'robots_by', -- run and host that it is from
@@ -202,10 +209,36 @@ local function report_turn(worker, item)
   save_slot(slot, state)
 end
 
+-- Whether a slot goes on failing now and then, for longer than `terms` allow.
+local function is_worn(state, terms)
+  return terms[3] > 0 and state.trouble > 0 and state.failed - state.trouble >= terms[3]
+end
+
+-- A slot that has not failed for long is not aside because it once did now and then.
+local function calm_down(slot, state)
+  if state.trouble == 0 or NOW - state.failed < CALM or state.fails > 0 then return end
+  state.trouble = 0
+  redis.call('ZREM', ASIDE, slot)
+  save_slot(slot, state)
+end
+
+-- Slots that were set aside before `since` are tried again, a bounded number at a time; `retry` in
+-- meta is there as long as there are more.
+local function retry_aside(since)
+  local aside = redis.call('ZRANGEBYSCORE', ASIDE, '-inf', since, 'LIMIT', 0, 100)
+  for _, slot in ipairs(aside) do
+    redis.call('ZREM', ASIDE, slot)
+    redis.pcall('HDEL', slot_key(slot), 'parked', 'pause', 'fails', 'trouble')
+    look_again(slot, NOW)
+  end
+  if #aside < 100 then redis.call('HDEL', META, 'retry') end
+end
+
 -- What a request did to its slot. `item`: slot, HTTP status (0: no answer), us since it was begun,
 -- us that the host asked to be left alone (-1: it did not), 1 for a failure, -1 for a success, else
 -- 0, a random number of 0 to 1000, latency in us (-1: not of interest).
--- `terms`: longest pause (us), failures after which a slot is set aside (0: never).
+-- `terms`: longest pause (us), failures after which a slot is set aside (0: never), us after which
+-- one is that fails now and then (0: never).
 local function report_outcome(item, terms)
   local slot, state, verdict, latency = item[1], slot_of(item[1]), item[5], item[7]
   state.status = item[2]
@@ -218,17 +251,24 @@ local function report_outcome(item, terms)
     state.throttle, state.latency = math.max(1, math.floor(was)), latency
   end
   if verdict < 0 and state.fails + state.pause > 0 then
-    redis.call('ZREM', ASIDE, slot)
+    if not is_worn(state, terms) and redis.call('ZREM', ASIDE, slot) == 1 then
+      redis.call('HDEL', META, 'stuck')
+    end
     local pause = math.min(terms[1], math.floor(state.pause / 2))
     state.fails, state.pause = 0, pause >= LAST_PAUSE and pause or 0
     look_again(slot, first_start(state) - EARLY)
   elseif verdict > 0 then
     local asked, now = item[4], NOW
+    -- Others know that it is parked, or have no turn.
+    local others_may_start = state.parked <= NOW and not (is_exclusive(state)
+      and (state.owner == '' or state.owner == input.worker))
     -- What was begun before the last failure was known says nothing new.
     if NOW - item[3] >= state.failed then
+      if state.trouble == 0 or NOW - state.failed >= CALM then state.trouble = NOW end
       state.fails, state.failed = state.fails + 1, NOW
       local longest, first = terms[1], math.max(FIRST_PAUSE, state.limit.delay, state.robots)
-      local aside = terms[2] > 0 and state.fails >= terms[2] and state.held == 0
+      local aside = (is_worn(state, terms) or (terms[2] > 0 and state.fails >= terms[2]))
+        and state.held == 0
       if aside then
         longest = PROBE
         redis.call('ZADD', ASIDE, 'NX', NOW, slot)
@@ -243,7 +283,10 @@ local function report_outcome(item, terms)
     state.owner = ''
     look_again(slot, state.parked - EARLY)
     redis.call('HSET', META, 'limited', 1)
-    announce(slot, state.parked - NOW)
+    if others_may_start and NOW - state.told >= TELL then
+      state.told = NOW
+      announce(slot, state.parked - NOW)
+    end
   end
   save_slot(slot, state)
 end
@@ -256,6 +299,7 @@ end
 -- With 0 the slot is moved to when it is worth asking again.
 local function give_turn(worker, slot, most)
   local state, new = slot_of(slot), false
+  calm_down(slot, state)
   if not is_limited(state) then return most end
   local limit, delay, start = state.limit, delay_of(state), NOW
   if state.held == 1 then
@@ -366,26 +410,30 @@ local function note_status(slot, status)
   end
 end
 
--- Slots may be set aside and have no entries left, so that numbers say nothing.
-local function any_ready_but_aside()
-  for _, slot in ipairs(redis.call('ZREVRANGE', READY, 0, 999)) do
-    if not redis.call('ZSCORE', ASIDE, slot) then return true end
+-- Whether slots have entries or leases that are not set aside. Slots may also be set aside and have
+-- neither, so that numbers say nothing.
+local function any_but_aside()
+  if redis.call('HLEN', BUSY) > 1000 then return true end
+  for _, slots in ipairs({redis.call('ZREVRANGE', READY, 0, 999), redis.call('HKEYS', BUSY)}) do
+    for _, slot in ipairs(slots) do
+      if not redis.call('ZSCORE', ASIDE, slot) then return true end
+    end
   end
 end
 
 -- -> seconds for which all that is left has been in slots that are set aside; -1: it is not.
--- `stored` is what this keeps as `stuck` in meta: since when, and how far the run was then.
-local function stuck_for(counts, stored)
-  local since, was = string.match(stored or '', '^(%d+) (%d+)$')
-  local progress, aside = integer(counts.created + counts.finished), redis.call('ZCARD', ASIDE)
-  if aside == 0 or redis.call('EXISTS', READY) == 0 or counts.starting > 0
-      or redis.call('ZCARD', DELAYED) > 0 or redis.call('ZCARD', READY) > aside
-      or (since and was ~= progress) or any_ready_but_aside() then
-    if stored then redis.call('HDEL', META, 'stuck') end
+-- `since` is what this keeps as `stuck` in meta. What such slots answer now and then is no reason to
+-- wait for the rest of them.
+local function stuck_for(counts, since)
+  local aside = redis.call('ZCARD', ASIDE)
+  since = since and tonumber(since)
+  if aside == 0 or redis.call('EXISTS', READY) + redis.call('EXISTS', BUSY) == 0
+      or counts.starting > 0 or redis.call('ZCARD', DELAYED) > 0
+      or redis.call('ZCARD', READY) > aside or any_but_aside() then
+    if since then redis.call('HDEL', META, 'stuck') end
     return -1
   end
-  if since then return math.floor((NOW - tonumber(since)) / 1000000) end
-  if counts.leased > 0 then return -1 end -- later on it is a try of such a slot
-  redis.call('HSET', META, 'stuck', integer(NOW) .. ' ' .. progress)
+  if since then return math.floor((NOW - since) / 1000000) end
+  redis.call('HSET', META, 'stuck', integer(NOW))
   return 0
 end
