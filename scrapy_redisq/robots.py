@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from scrapy_redisq._scrapy import (
 from scrapy_redisq.delays import header, http_date
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.robots import AWAY, Shared, SharedRobots
+from scrapy_redisq.robots_text import MAX_COST, WILDCARD_COST, condensed
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.seeds import slot_name
 
@@ -48,6 +50,20 @@ HOUR = 3_600.0
 
 ERROR_VALID = 600.0
 """Seconds after which a robots.txt that could not be fetched is tried again."""
+
+CLOSED_FOR = 2.0
+"""The same where nothing else is fetched from the host meanwhile. Its slot is left alone for longer
+with each failure."""
+
+KEPT = 2_000_000
+"""Characters of the parsed texts that a worker keeps; those that are asked for least recently are
+let go, and read again from the frontier. A parser takes about 16 bytes for each."""
+
+LEAST = 200
+"""Characters that the shortest text counts for."""
+
+QUICK = 10_000
+"""Bytes that are parsed without a thread."""
 
 RENEW = 1.0
 """Seconds between signs of life of a worker that fetches a text."""
@@ -67,13 +83,16 @@ AGAIN = 1.0
 class Rules:
     """What a worker knows of a host's robots.txt.
 
-    Without a ``parser`` all is allowed. It is valid until a time.monotonic(). ``is_news``: others
-    may not know it yet. ``told`` is when the frontier was told of the delay of a slot for a user
-    agent; infinity where there is none.
+    Without a ``parser`` all is allowed, or with ``closed``, a status, nothing for now. It is valid
+    until a time.monotonic(), and takes ``size`` characters. ``is_news``: others may not know it
+    yet. ``told`` is when the frontier was told of the delay of a slot for a user agent; infinity
+    where there is none.
     """
 
     parser: RobotParser | None
     until: float
+    size: int = 0
+    closed: int | None = None
     is_news: bool = False
     told: dict[tuple[str, str], float] = field(default_factory=dict)
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -84,9 +103,12 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
 
     Settings, meta keys, stats and the signal robots_parsed are Scrapy's. One worker fetches a
     host's robots.txt, once a run or when it has expired, and the others wait for it. An answer
-    other than 2xx counts as an empty text (RFC 9309, 2.3.1.3). ``Crawl-delay`` or ``Request-rate``,
-    whichever is slower and at most ``REDISQ_CRAWL_DELAY_MAX``, is the delay of the slot. While
-    Redis is away each worker fetches for itself. With another scheduler this is Scrapy's.
+    other than 2xx counts as an empty text (RFC 9309, 2.3.1.3), but 5xx, as
+    ``REDISQ_ROBOTS_ERRORS`` says, for "nothing is allowed for now" (2.3.1.4): then requests go
+    back, and the slot is left alone as one that fails. Of large texts `condensed` is heeded.
+    ``Crawl-delay`` or ``Request-rate``, whichever is slower and at most
+    ``REDISQ_CRAWL_DELAY_MAX``, is the delay of the slot. While Redis is away each worker fetches
+    for itself. With another scheduler this is Scrapy's.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -95,7 +117,8 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         self._agent: str | None = settings["ROBOTSTXT_USER_AGENT"]
         self._default_agent: str = settings["USER_AGENT"]
         self._parser_class: Any = load_object(settings["ROBOTSTXT_PARSER"])
-        self._rules: dict[str, Rules] = {}
+        self._rules: OrderedDict[str, Rules] = OrderedDict()
+        self._size = 0
         self._lookups: dict[str, asyncio.Task[Rules]] = {}
         self._scheduler: Scheduler | None = None
         self._shared: SharedRobots
@@ -127,6 +150,10 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         if request.meta.get("dont_obey_robotstxt") or request.url.startswith(("data:", "file:")):
             return
         rules = await self._rules_for(request)
+        if rules.closed is not None:
+            self._count("redisq/robots/closed")
+            left = max(0.0, rules.until - time.monotonic())
+            self._in_use.slots.put_off(request, self._slot_of(request), rules.closed, left)
         if rules.parser is not None:
             self.process_request_2(rules.parser, request, *args, **kwargs)
             await self._keep_delay(request, rules)
@@ -137,6 +164,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         host = host_of(request)
         rules = self._rules.get(host)
         if rules is not None and rules.until > time.monotonic():
+            self._rules.move_to_end(host)
             return rules
         lookup = self._lookups.get(host)
         if lookup is None:
@@ -169,13 +197,24 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 await asyncio.sleep(pause)
                 pause = min(1.5 * pause, LOOK_LAST)
                 continue
-            if found.what == "known":
+            if found.what in {"known", "closed"}:
                 rules = await self._read(found, host, request)
             else:
                 rules = await self._fetch(host, request)
-            self._rules[host] = rules
+            self._remember(host, rules)
             return rules
         return Rules(None, 0.0)  # which nobody uses: all requests go back
+
+    def _remember(self, host: str, rules: Rules) -> None:
+        self._forget(host)
+        self._rules[host] = rules
+        self._size += max(LEAST, rules.size)
+        while self._size > KEPT and len(self._rules) > 1:
+            self._forget(next(iter(self._rules)))
+
+    def _forget(self, host: str) -> None:
+        if rules := self._rules.pop(host, None):
+            self._size -= max(LEAST, rules.size)
 
     @property
     def _in_use(self) -> Scheduler:
@@ -187,16 +226,41 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
 
     async def _read(self, found: Shared, host: str, request: Request) -> Rules:
         self._count("redisq/robots/shared")
-        return Rules(await self._parse(found.text, host, request), time.monotonic() + found.valid)
+        until = time.monotonic() + found.valid
+        if found.what == "closed":
+            return Rules(None, until, closed=0)
+        parser, size = await self._parse(found.text, host, request)
+        return Rules(parser, until, size)
 
-    async def _parse(self, text: bytes, host: str, request: Request) -> RobotParser | None:
+    async def _parse(
+        self, text: bytes, host: str, request: Request
+    ) -> tuple[RobotParser | None, int]:
+        """-> the parser, None if it refuses the text, and how much it had to parse."""
+        names = [self._agent or "", self._default_agent]
+        agent = " ".join([*names, (request.headers.get("User-Agent") or b"").decode("latin-1")])
+
+        def parse() -> tuple[RobotParser, int, bool]:
+            lines, too_many = condensed(text, agent)
+            return build_from_crawler(self._parser_class, self.crawler, lines), len(lines), too_many
+
         try:
-            parser: RobotParser = build_from_crawler(self._parser_class, self.crawler, text)
+            if len(text) > QUICK:
+                parser, size, too_many = await asyncio.to_thread(parse)
+            else:
+                parser, size, too_many = parse()
         except Exception as error:
             self._failed(error, f"robots.txt of {host} cannot be parsed")
-            return None
+            return None, 0
+        if too_many:
+            logger.warning(
+                "robots.txt of %s has more rules than are heeded (%d, or %d with wildcards): those "
+                "behind are not",
+                host,
+                MAX_COST,
+                MAX_COST // WILDCARD_COST,
+            )
         await robots_parsed(self.crawler, parser, request)
-        return parser
+        return parser, size
 
     def _failed(self, error: Exception, text: str) -> None:
         self._count(f"robotstxt/exception_count/{type(error)}")
@@ -210,10 +274,11 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         while not (await asyncio.wait({downloading}, timeout=RENEW))[0]:
             with contextlib.suppress(*AWAY):
                 found = await self._shared.ask(host)
-                if found.what == "known":  # another worker was faster
+                if found.what in {"known", "closed"}:  # another worker was faster
                     downloading.add_done_callback(lambda done: done.cancelled() or done.exception())
                     return await self._read(found, host, request)
         parser: RobotParser | None = None
+        size = 0
         try:
             response = await downloading
         except IgnoreRequest:
@@ -226,14 +291,17 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         else:
             self._count("robotstxt/response_count")
             self._count(f"robotstxt/response_status_count/{response.status}")
+            if response.status >= 500 and self._in_use.settings.robots_errors == "disallow":
+                await self._tell_closed(host)
+                return Rules(None, time.monotonic() + CLOSED_FOR, closed=response.status)
             text = response.body if 200 <= response.status < 300 else b""
             valid = valid_for(response)
-            parser = await self._parse(text, host, request)
+            parser, size = await self._parse(text, host, request)
         if is_closing(self.crawler) and parser is None:
             await self._tell(host, None, 0.0)
         else:
             await self._tell(host, text, valid)
-        return Rules(parser, time.monotonic() + valid, is_news=True)
+        return Rules(parser, time.monotonic() + valid, size, is_news=True)
 
     async def _download(self, request: Request) -> Response:
         url = urlparse_cached(request)
@@ -246,6 +314,10 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 callback=NO_CALLBACK,
             ),
         )
+
+    async def _tell_closed(self, host: str) -> None:
+        with contextlib.suppress(*AWAY):
+            await self._shared.keep_closed(host, CLOSED_FOR)
 
     async def _tell(self, host: str, text: bytes | None, valid: float) -> None:
         """Keep the text for all; None: there is none, and others may try."""

@@ -287,6 +287,15 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(0, 86_400),
     ),
     Setting(
+        "REDISQ_ROBOTS_ERRORS",
+        "disallow",
+        "'disallow' or 'allow'",
+        "What a robots.txt that is answered with 5xx means. `disallow`: nothing is fetched from "
+        "the host for now, as RFC 9309 (2.3.1.4) says; its requests wait, as those of a slot in "
+        "trouble. `allow`: everything is, as in Scrapy.",
+        checks.one_of("disallow", "allow"),
+    ),
+    Setting(
         "REDISQ_RETRY_DELAYS",
         checks.EXPONENTIAL,
         "'exponential' or a list of seconds such as [1, 10, 60]",

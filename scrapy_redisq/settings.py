@@ -57,6 +57,7 @@ class RedisqSettings:
     slot_trouble_max: float
     set_aside_wait: float
     crawl_delay_max: float
+    robots_errors: str
     retry_delays: tuple[float, ...] | str
     """"exponential" or the pauses."""
     retry_base: float

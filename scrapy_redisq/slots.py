@@ -18,7 +18,7 @@ from scrapy_redisq._scrapy import Engine
 from scrapy_redisq.frontier.config import shard_of
 from scrapy_redisq.frontier.membership import Lease, Membership, Outcome, Reply
 from scrapy_redisq.outcomes import Judge
-from scrapy_redisq.pages import Interrupted, Pages
+from scrapy_redisq.pages import Interrupted, Pages, Problem
 from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.turns import NOT_NOW, Turn, Turns
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 LONG = 1.0
 """Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
 would take the place of others."""
+
+LONG_AGO = 1e9
+"""Seconds: whatever began then says nothing new of a slot."""
 
 BACK_OFFS = {"asked": 15, "answered": 10, "unanswered": 3}
 """How often a request is sent back: because the host asked for it (Retry-After), because of its
@@ -131,6 +134,23 @@ class Slots:
         else:
             return False  # there may be no such host
         return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
+
+    def put_off(self, request: Request, slot: str, status: int, parked: float) -> None:
+        """Raises `IgnoreRequest`: nothing may be fetched from the host of ``request`` for now, and
+        it goes back. ``status``: the answer that says so, which counts as a failure of the slot;
+        0 if it was counted: then the slot is parked for ``parked`` seconds, no more.
+
+        Without slots it becomes a dead letter.
+        """
+        if self._judge is None:
+            text = "its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)"
+            self._pages.spoil(request, Problem("robots", text, status=status))
+            raise IgnoreRequest(text)
+        # What began long ago is not counted again.
+        begun, asked = (time.monotonic(), None) if status else (time.monotonic() - LONG_AGO, parked)
+        self._judged(Outcome(slot, status, begun, failed=True, retry_after=asked), None)
+        self._pages.send_back(request, counted=False)
+        raise SlotParked("nothing is allowed for now")
 
     def lifts(self, request: Request, slot: str) -> int | None:
         """See ``Engine.lift_limits``. What the frontier knows nothing of is limited by Scrapy's

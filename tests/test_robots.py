@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from protego import Protego
 from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 from scrapy.settings import Settings
@@ -22,7 +23,8 @@ from scrapy_redisq._scrapy import asked_delays
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier, calls
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.robots import DAY, ERROR_VALID, HOUR, slowest, valid_for
+from scrapy_redisq.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR, slowest, valid_for
+from scrapy_redisq.robots_text import MAX_COST, MAX_TEXT, condensed
 from scrapy_redisq.settings import RedisqSettings
 from tests.harness.crawl import Crawl, Run
 from tests.harness.proxy import Proxy
@@ -494,11 +496,107 @@ def test_a_host_that_wants_to_be_left_alone(crawl: Run) -> None:
     assert site.counts() == {"/robots.txt": len(asked), "/0": 1, "/2": 1, "/3": 1, "/4": 1}
 
 
+HOSTILE = {
+    "plain": "User-agent: *\n" + "\n".join(f"Disallow: /p{n}" for n in range(60_000)),
+    "wildcards": "User-agent: *\n" + "\n".join(f"Disallow: /*a{n}*b$" for n in range(60_000)),
+    "wildcard": "User-agent: *\n" + f"Disallow: /{'*a' * 900}b\n" * 600,
+    "agents": "".join(f"User-agent: a{n}\n" for n in range(3_000))
+    + "".join(f"Disallow: /{n}\n" for n in range(3_000)),
+    "ours": "User-agent: scrapy\n" * 3_000 + "".join(f"Disallow: /{n}\n" for n in range(9_000)),
+    "between": "".join(f"User-agent: a{n}\nxx\n" for n in range(20_000)) + "Disallow: /\n" * 9,
+    "breaks": "User-agent: *\n" + "Disallow: /1\x0bDisallow: /*2\u2028Disallow: /3\n" * 20_000,
+    "empty": "\n" * 600_000,
+    "maps": "Sitemap: https://a.example/x\n" * 40_000,
+    "line": "User-agent: *\nDisallow: /" + "x" * 2_000_000,
+}
+AGENT = "Scrapy/2.19 (+https://scrapy.org)"
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_texts(text: str) -> None:
+    """Whatever a host sends is made short, parsed and asked about in a bounded time."""
+    began = time.process_time()
+    lines, _ = condensed(text.encode(), AGENT)
+    parser = Protego.parse(lines.decode())
+    assert time.process_time() - began < 3  # 0.5 s at most on an idle machine
+    for url in ("https://a.example/x", "https://a.example/" + "ab" * 1_000):
+        parser.can_fetch(url, AGENT)
+        began = time.process_time()
+        parser.can_fetch(url, AGENT)
+        assert time.process_time() - began < 0.1
+
+
+def test_what_is_left_out() -> None:
+    """Rules behind too many; nothing is lost by what is for others, and no rule is cut in two."""
+    others = "".join(f"User-agent: a{n}\nDisallow: /\n" for n in range(9_000))
+    mine = "User-agent: other\nUser-agent: scrapy\nDisallow: /mine # 1\nAllow: /mine/all\n"
+    lines, too_many = condensed((others + mine).encode(), AGENT)
+    assert not too_many
+    parser = Protego.parse(lines.decode())
+    allowed = [parser.can_fetch(f"https://a/{path}", AGENT) for path in ("", "mine", "mine/all")]
+    assert allowed == [True, False, True]
+    many = "User-agent: *\n" + "".join(f"Disallow: /p{n}$\n" for n in range(1_200))
+    lines, too_many = condensed(many.encode(), AGENT)
+    assert (too_many, lines.count(b"Disallow")) == (True, MAX_COST // 10)
+    rule = b"Disallow: /" + b"x" * 40 + b"\n"
+    lines, _ = condensed(b"User-agent: *\n" + rule * (MAX_TEXT // len(rule) + 1), AGENT)
+    assert lines.splitlines()[-1] == rule.strip()
+
+
+def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer) -> None:
+    """While robots.txt is answered with 5xx nothing else is fetched from the host; its pages wait,
+    others go on, and when it answers its rules are heeded."""
+    asked: list[float] = []
+    sites: list[Site] = []
+
+    def answer() -> Answer:
+        if not sites[0].hits[-1].host.startswith("127.0.0.1:"):
+            return rules()()
+        asked.append(time.monotonic())
+        return Answer("", status=500) if len(asked) <= 3 else rules("Disallow: /1")()
+
+    with Site(with_robots(answer), hosts=2) as site:
+        sites.append(site)
+        workers = fleet(crawl, site, 2, {"RETRY_ENABLED": False}, n_hosts=2, pages=5)
+        finish(workers, threading.Event())
+    at = pages(site)
+    assert len(at[f"127.0.0.1:{site.port}"]) == 4
+    assert min(at[f"127.0.0.1:{site.port}"]) > asked[3]
+    assert asked[3] - asked[0] >= 3 * CLOSED_FOR - 0.5
+    assert len(at[f"127.0.0.2:{site.port}"]) == 5
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        assert frontier.status()["dead"] == 0
+
+
+@pytest.mark.parametrize("scheduling", ["slot", "priority"])
+def test_a_host_that_stays_in_trouble(
+    crawl: Run, redis_server: RedisServer, scheduling: str
+) -> None:
+    """Its slot is set aside, and the crawl ends; without slots its pages become dead letters. None
+    is fetched."""
+    settings = {
+        **OBEY,
+        "REDISQ_SCHEDULING": scheduling,
+        "REDISQ_SLOT_GIVE_UP": 2,
+        "REDISQ_SET_ASIDE_WAIT": 1,
+        "RETRY_ENABLED": False,
+    }
+    with Site(with_robots(lambda: Answer("", status=502))) as site:
+        worker = crawl("hosts", site, settings, sites=site.url, pages=5).wait()
+    assert worker.reason == ("finished" if scheduling == "priority" else "slots_set_aside")
+    assert set(site.counts()) == {"/robots.txt"}
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        status = frontier.status()
+        assert (status["queued"], status["dead"]) == ((0, 5) if status["dead"] else (5, 0))
+        assert (status["dead"] == 5) is (scheduling == "priority")
+
+
 @pytest.mark.parametrize("status", [404, 500])
 def test_answers_that_are_no_robots_txt(crawl: Run, hang: threading.Event, status: int) -> None:
     """Everything is allowed, whatever the answer's body says; nobody asks again."""
+    settings = {"REDISQ_ROBOTS_ERRORS": "allow"}
     with Site(with_robots(rules("Disallow: /", status=status, until=hang))) as site:
-        workers = fleet(crawl, site, 2, n_hosts=1, pages=6)
+        workers = fleet(crawl, site, 2, settings, n_hosts=1, pages=6)
         finish(workers, hang)
     assert site.counts() == {"/robots.txt": 1, **{f"/{n}": 1 for n in range(6)}}
     assert total(workers, f"robotstxt/response_status_count/{status}") == 1

@@ -15,7 +15,10 @@ from scrapy_redisq.frontier.config import shard_of
 from scrapy_redisq.frontier.roster import Roster
 
 MAX_TEXT = 500 * 1024
-"""Bytes of a robots.txt that are kept: as many as RFC 9309, 2.5 wants to be parsed at least."""
+"""Bytes of a robots.txt that are heeded: as many as RFC 9309, 2.5 wants to be parsed at least."""
+
+_CLOSED = b"closed"
+"""In the place of a compressed text: the host cannot say what it allows."""
 
 AWAY = (RedisError, RedisqError, OSError)
 """What is raised when the frontier cannot be asked."""
@@ -24,9 +27,10 @@ AWAY = (RedisError, RedisqError, OSError)
 @dataclass(frozen=True)
 class Shared:
     """What the frontier says of a host's robots.txt: it is "known", with its text and the seconds
-    for which it is valid; this worker is to "fetch" it, or to "wait" for another one."""
+    for which it is valid; the host is "closed" for so long, because it cannot say what it allows;
+    this worker is to "fetch" it, or to "wait" for another one."""
 
-    what: Literal["known", "fetch", "wait"]
+    what: Literal["known", "closed", "fetch", "wait"]
     text: bytes = b""
     valid: float = 0.0
 
@@ -45,6 +49,8 @@ class SharedRobots:
         what, text, valid = await self._robots(host, take=take)
         if what == "wait":
             return Shared("wait")
+        if what == "known" and text == _CLOSED:
+            return Shared("closed", valid=valid)
         if what == "known":
             try:
                 # What is no text of ours is fetched, and then replaced.
@@ -56,6 +62,10 @@ class SharedRobots:
     async def keep(self, host: str, text: bytes, valid: float) -> None:
         """Others get the first `MAX_TEXT` bytes of the text for ``valid`` seconds."""
         await self._robots(host, text=zlib.compress(text[:MAX_TEXT], 1), ttl=valid)
+
+    async def keep_closed(self, host: str, valid: float) -> None:
+        """For ``valid`` seconds nobody fetches anything from the host."""
+        await self._robots(host, text=_CLOSED, ttl=valid)
 
     async def give_up(self, host: str) -> None:
         """This worker will not fetch it after all."""
