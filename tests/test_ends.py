@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,38 @@ def test_closing_while_callbacks_download_on_the_side(
         assert again.reason == "finished"
     items = [(item["url"], item["parts"]) for item in worker.items() + again.items()]
     assert sorted(items) == [(f"{site.url}/{n}", 3) for n in range(10)]
+
+
+def test_closing_while_callbacks_wait_for_a_robots_txt(
+    crawl: Run, redis_server: RedisServer
+) -> None:
+    """Their pages go back as well; also from those that deal with the exception by themselves."""
+    answer = threading.Event()
+
+    def slow(path: str) -> Answer | str:
+        if path == "/robots.txt" and any(hit.path != path for hit in site.hits):
+            return Answer("", until=answer)  # of the second host
+        return page(path)
+
+    settings = {"ROBOTSTXT_OBEY": True}
+    with Site(slow, 2) as site, Frontier.from_url(redis_server.url, "aside") as frontier:
+        worker = crawl("aside", None, settings, sites=site.urls(2))
+        wait_until(lambda: sum("/" in path[1:] for path in site.counts()) == 20, 30, "parts")
+        worker.terminate()
+        worker.wait_for("Closing spider")
+        wait_until(lambda: frontier.status()["queued"] >= 8, 30, "pages that went back")
+        answer.set()
+        worker.wait()
+        status = frontier.status()
+        assert status["dead"] == 0
+        done = len(worker.items())
+        assert "Traceback" not in worker.log
+        again = crawl("aside", None, settings, sites=site.urls(2)).wait()
+        assert again.reason == "finished"
+        assert frontier.status()["dead"] == 0
+    items = {item["url"]: item["parts"] for item in worker.items() + again.items()}
+    assert done <= 2
+    assert items == {f"{site.url}/{n}": 3 for n in range(10)}
 
 
 def test_closing_while_pipelines_download(

@@ -1,10 +1,11 @@
 """Spiders whose pages end before they are done: retries given up, spiders closed."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.exceptions import CloseSpider
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import maybe_deferred_to_future
 
@@ -130,7 +131,10 @@ class Closes(scrapy.Spider):
 
 
 class Side(Follow):
-    """Downloads parts of each page on the side, all at once. ``sites``: their base URLs."""
+    """Downloads parts of each page on the side, all at once, the last one from the last site.
+
+    ``sites``: their base URLs.
+    """
 
     name = "side"
     parts = 3
@@ -146,9 +150,27 @@ class Side(Follow):
             yield scrapy.Request(f"{self.sites[0]}/{n}")
 
     async def parse(self, response):
-        urls = [f"{response.url}/{n}" for n in range(self.parts)]
+        urls = [f"{response.url}/{n}" for n in range(self.parts - 1)]
+        urls.append(f"{self.sites[-1]}{urlsplit(response.url).path}/last")
         parts = await asyncio.gather(*(download(self, scrapy.Request(url)) for url in urls))
         yield {"url": response.url, "parts": len(parts)}
+
+
+class Aside(Side):
+    """Yields its pages only if all parts were there: an exception is a part that was not."""
+
+    name = "aside"
+
+    async def start(self):
+        for n in range(10):
+            yield scrapy.Request(f"{self.sites[0]}/{n}")
+
+    async def parse(self, response):
+        try:
+            async for item in super().parse(response):
+                yield item
+        except IgnoreRequest:
+            self.logger.info("%s has not all of its parts", response.url)
 
 
 class Files(FilesPipeline):
