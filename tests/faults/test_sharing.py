@@ -8,6 +8,7 @@ import pytest
 
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig, line_with
+from tests.harness.crawl import together, wait_until_joined
 from tests.harness.site import Answer, linked_pages
 
 
@@ -59,7 +60,9 @@ def test_f28_clocks_an_hour_off(rig: Rig) -> None:
     """Workers whose clocks are an hour ahead and an hour behind."""
     rig.set_up()
     clocks = ["3600", "-3600", "0", "7200"][: max(2, rig.size.workers)]
-    fleet = [rig.worker(environment=rig.clock(offset)) for offset in clocks]
+    with together(rig.folder) as gate:
+        fleet = [rig.worker(environment=rig.clock(offset), settings=gate) for offset in clocks]
+        wait_until_joined(fleet)
     rig.finish()
     began = [line_with(worker.log, "Scrapy")[0] for worker in fleet]
     assert began[0] - began[1] == pytest.approx(7200, abs=60)
