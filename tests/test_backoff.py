@@ -234,9 +234,12 @@ def test_pauses_grow_and_shrink(member: Callable[..., Worker], client: redis.Red
     worker.send(["/0"])
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
         outcome(worker, True)
+        began = time.monotonic()
         ask(worker, 0)
         assert int(state(client)["pause"]) == pause * 1e6
-        assert pause * 0.45 < parked_for(client) <= pause
+        left = parked_for(client)
+        assert left <= pause
+        assert left + time.monotonic() - began >= pause * 0.45
         client.hset(f"redisq:{{{NAME}:0}}:slot:host", "parked", 0)
     for pause in (5, 2.5, 1.25, 0.625):
         outcome(worker, False)
