@@ -59,7 +59,7 @@ def join(
     config = FrontierConfig(dupefilter="exact" if backend == "exact" else "bloom", backend=backend)
     joined = execute(
         client,
-        calls.join(NAME, 0, config, new_run=run, worker=worker, info={}, ttl=600, limits=limits),
+        calls.join(NAME, 0, config, run=run, worker=worker, info={}, ttl=600, limits=limits),
     )
     seen = seen_filter(joined.config)
     member = Membership(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())

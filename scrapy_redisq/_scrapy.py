@@ -361,6 +361,10 @@ class Engine:
                 return
             await asyncio.sleep(CLOSING_POLL)
 
+    def skip_start(self) -> None:
+        """Read nothing of the spider's ``start()``."""
+        self._engine._start = None
+
     def wake(self) -> None:
         """Make the engine ask for requests soon. Only from the loop's thread."""
         if not self.closing:

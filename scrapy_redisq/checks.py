@@ -23,6 +23,10 @@ FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
 """Names that a frontier can have."""
 
 
+RUN_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,200}")
+"""Names that a run can have."""
+
+
 class Explained(ValueError):
     """Raised with what a part of a setting takes, where that says more than what the whole does."""
 
@@ -91,6 +95,13 @@ def name_pattern(value: Any) -> str:
     if not FRONTIER_NAME.fullmatch(filled):
         raise ValueError
     return value
+
+
+def run_pattern(value: Any) -> str:
+    text = str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
+    if text is None or not RUN_NAME.fullmatch(text % {"spider": "spider"}):
+        raise ValueError
+    return text
 
 
 def delays(value: Any) -> tuple[float, ...] | str:

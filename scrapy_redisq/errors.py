@@ -12,6 +12,8 @@
     │   └── EmbeddedServerError
     ├── FrontierError            the frontier does not allow what was asked
     │   ├── ConfigurationMismatch
+    │   ├── RunMismatch
+    │   ├── RunOver
     │   ├── FrontierInUse
     │   ├── FrontierCorrupt
     │   │   └── ScriptFailed
@@ -95,6 +97,39 @@ class ConfigurationMismatch(FrontierError):
             f"frontier {frontier!r} was begun with another configuration: {what}. Use the same "
             f"settings, another REDISQ_FRONTIER, or 'scrapy redisq reset {frontier} --yes'"
         )
+
+
+class RunMismatch(FrontierError):
+    """Raised when REDISQ_RUN names another run than the one that is not finished."""
+
+    def __init__(self, frontier: str, unfinished: str, given: str) -> None:
+        super().__init__(
+            f"frontier {frontier!r} has an unfinished run with the name {unfinished!r}, and "
+            f"REDISQ_RUN is {given!r}: finish it with REDISQ_RUN={unfinished!r}, stop its workers "
+            f"and forget it with REDISQ_RESUME=False, or use another REDISQ_FRONTIER"
+        )
+
+
+class RunOver(FrontierError):
+    """Raised when the run that a worker belongs to is complete, so that it has nothing to do.
+
+    ``name`` is its REDISQ_RUN or "", ``ago`` how many seconds ago it ended, if that is known.
+    """
+
+    def __init__(self, frontier: str, run: str, name: str, ago: float | None) -> None:
+        self.run, self.name, self.ago = run, name, ago
+        when = "" if ago is None else f", {ago:.0f} s ago"
+        if name:
+            what = (
+                f"run {name!r} (REDISQ_RUN) of frontier {frontier!r} is complete{when}. To crawl "
+                f"again, give REDISQ_RUN another name"
+            )
+        else:
+            what = (
+                f"run {run} of frontier {frontier!r} was completed by other workers{when}, after "
+                f"this one had been started. To crawl again, start it again"
+            )
+        super().__init__(what)
 
 
 class FrontierInUse(FrontierError):

@@ -127,7 +127,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _spider_opened(self) -> None:
         scheduler = scheduler_of(self.crawler)
         # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
-        if Scheduler in type(scheduler).__mro__:
+        if Scheduler in type(scheduler).__mro__ and not scheduler.is_over:
             self._scheduler = scheduler
             self._shared = SharedRobots(
                 scheduler.courier.roster, slot_ttl=scheduler.settings.slot_ttl

@@ -26,9 +26,16 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 
 from scrapy_redisq._scrapy import Engine, require_asyncio, spider_with_limits
+from scrapy_redisq.age import crawl_began
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
-from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
+from scrapy_redisq.errors import (
+    ForeignEntry,
+    FrontierLost,
+    RedisqError,
+    RunOver,
+    Undecodable,
+)
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Finish, Lease, Membership, Reply
 from scrapy_redisq.frontier.pace import FLUSH
@@ -64,9 +71,12 @@ class Scheduler(BaseScheduler):
         self._in_progress = Pages(fingerprinter.fingerprint)
         self._held_up = False
         self._sinks_away = 0
+        self._started = crawl_began()
         self._open = False
         self._lost = False
         self._wants_nothing = False
+        self.is_over = False
+        """The run that this worker belongs to is complete: there is nothing to do."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -82,6 +92,11 @@ class Scheduler(BaseScheduler):
         try:
             require_asyncio()
             await self._set_up(spider)
+        except RunOver as over:
+            # Nothing is fetched, and Scrapy closes the spider with "finished" for it is idle.
+            logger.info("Nothing to do: %s", over)
+            self.is_over = True
+            self.engine.skip_start()
         except RedisqError as error:
             # Scrapy shows what is raised here in the midst of tracebacks.
             logger.error("The crawl cannot start: %s", error)
@@ -133,6 +148,7 @@ class Scheduler(BaseScheduler):
             dupefilter=kind or global_object_name(type(self.dupefilter)),
             fingerprinter=global_object_name(type(fingerprinter)),
             spider=spider.name,
+            started=self._started,
         )
         self.courier: Courier = self._session.courier
         pages = self._in_progress
@@ -199,6 +215,8 @@ class Scheduler(BaseScheduler):
 
     async def _close(self, reason: str) -> None:
         if not self._open:
+            if self.is_over:
+                await self._close_foreign_filter(reason)
             return
         try:
             await asyncio.wait_for(self._leave(), self.settings.close_timeout)
@@ -225,8 +243,11 @@ class Scheduler(BaseScheduler):
             if not self._lost:
                 self._report_dead()
             await self._session.close()
-            if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
-                await maybe_deferred_to_future(closing)
+            await self._close_foreign_filter(reason)
+
+    async def _close_foreign_filter(self, reason: str) -> None:
+        if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
+            await maybe_deferred_to_future(closing)
 
     async def _leave(self) -> None:
         await self.courier.stop()
@@ -254,6 +275,8 @@ class Scheduler(BaseScheduler):
 
     def has_pending_requests(self) -> bool:
         """False only when the whole frontier is finished, for all workers."""
+        if self.is_over:
+            return False
         return (
             not self.courier.complete
             or self.settings.keep_alive
@@ -268,6 +291,8 @@ class Scheduler(BaseScheduler):
         A duplicate that only Redis knows of is reported later, by ``request_dropped``. Never
         raises: on Scrapy 2.14 and newer an exception here would stall the page for ever.
         """
+        if self.is_over:
+            return False
         if self._in_progress.is_sent_back(request):
             return True  # by its lease
         return self._intake.take(request)
@@ -281,7 +306,8 @@ class Scheduler(BaseScheduler):
 
     def let_retries_wait(self) -> None:
         """Retries that a callback asks for wait too."""
-        self._intake.retry_pauses = self.retry_pauses
+        if self._open:
+            self._intake.retry_pauses = self.retry_pauses
 
     def gave_out(self, request: Request) -> bool:
         """Whether the engine works on ``request`` because this scheduler gave it out."""
@@ -301,8 +327,9 @@ class Scheduler(BaseScheduler):
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""
         self._sinks_away += 1 if away else -1
-        self.engine.wake()
-        self.courier.poke()
+        if self._open:
+            self.engine.wake()
+            self.courier.poke()
 
     def sink_counted(self, name: str, by: int) -> None:
         """Add to a count that all workers share."""
@@ -312,6 +339,8 @@ class Scheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
+        if self.is_over:
+            return None
         if self._lost or self._outbox_is_full():
             self._held_up = True
             return None

@@ -14,6 +14,7 @@ from scrapy.utils.conf import closest_scrapy_cfg
 
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
+from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.courier import Courier, ServerHelp, Worker
 from scrapy_redisq.frontier.membership import BackOff
@@ -46,20 +47,34 @@ class Session:
         self._client: redis.asyncio.Redis | None = None
 
     async def open(
-        self, name: str, worker: Worker, *, dupefilter: str, fingerprinter: str, spider: str
+        self,
+        name: str,
+        worker: Worker,
+        *,
+        dupefilter: str,
+        fingerprinter: str,
+        spider: str,
+        started: float,
     ) -> None:
         """Join the run of the frontier ``name``.
 
-        ``dupefilter`` is "bloom", "exact" or the path of a foreign one. Raises `RedisqError`.
+        ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
+        was, by time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do.
         """
         try:
-            await self._open(name, worker, dupefilter, fingerprinter, spider)
+            await self._open(name, worker, dupefilter, fingerprinter, spider, started)
         except BaseException:
             await self.close()
             raise
 
     async def _open(
-        self, name: str, worker: Worker, dupefilter: str, fingerprinter: str, spider: str
+        self,
+        name: str,
+        worker: Worker,
+        dupefilter: str,
+        fingerprinter: str,
+        spider: str,
+        started: float,
     ) -> None:
         settings = self._settings
         project = closest_scrapy_cfg()
@@ -93,8 +108,10 @@ class Session:
             max_deliveries=settings.max_deliveries,
             dead_max=settings.dead_max,
             max_entry_bytes=settings.max_entry_bytes,
-            resume=settings.resume,
-            keep_seen=settings.keep_seen,
+            run=RunTerms(
+                settings.run_name(spider), settings.resume, settings.keep_seen, settings.keep_alive
+            ),
+            started=started,
             limits=settings.limits(),
             throttle=settings.throttle.to_text() if settings.throttle else "",
             back_off=BackOff(
@@ -108,8 +125,8 @@ class Session:
         self.courier = Courier(roster, worker, ServerHelp(server.revive, server.redact))
         logger.info(
             "%s run %s of frontier %r on %s; dupefilter: %s",
-            "Began" if joined.began else "Joined",
-            joined.run,
+            "Began" if joined.new else "Joined",
+            f"{joined.name} ({joined.run})" if joined.name else joined.run,
             name,
             server.address,
             BACKENDS[joined.config.backend],

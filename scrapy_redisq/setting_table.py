@@ -109,11 +109,19 @@ SETTINGS: tuple[Setting, ...] = (
         checks.boolean,
     ),
     Setting(
+        "REDISQ_RUN",
+        "",
+        "text of at most 200 characters; %(spider)s is the spider's name; ''",
+        "Name of the run, for supervisors that start workers at any time: when the run of this "
+        "name is complete they end at once. See [Operations](#operations).",
+        checks.run_pattern,
+    ),
+    Setting(
         "REDISQ_KEEP_SEEN",
         False,
         "True or False",
         "A new run keeps the URLs seen by the runs before, for incremental crawls: of those "
-        "only the start requests are fetched again.",
+        "only the start requests are fetched again. Dead letters are kept too.",
         checks.boolean,
     ),
     Setting(

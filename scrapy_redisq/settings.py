@@ -34,6 +34,7 @@ class RedisqSettings:
     dupefilter_error_rate: float
     dupefilter_capacity: int
     resume: bool
+    run: str
     keep_seen: bool
     keep_alive: bool
     same_start: bool
@@ -127,6 +128,10 @@ class RedisqSettings:
     def heeds_crawl_delay(self) -> bool:
         """The delays that a robots.txt asks for are kept; there must be slots to keep them."""
         return self.crawl_delay_max > 0 and self.scheduling == "slot"
+
+    def run_name(self, spider: str) -> str:
+        """The name of the run for the spider called ``spider``, or ""."""
+        return self.run % {"spider": spider}
 
     def frontier_name(self, spider: str) -> str:
         """The frontier's name for the spider called ``spider``; raises `SettingError`."""

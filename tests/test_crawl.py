@@ -17,7 +17,7 @@ from scrapy import Request
 
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.serializer import Serializer
-from tests.harness.crawl import Crawl, Run
+from tests.harness.crawl import Crawl, Run, several
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, folder_pages, linked_pages
 
@@ -38,7 +38,7 @@ def nothing_left(server: RedisServer, name: str = "follow") -> dict[str, Any]:
     assert status["workers"] == []
     with server.client() as client:
         kinds = {key.decode().split("}:")[1].split(":")[0] for key in client.scan_iter("*")}
-    assert kinds <= {"meta", "counts", "seen", "dead", "letters", "reaped", "slot"}
+    assert kinds <= {"meta", "counts", "seen", "dead", "letters", "reaped", "slot", "ended"}
     return status
 
 
@@ -172,8 +172,9 @@ class TestRuns:
                 key.decode().split(":seen:")[1].split(":")[0]
                 for key in client.scan_iter("*:seen:*")
             }
+            run = client.hget("redisq:{follow:0}:meta", "run")
         generations = {name for name in generations if not name.endswith(".starts")}
-        assert generations == {"2"}, "the first run's dupefilter was not deleted"
+        assert generations == {run.decode()}, "the first run's dupefilter was not deleted"
 
     def test_keep_seen(self, redis_server: RedisServer, crawl: Run) -> None:
         """With REDISQ_KEEP_SEEN a new run fetches start pages again, and then what is new."""
@@ -199,6 +200,54 @@ class TestRuns:
             assert again.reason == "finished"
             assert len(site.hits) == fetched + 60
         assert nothing_left(redis_server)["created"] == 60
+
+    def test_ready_too_late(self, redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
+        """A worker that is ready only when the others have finished has nothing to do."""
+        until = tmp_path / "finished"
+        with Site(linked_pages(30)) as site:
+            late = crawl("late", site, until=until)
+            late.wait_for("waits to be ready")
+            assert crawl("late", site).wait().reason == "finished"
+            until.touch()
+            assert late.wait().reason == "finished"
+            assert set(site.counts().values()) == {1}
+            assert "after this one had been started. To crawl again, start it again" in late.log
+            assert clean(late.log)
+            assert "start() was read" not in late.log
+            assert crawl("late", site).wait().reason == "finished"
+            assert set(site.counts().values()) == {2}
+
+    def test_twice_in_one_process(self, redis_server: RedisServer) -> None:
+        """A process that has run a crawl begins a new run with the next one, however old it is."""
+        with Site(linked_pages(30)) as site:
+            settings = {"REDISQ_URL": redis_server.url}
+            assert several("follow", site.url, [settings, settings], in_turn=True) == 2 * [
+                "finished"
+            ]
+            assert set(site.counts().values()) == {2}
+
+    def test_a_run_with_a_name(self, redis_server: RedisServer, crawl: Run) -> None:
+        """REDISQ_RUN: it is crawled once, however often a supervisor starts it."""
+        settings = {"REDISQ_RUN": "%(spider)s 1"}
+        with Site(linked_pages(30)) as site:
+            assert crawl("late", site, settings=settings).wait().reason == "finished"
+            for change in ({}, {"REDISQ_SHARDS": 3}, {"REDISQ_RESUME": False}):
+                again = crawl("late", site, settings={**settings, **change}).wait()
+                assert again.reason == "finished"
+                assert "run 'late 1' (REDISQ_RUN) of frontier 'late' is complete" in again.log
+                assert clean(again.log)
+                assert "start() was read" not in again.log
+            assert set(site.counts().values()) == {1}
+            with frontier_of(redis_server, "late") as frontier:
+                assert frontier.status()["run_name"] == "late 1"
+            crawl(
+                "late", site, settings={"REDISQ_RUN": "late 2", "CLOSESPIDER_PAGECOUNT": 5}
+            ).wait()
+            assert did_not_start(crawl("late", site, settings={"REDISQ_RUN": "3"}).wait())
+            assert (
+                crawl("late", site, settings={"REDISQ_RUN": "late 2"}).wait().reason == "finished"
+            )
+            assert set(site.counts().values()) == {2}
 
     def test_keep_alive_and_latency(self, redis_server: RedisServer, crawl: Run) -> None:
         """An idle worker asks seldom, and starts what is pushed within 0.3 s."""

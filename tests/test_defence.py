@@ -276,8 +276,13 @@ def test_counts_of_another_hand(one_client: redis.Redis, name: str, value: str) 
     assert other.leave()
 
 
+def name_of(name: str, worker: Worker) -> str:
+    """A key's name for this worker and its run."""
+    return name.replace("%s", worker.id).replace("RUN", worker.joined.run)
+
+
 DELETED = ["queue:host:0", "counts", "busy", "delayed", "dead", "letters"]
-DELETED += ["leases:%s", "worker:%s", "workers", "seen:1", "reaped"]
+DELETED += ["leases:%s", "worker:%s", "workers", "seen:RUN", "reaped"]
 
 
 @pytest.mark.parametrize("name", DELETED)
@@ -291,7 +296,7 @@ def test_a_deleted_key(member: Callable[..., Worker], client: redis.Redis, name:
     for lease in worker.claim(2)[:1]:
         worker.finish(lease, "dead", reason="test")
     worker.exchange()
-    client.delete(key(name % worker.id if "%" in name else name))
+    client.delete(key(name_of(name, worker)))
     worker.exchange()
     for _, lease in list(worker.holding.values()):
         worker.finish(lease)
@@ -351,13 +356,18 @@ def recover(client: redis.Redis) -> int:
 def test_a_deleted_field(member: Callable[..., Worker], client: redis.Redis, name: str) -> None:
     """A run without one of its fields goes on, or it is said what is missing."""
     worker = member()
+    generation = worker.joined.generation
     add(worker, "a")
     client.hdel(key("meta"), name)
     worker.enqueue("b", entry=b"\1b")
     if name == "generation":
         with pytest.raises(FrontierCorrupt, match="meta"):
             worker.exchange()
-        client.hset(key("meta"), name, 1)
+        client.hset(key("meta"), name, generation)
+    other = member()
+    assert not other.joined.new
+    other.exchange()
+    other.leave()
     assert crawl(client, worker) == ["a", "b"]
 
 
@@ -365,7 +375,7 @@ WRONG = {"string": "SET", "list": "RPUSH", "set": "SADD", "zset": "ZADD", "hash"
 SHARED = {
     "meta": "hash", "busy": "hash", "counts": "hash", "letters": "hash", "ready": "zset",
     "delayed": "zset", "workers": "zset", "dead": "zset",
-    "leases:%s": "hash", "worker:%s": "hash", "seen:1": "hash",
+    "leases:%s": "hash", "worker:%s": "hash", "seen:RUN": "hash",
 }  # fmt: skip
 
 
@@ -386,7 +396,7 @@ def test_a_wrong_type(one_client: redis.Redis, name: str, kind: str) -> None:
     worker = member()
     add(worker, *"abcd")
     done, dead, released = worker.claim(3)
-    spoiled = key(name % worker.id if "%" in name else name)
+    spoiled = key(name_of(name, worker))
     good = client.dump(spoiled)
     _spoil(client, spoiled, kind)
     worker.enqueue("new", entry=b"\1new")
@@ -415,7 +425,7 @@ def test_a_wrong_type_inside_the_dupefilter(
     dupefilter = "bloom" if backend == "bitmap" else "exact"
     worker = member(backend=backend, dupefilter=dupefilter, capacity=1_000)
     add(worker, *(f"first{n}" for n in range(40)))
-    parts: list[Any] = sorted(client.keys("*seen:1:*"))
+    parts: list[Any] = sorted(client.keys("*seen:*:*"))
     part = parts[len(parts) // 2]
     if backend == "bitmap" and kind == "string":
         return  # any string will do
@@ -424,7 +434,7 @@ def test_a_wrong_type_inside_the_dupefilter(
     urls = [f"{n}" for n in range(280)]
     for url in urls:
         worker.enqueue(url, entry=ENTRY % url.encode())
-    with pytest.raises(FrontierCorrupt, match="seen:1:"):
+    with pytest.raises(FrontierCorrupt, match=f"seen:{worker.joined.run}:"):
         worker.exchange()
     assert count(client, "created") == 40
     client.delete(part)
@@ -464,7 +474,7 @@ def test_a_wrong_type_of_what_is_known_of_a_slot(
     worker = Worker(client, NAME, EXACT, limits={"*": "0 0 1 3"})
     add(worker, *"abcdef")
     held = worker.claim(1)
-    spoiled = key(name % worker.id if "%" in name else name)
+    spoiled = key(name_of(name, worker))
     _spoil(client, spoiled, "list")
     if "tokens" in name:
         with pytest.raises(FrontierCorrupt, match="tokens"):

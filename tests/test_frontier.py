@@ -15,7 +15,7 @@ import redis
 from scrapy import Request
 
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
-from scrapy_redisq.frontier import Frontier, FrontierConfig, calls
+from scrapy_redisq.frontier import Frontier, FrontierConfig, calls, runs
 from scrapy_redisq.frontier.membership import Finish, Lease, Membership, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
@@ -35,35 +35,24 @@ class Worker:
         self.name = name
         config = frontier.config() or FrontierConfig(backend="bitmap")
         info = {"host": "here", "pid": 7, "spider": "books"}
-        self.memberships: list[Membership] = []
-        run = f"run-of-{name}"
-        for shard in range(config.shards):
-            joined = execute(
-                frontier.client,
-                calls.join(
-                    frontier.name,
-                    shard,
-                    config,
-                    new_run=run,
-                    worker=name,
-                    info=info,
-                    ttl=ttl,
-                    follow=shard > 0,
-                ),
+        newcomer = runs.Newcomer(name, config, info, ttl)
+        joined = runs.drive(
+            lambda call: execute(frontier.client, call),
+            runs.join(frontier.name, newcomer, f"run-of-{name}"),
+        )
+        self.run = joined.run
+        self.memberships = [
+            Membership(
+                frontier.name,
+                shard,
+                joined,
+                name,
+                ttl=ttl,
+                dead_max=frontier.dead_max,
+                seen=seen_filter(joined.config).parameters(),
             )
-            run = joined.run
-            self.memberships.append(
-                Membership(
-                    frontier.name,
-                    shard,
-                    joined,
-                    name,
-                    ttl=ttl,
-                    dead_max=frontier.dead_max,
-                    seen=seen_filter(joined.config).parameters(),
-                )
-            )
-        self.run = run
+            for shard in range(joined.config.shards)
+        ]
 
     def exchange(self, membership: Membership, **options: Any) -> Reply:
         reply = membership.received(execute(self.frontier.client, membership.call(**options)))
@@ -91,17 +80,13 @@ class Worker:
 
     def leave(self, *, complete: bool = True) -> bool:
         """Give back and leave as the courier does; -> the run is complete."""
-        done = False
+        client = self.frontier.client
         for membership in reversed(self.memberships):
-            left = 1
-            while left:
-                left, done = execute(
-                    self.frontier.client,
-                    calls.leave(
-                        self.frontier.name, membership.shard, self.run, self.name, complete
-                    ),
-                )
-        return done
+            call = calls.leave(self.frontier.name, membership.shard, self.run, self.name)
+            while execute(client, call):
+                pass
+        steps = runs.conclude(self.frontier.name, self.run)
+        return complete and runs.drive(lambda call: execute(client, call), steps)
 
 
 def urls_of(leases: list[tuple[Membership, Lease]]) -> list[str]:
@@ -590,7 +575,8 @@ class TestReset:
     def test_an_interrupted_reset_is_carried_through(self, frontier: Frontier) -> None:
         """A reset that died half-way: the next push completes it and begins anew."""
         frontier.push(some_urls(300, "abcdefghijklmnopqrst"))
-        execute(frontier.client, calls.clear("books", 0, False))
+        execute(frontier.client, calls.clear("books", 0, everything=True, mark=True))
+        execute(frontier.client, calls.clear("books", 0, everything=True))
         assert frontier.status()["state"] == "resetting"
         assert frontier.push(["https://a.example/0"]).accepted == 1
         assert queued_entries(frontier) == check_sums(frontier)["queued"] == 1

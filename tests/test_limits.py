@@ -269,7 +269,7 @@ def test_tokens_do_not_outlive_the_run(member: Callable[..., Worker], client: re
     ask(killed, 0, report(tokens=1))
     client.zadd(f"redisq:{{{NAME}:0}}:workers", {killed.id: 1})
     worker = member(limits)
-    assert worker.joined.began
+    assert worker.joined.new
     worker.send(["/1"])
     assert [turn[8] for turn in ask(worker).turns] == [1]
 

@@ -46,6 +46,9 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
     return make
 
 
+KEEP_SEEN = calls.RunTerms(keep_seen=True)
+
+
 def entries(leases: list[Lease]) -> list[str]:
     return [lease.entry.decode() for lease in leases]
 
@@ -370,9 +373,9 @@ def test_a_lost_request(member: Callable[..., Worker], client: redis.Redis) -> N
 
 def test_joining_twice(client: redis.Redis) -> None:
     """A join whose reply was lost and that the client sent again counts the worker once."""
-    call = calls.join(NAME, 0, EXACT, new_run="r", worker="w", ttl=60)
-    assert execute(client, call).began
-    assert not execute(client, call).began
+    call = calls.join(NAME, 0, EXACT, run="r", worker="w", ttl=60)
+    assert execute(client, call).new
+    assert not execute(client, call).new
     assert counts(client)["starting"] == 1
 
 
@@ -593,7 +596,7 @@ def test_the_last_one_completes_the_run(member: Callable[..., Worker], client: r
     real.check()
     assert real.meta["state"] == "complete"
     assert set(client.keys("*")) == {key(name).encode() for name in ("meta", "counts")} | {
-        name for name in client.keys("*") if b":seen:1" in name
+        name for name in client.keys("*") if b":seen:" in name
     }
 
 
@@ -604,17 +607,17 @@ def test_a_crawl_after_a_crawl(member: Callable[..., Worker], client: redis.Redi
     finish_all(first)
     assert first.leave()
     again = member(order="lifo")
-    assert again.joined.began
-    assert (again.joined.generation, again.joined.trash) == (2, 1)
+    assert again.joined.new
+    assert (again.joined.generation, again.joined.trash) == (again.joined.run, 1)
     assert again.joined.config.order == "lifo"
     assert len(again.send(["1"]).accepted) == 1
-    assert read_shard(client, NAME, 0).generations == {1, 2}
+    assert read_shard(client, NAME, 0).generations == {first.joined.run, again.joined.run}
     backend: str | None = "exact"
     while backend:
         backend = execute(client, calls.sweep(NAME, 0, backend))
     real = read_shard(client, NAME, 0)
     real.check()
-    assert real.generations == {2}
+    assert real.generations == {again.joined.run}
     assert again.send(["1"]).accepted == []
 
 
@@ -634,18 +637,18 @@ def test_another_backend_after_a_crawl(member: Callable[..., Worker], client: re
 
 def test_keep_seen(client: redis.Redis) -> None:
     """With REDISQ_KEEP_SEEN a new run keeps the URLs of those before."""
-    first = Worker(client, NAME, EXACT, keep_seen=True)
+    first = Worker(client, NAME, EXACT, terms=KEEP_SEEN)
     first.send(["a", "b"])
     finish_all(first)
     assert first.leave()
-    second = Worker(client, NAME, EXACT, keep_seen=True)
-    assert second.joined.began
-    assert (second.joined.generation, second.joined.trash) == (1, 0)
+    second = Worker(client, NAME, EXACT, terms=KEEP_SEEN)
+    assert second.joined.new
+    assert (second.joined.generation, second.joined.trash) == (first.joined.run, 0)
     assert [item.tag for item in second.send(["a", "c"]).accepted] == ["c"]
     finish_all(second)
     assert second.leave()
     with pytest.raises(ConfigurationMismatch, match="DUPEFILTER_CLASS"):
-        Worker(client, NAME, dataclasses.replace(EXACT, dupefilter="bloom"), keep_seen=True)
+        Worker(client, NAME, dataclasses.replace(EXACT, dupefilter="bloom"), terms=KEEP_SEEN)
 
 
 def test_an_unfinished_run_is_resumed(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -655,12 +658,12 @@ def test_an_unfinished_run_is_resumed(member: Callable[..., Worker], client: red
     first.claim(1)
     first.leave()
     second = member()
-    assert not second.joined.began
+    assert not second.joined.new
     assert second.joined.run == first.joined.run
     assert second.send(["a"]).accepted == []
     assert entries(second.claim(5)) == ["a", "b"]
     die(client, second)
-    assert not member().joined.began
+    assert not member().joined.new
 
 
 def test_killed_after_the_last_page(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -670,7 +673,7 @@ def test_killed_after_the_last_page(member: Callable[..., Worker], client: redis
     finish_all(first)
     expire(client, first)
     second = member()
-    assert second.joined.began
+    assert second.joined.new
     with pytest.raises(FrontierLost):
         first.exchange()
 
@@ -687,7 +690,7 @@ def test_killed_before_all_seeds_were_sent(
     first.exchange(starting=True)
     expire(client, first)
     second = member()
-    assert not second.joined.began
+    assert not second.joined.new
     reap(client, second)
     second.exchange()
     assert second.complete
@@ -703,10 +706,12 @@ def test_a_worker_thought_dead_reopens_a_complete_run(
     expire(client, slow)
     other.exchange()
     assert other.leave()
-    slow.send(["b"])
+    assert slow.send(["b"]).status == "gone"
+    assert read_shard(client, NAME, 0).meta["state"] == "complete"
+    slow.exchange()
     slow.leave()
     heir = member()
-    assert not heir.joined.began
+    assert not heir.joined.new
     assert entries(heir.claim(5)) == ["b"]
     finish_all(heir)
     counts(client)
@@ -725,7 +730,7 @@ def test_requeue_reopens(member: Callable[..., Worker], client: redis.Redis) -> 
         assert frontier.requeue() == 1
         assert frontier.status()["state"] == "stopped"
         again = member()
-        assert not again.joined.began
+        assert not again.joined.new
         assert again.send(["b"]).accepted == []
         assert entries(again.claim(5)) == ["a"]
         finish_all(again)
@@ -1073,7 +1078,7 @@ def test_killed_with_one_shard_done(client: redis.Redis, member: Callable[..., W
     for shard in range(2):
         client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
     heir = member(shards=2)
-    assert not heir.joined.began
+    assert not heir.joined.new
     assert entries(heir.claim(1, shard=1)) == ["a"]
 
 

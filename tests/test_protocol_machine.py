@@ -8,13 +8,14 @@ the seeds must have been done, in the server's final history.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -29,8 +30,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_redisq.errors import FrontierLost
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.errors import FrontierLost, RunMismatch, RunOver
+from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
 from scrapy_redisq.frontier.membership import Enqueue, Lease, Membership, Reply
 from scrapy_redisq.frontier.scripts import execute
@@ -38,6 +39,8 @@ from scrapy_redisq.frontier.seen import seen_filter
 from tests.harness.model import Model, read_shard
 from tests.harness.servers import RedisServer
 from tests.harness.worker import Worker, fingerprint_of
+
+T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "0"))
 """Crawls to try instead of 60, and to shrink if one fails: 3,000 take five minutes."""
@@ -152,11 +155,14 @@ class Crawl(RuleBasedStateMachine):
         self.model.exchange(worker.id, membership, reply, batch.operations, batch.local_duplicates)
 
     def joined(self, worker: Worker, joined: calls.Joined, again: bool) -> None:
-        self.model.join(worker.id, joined.began, again)
+        self.model.join(worker.id, joined, again, worker.terms.name)
 
-    def left(self, worker: Worker, membership: Membership, left: int, complete: bool) -> None:
+    def left(self, worker: Worker, membership: Membership) -> None:
         if worker.joined.run == self.run():
-            self.model.leave(membership.worker, membership.shard, complete)
+            self.model.leave(membership.worker, membership.shard)
+
+    def concluded(self, worker: Worker, complete: bool) -> None:
+        assert complete == (worker.joined.run == self.model.run and self.model.conclude())
 
     def worker(self, number: int) -> Browser:
         if not self.workers:
@@ -206,6 +212,9 @@ class Crawl(RuleBasedStateMachine):
         assert left == 0
         self.model.reap(shard, reclaimed, dead)
 
+    def drive(self, steps: runs.Steps[T]) -> T:
+        return runs.drive(lambda call: execute(self.client, call), steps)
+
     def exchange(self, worker: Browser, want: int, shard: int, **options: Any) -> None:
         if worker not in self.workers:  # its run is over
             return
@@ -226,14 +235,16 @@ class Crawl(RuleBasedStateMachine):
                 self.request(worker, link, page=lease, delay=delay)
         worker.finish(lease, outcome, reason="test", delay=delay)
 
-    def add_worker(self) -> Browser:
+    def add_worker(self, name: str = "") -> Browser:
         worker = Browser(
             self.client,
             NAME,
             self.config,
+            terms=calls.RunTerms(name),
             observe=self.observe,
             on_join=self.joined,
             on_leave=self.left,
+            on_conclude=self.concluded,
         )
         for seed in self.seeds:
             self.request(worker, seed)
@@ -242,10 +253,37 @@ class Crawl(RuleBasedStateMachine):
 
     # What workers do
 
-    @rule()
+    @rule(name=st.sampled_from(["", "", "monday", "tuesday"]))
     @precondition(lambda self: len(self.workers) < 3)
-    def join(self) -> None:
-        self.add_worker()
+    def join(self, name: str) -> None:
+        """A worker begins or joins a run, if REDISQ_RUN lets it."""
+        model = self.model
+        model.conclude()
+        is_open = model.state == "open"
+        refused: type[Exception] | None = None
+        if name in model.ended and not (is_open and name == model.name):
+            refused = RunOver
+        elif name and is_open and model.name not in {"", name}:
+            refused = RunMismatch
+        with pytest.raises(refused) if refused else contextlib.nullcontext():
+            self.add_worker(name)
+
+    @rule(shard=st.integers(0, 2))
+    def begin_to_conclude(self, shard: int) -> None:
+        """Somebody seals some shards, and dies."""
+        if self.config.shards == 1:
+            return
+        model, number = self.model, 0
+        for at in range(shard % self.config.shards + 1):
+            found = execute(self.client, calls.conclude(NAME, at, run=model.run, seal=number))
+            number = found.number
+            if at == 0 and not (model.state == "open" and 0 in model.seeded):
+                assert found.what == "unfinished"
+            else:
+                assert (found.what == "sealed") == model.could_be_sealed(at)
+            if found.what != "sealed":
+                break
+            model.sealed(at)
 
     @rule(
         number=numbers,
@@ -380,15 +418,10 @@ class Crawl(RuleBasedStateMachine):
         """A producer, which may have looked at the frontier long ago."""
         page %= len(self.links)
         if join or self.pushing is None:
-            self.pushing = execute(
-                self.client,
-                calls.join(NAME, 0, self.config, new_run=f"push-{next(_entries)}", adopt=True),
+            self.pushing = self.drive(
+                runs.join_as_producer(NAME, self.config, keep_config=False, keep_seen=False)
             )
-            self.model.join("", self.pushing.began)
-            run = self.pushing.run
-            for shard in range(1, self.config.shards):
-                call = calls.join(NAME, shard, self.config, new_run=run, adopt=True, follow=True)
-                execute(self.client, call)
+            self.model.join("", self.pushing)
         slot = "*" if self.config.scheduling == "priority" else self.host(page)
         shard = shard_of(slot, self.config.shards)
         seen = seen_filter(self.config)
@@ -407,22 +440,30 @@ class Crawl(RuleBasedStateMachine):
                 seen.parameters(),
             ),
         )
-        if outcome:
-            assert self.model.state[shard] == "open"
+        if outcome == "sealed":
+            assert shard > 0
+            if join:
+                self.drive(runs.open_shard(NAME, shard, self.pushing.run))
+                self.model.state = "open"
+        elif outcome:
+            assert self.model.state == "open"
             self.model.enqueue(item, shard, outcome == "1")
         else:
-            assert self.model.state[shard] == "complete" or self.pushing.run != self.run()
+            assert self.model.state == "complete" or self.pushing.run != self.run()
             self.pushing = None
 
     def requeue(self) -> None:
-        if self.config.shards > 1 and any(e.state == "dead" for e in self.model.entries.values()):
-            execute(self.client, calls.requeue(NAME, 0, [], reopen=True))
         for shard in range(self.config.shards):
             letters = execute(self.client, calls.letters(NAME, shard, 0, 99))
             ids = [id.decode() for id in letters[::2]]
             entries = [n for n, e in self.model.entries.items() if e.state == "dead"]
             entries = [n for n in entries if self.model.entries[n].shard == shard]
-            assert execute(self.client, calls.requeue(NAME, shard, ids)) == len(entries)
+            requeued = execute(self.client, calls.requeue(NAME, shard, ids))
+            if requeued < 0:
+                self.drive(runs.open_shard(NAME, shard, self.run()))
+                self.model.state = "open"
+                requeued = execute(self.client, calls.requeue(NAME, shard, ids))
+            assert requeued == len(entries)
             assert execute(self.client, calls.requeue(NAME, shard, ids)) == 0
             self.model.requeue(entries)
 
@@ -487,7 +528,7 @@ class Crawl(RuleBasedStateMachine):
             real = read_shard(self.client, NAME, shard)
             assert not (real.queues or real.leases or real.busy or real.delayed or real.workers)
             assert real.count("created") == real.count("finished")
-            assert real.generations <= {int(real.meta["generation"])}
+            assert real.generations <= {real.meta["generation"]}
 
     def teardown(self) -> None:
         if sys.exc_info()[0] is None and hasattr(self, "model"):

@@ -80,8 +80,8 @@ def test_table_of_keys() -> None:
             re.M,
         )
     )
-    documented["seen:N"] = "by filter"
-    del documented["seen:N..."]
+    documented["seen:RUN"] = "by filter"
+    del documented["seen:RUN..."]
     named = {}
     for keys, types, _ in rows("Keys"):
         names = re.findall(r"`([^`]+)`", keys)
@@ -273,7 +273,7 @@ def check_fields(status: dict[str, object]) -> None:
     listing = re.search(r"one\s+object\s+a\s+line:(.*?)`alive`", section("Operations"), re.S)
     assert listing
     fields, _, of_workers = listing[0].partition("`workers`")
-    states = {"absent", "running", "stopped", "complete"}
+    states = {"absent", "running", "stopped", "complete", "resetting"}
     workers = status["workers"]
     assert isinstance(workers, list)
     assert set(re.findall(r"`(\w+)`", fields)) - states == set(status) - {"workers"}

@@ -201,7 +201,7 @@ def test_a_new_run_knows_nothing(
     worker.exchange_all()
     worker.leave()
     new = Worker(client, NAME, EXACT)
-    assert new.joined.began
+    assert new.joined.new
     assert robots("a")[0] == "lost"
     assert robots("a", text=b"late", ttl=60)[0] == "lost"
     assert client.exists(key("robots"), key("robots_until")) == 0

@@ -14,7 +14,6 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import Frontier, SlotStatus, calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.membership import Outcome, Reply
-from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.limits import SlotLimit, parse_limit
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
@@ -119,13 +118,12 @@ def test_a_pause_survives(
         return bool(frontier.slot("host").paused), frontier.slot("limited").limit.delay
 
     again = member(limits)
-    assert again.joined.began
+    assert again.joined.new
     again.send(["/1"])
     assert (claimed(ask(again)), kept()) == ([], (True, 3))
     again.leave()
-    while execute(client, calls.clear(NAME, 0, False))[0] == "more":
-        pass
-    last = member()
+    last = member(terms=calls.RunTerms(resume=False))
+    assert last.joined.new
     last.send(["/1"])
     assert (claimed(ask(last)), kept()) == ([], (True, 3))
     last.leave()

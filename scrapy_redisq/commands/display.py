@@ -107,12 +107,14 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
 def _title(status: Mapping[str, Any]) -> Text:
     began = f", began {ago(status['began'])} ago" if status["began"] else ""
     spider = f", spider {clean(status['spider'])}" if status["spider"] else ""
-    state = status["state"]
+    state, run = status["state"], clean(status["run"] or "")
+    if status["run_name"]:
+        run = f"{clean(status['run_name'])} ({run})"
     return Text.assemble(
         (clean(status["frontier"]), "bold"),
         "  ",
         (state, STATE_STYLES.get(state, "")),
-        (f"  run {clean(status['run'])}{began}{spider}", "dim"),
+        (f"  run {run}{began}{spider}", "dim"),
     )
 
 

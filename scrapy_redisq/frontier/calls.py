@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from scrapy_redisq.errors import ConfigurationMismatch, FrontierCorrupt, FrontierError, FrontierLost
+from scrapy_redisq.errors import (
+    ConfigurationMismatch,
+    FrontierCorrupt,
+    FrontierError,
+    FrontierLost,
+    RunMismatch,
+    RunOver,
+)
 from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 from scrapy_redisq.frontier.seen import exact_member
@@ -35,17 +42,40 @@ def wake_channel(name: str, shard: int) -> str:
 
 @dataclass(frozen=True)
 class Joined:
-    """The run that `join` began or found. ``trash``: dupefilters that wait to be deleted."""
+    """The run that a shard is in. ``began``: when, in us by shard 0's clock.
+
+    ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
+    ``join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be deleted.
+    ``shards``: how many have keys of this run or of former ones.
+    """
 
     run: str
-    began: bool
+    began: int
+    new: bool
+    inherits: str
+    name: str
     config: FrontierConfig
-    generation: int
+    generation: str
     trash: int
+    shards: int
 
 
-class ResetInterrupted(FrontierError):
-    """Raised by `join` when a reset was not carried through; `Frontier.reset` carries on."""
+@dataclass(frozen=True)
+class RunTerms:
+    """Which run a worker wants to be in: REDISQ_RUN, REDISQ_RESUME, REDISQ_KEEP_SEEN and
+    REDISQ_KEEP_ALIVE."""
+
+    name: str = ""
+    resume: bool = True
+    keep_seen: bool = False
+    keep_alive: bool = False
+
+
+ANY_RUN = RunTerms()
+
+
+class ClearFirst(FrontierError):
+    """Raised by `join` when something is left of a former run: `clear` it, then join again."""
 
 
 def join(
@@ -53,41 +83,39 @@ def join(
     shard: int,
     config: FrontierConfig,
     *,
-    new_run: str,
+    intent: str = "crawl",
+    run: str,
     worker: str = "",
     info: Mapping[str, str | int] | None = None,
     ttl: float = 0.0,
-    adopt: bool = False,
-    keep: bool = False,
-    follow: bool = False,
-    again: bool = False,
-    keep_seen: bool = False,
+    terms: RunTerms = ANY_RUN,
+    age: float = 0.0,
+    keep_config: bool = False,
+    follow: Joined | None = None,
     limits: Mapping[str, str] | None = None,
     throttle: str = "",
 ) -> Call[Joined]:
     """Begin or resume a run, and register ``worker`` if there is one. ``ttl`` in seconds.
 
-    ``adopt`` takes the configuration of an open run as it is, ``keep`` also that of a complete
-    one for the run that is then begun. ``follow`` makes the shard part of the run ``new_run``
-    that shard 0 has begun; ``again`` comes back into the run ``new_run``, though others may have
-    completed it. ``limits`` of slots by pattern and the terms of AutoThrottle, as ``turns.lua`` has
+    ``intent`` as in ``join.lua``; ``follow``: what shard 0 said. ``age``: seconds since the worker
+    was started. ``keep_config``: also a new run takes the stored configuration. ``limits`` of slots
+    by pattern and the terms of AutoThrottle, as ``turns.lua`` has
     them, take the place of those that are there, unless ``limits`` is None. The
-    decoder raises `ConfigurationMismatch`, `FrontierCorrupt`, `ResetInterrupted`, `FrontierLost`,
-    or `FrontierError` for another format.
+    decoder raises `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`,
+    `ClearFirst`, `FrontierLost`, or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:
         answer = unpack(reply)
-        match answer["status"]:
+        match answer.pop("status"):
             case "ok":
-                joined_config = FrontierConfig.from_meta(answer["config"])
-                return Joined(
-                    answer["run"],
-                    answer["began"],
-                    joined_config,
-                    answer["generation"],
-                    answer["trash"],
-                )
+                answer["config"] = FrontierConfig.from_meta(answer["config"])
+                return Joined(**answer)
+            case "over":
+                ago = None if answer["ago"] < 0 else answer["ago"] / 1e6
+                raise RunOver(name, answer["run"], answer["name"], ago)
+            case "named":
+                raise RunMismatch(name, answer["name"], terms.name)
             case "differs":
                 raise ConfigurationMismatch(
                     name,
@@ -96,8 +124,8 @@ def join(
                         for field, (stored, given) in answer["differences"].items()
                     },
                 )
-            case "resetting":
-                raise ResetInterrupted(f"frontier {name!r} was being reset")
+            case "clear":
+                raise ClearFirst(f"frontier {name!r} has to be emptied before a run begins")
             case "lost":
                 raise FrontierLost(
                     f"frontier {name!r} was begun anew or deleted while this worker was away"
@@ -115,31 +143,70 @@ def join(
                 )
 
     data = {
+        "intent": intent,
         "format": FORMAT,
         "config": config.to_meta(),
-        "adopt": adopt,
-        "run": new_run,
-        "keep": keep,
-        "follow": follow,
-        "again": again,
-        "keep_seen": keep_seen,
+        "keep_config": keep_config,
+        "run": run,
+        "name": terms.name,
+        "age": int(age * 1e6),
+        "resume": terms.resume,
+        "keep_alive": terms.keep_alive,
+        "keep_seen": terms.keep_seen,
         "limits": limits,
         "throttle": throttle,
         "worker": worker,
         "info": [text for pair in (info or {}).items() for text in pair],
         "ttl": int(ttl * 1e6),
-        "starting": bool(worker),
     }
+    if follow is not None:
+        data |= {"run": follow.run, "began": follow.began, "inherits": follow.inherits}
     return Call.of(load("join"), meta_key(name, shard), data, decode)
 
 
-def leave(
-    name: str, shard: int, run: str, worker: str, complete: bool, *, dead_max: int = 10_000
-) -> Call[tuple[int, bool]]:
-    """Give back what ``worker`` holds; -> (leases left, the run is now complete)."""
-    data = {"run": run, "worker": worker, "complete": complete, "dead_max": dead_max}
+def leave(name: str, shard: int, run: str, worker: str, *, dead_max: int = 10_000) -> Call[int]:
+    """Give back what ``worker`` holds; -> leases left."""
+    data = {"run": run, "worker": worker, "dead_max": dead_max}
+    return Call.of(load("leave"), meta_key(name, shard), data, int)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What `conclude` found: "complete", "sealed" with the ``number`` of the seal, or
+    "unfinished"; of the run ``run``, which has ``shards``."""
+
+    what: str
+    run: str
+    number: int
+    shards: int
+
+
+def conclude(
+    name: str, shard: int, *, run: str = "", seal: int = 0, producer: bool = False
+) -> Call[Conclusion]:
+    """Complete the run if nothing is left of it; with several shards, one step of that."""
+    data = {"run": run, "shard": shard, "seal": seal, "producer": producer}
+
+    def decode(reply: Any) -> Conclusion:
+        what, of_run, number, shards = reply
+        return Conclusion(what.decode(), of_run.decode(), int(number), int(shards))
+
+    return Call.of(load("conclude"), meta_key(name, shard), data, decode)
+
+
+def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
+    """Open a run for what is to be added; ``visited``: what this said of shard 0. See ``open.lua``.
+
+    -> shard 0: when it was visited, 0 if the run is gone.
+    """
+    data = {"run": run, "shard": shard, "visited": visited}
+    return Call.of(load("open"), meta_key(name, shard), data, int)
+
+
+def look(name: str, shard: int) -> Call[tuple[bool, int]]:
+    """-> (nothing is left and nobody may add to it, how much there has been to do)."""
     return Call.of(
-        load("leave"), meta_key(name, shard), data, lambda reply: (reply[0], bool(reply[1]))
+        load("look"), meta_key(name, shard), {}, lambda reply: (bool(reply[0]), reply[1])
     )
 
 
@@ -165,11 +232,6 @@ def parse_queue_key(rest: str) -> tuple[str, str] | None:
     if rest.startswith("queue:") and re.fullmatch(r"-?[0-9]{1,16}", priority):
         return slot, priority
     return None
-
-
-def totals(name: str, shard: int) -> Call[tuple[int, int, int]]:
-    """-> (created, finished, workers that may still add start requests)."""
-    return Call.of(load("totals"), meta_key(name, shard), {}, tuple)
 
 
 def status(name: str, shard: int) -> Call[dict[str, Any]]:
@@ -221,12 +283,15 @@ def push(
     enqueue: Sequence[tuple[Any, ...]],
     seen: Sequence[Any],
 ) -> Call[str]:
-    """-> one character per request: "1" new, "0" duplicate; "" if another run has begun."""
+    """-> one character per request: "1" new, "0" duplicate; "" if another run has begun, "sealed"
+    if the shard must be opened first."""
 
     def decode(reply: Any) -> str:
         answer = unpack(reply)
         if answer["status"] == "corrupt":
             raise FrontierCorrupt(f"key {answer['key']} is not of the type it must be")
+        if answer["status"] == "sealed":
+            return "sealed"
         return str(answer.get("outcome", ""))
 
     data = {"run": run, "queues": queues, "enqueue": enqueue, "seen": seen}
@@ -238,14 +303,12 @@ def requeue(
     shard: int,
     ids: Sequence[str],
     entries: Sequence[bytes | None] = (),
-    *,
-    reopen: bool = False,
 ) -> Call[int]:
-    """-> how many of at most 100 dead letters became requests again, with these entries."""
+    """-> how many of at most 100 dead letters became requests again, with these entries; -1 if the
+    shard must be opened first."""
     data = {
         "ids": ids,
         "entries": [False if entry is None else raw_string(entry) for entry in entries],
-        "reopen": reopen,
     }
     return Call.of(load("requeue"), meta_key(name, shard), data, lambda reply: int(reply[0]))
 
@@ -265,14 +328,22 @@ def named_letters(name: str, shard: int, ids: Sequence[str]) -> Call[list[bytes]
     return Call.of(load("letters"), meta_key(name, shard), {"ids": ids}, list)
 
 
-def clear(name: str, shard: int, force: bool, forget: bool = False) -> Call[tuple[str, int]]:
-    """-> ("in_use", live workers), ("more", 0) or ("done", 0). ``forget``: also what people have
-    said about slots."""
+def clear(
+    name: str,
+    shard: int,
+    *,
+    everything: bool = False,
+    mark: bool = False,
+    force: bool = False,
+    before: int = 0,
+) -> Call[tuple[str, int]]:
+    """Delete what is left of a run; -> status and number as in ``clear.lua``."""
+    data = {"all": everything, "mark": mark, "force": force, "before": before}
     return Call.of(
         load("clear"),
         meta_key(name, shard),
-        {"force": force, "forget": forget},
-        lambda reply: (reply[0].decode(), reply[1]),
+        data,
+        lambda reply: (reply[0].decode(), int(reply[1])),
     )
 
 
@@ -367,11 +438,17 @@ def crawl_delay(
     return Call.of(load("crawl_delay"), meta_key(name, shard), data, lambda reply: bool(reply == 1))
 
 
-def sweep(name: str, shard: int, backend: str, everything: bool = False) -> Call[str | None]:
-    """-> the backend of the next dupefilter to delete; None when nothing is left."""
+def sweep(
+    name: str, shard: int, backend: str, everything: bool = False, *, forget_shards: str = ""
+) -> Call[str | None]:
+    """-> the backend of the next dupefilter to delete; None when nothing is left.
+
+    ``forget_shards``: the run that has no shards of former ones left.
+    """
+    data = {"backend": backend, "all": everything, "forget_shards": forget_shards or False}
     return Call.of(
         load("sweep", backend),
         meta_key(name, shard),
-        {"backend": backend, "all": everything},
+        data,
         lambda reply: reply.decode() if reply else None,
     )

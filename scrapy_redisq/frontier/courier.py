@@ -28,7 +28,7 @@ from scrapy_redisq.errors import (
     ServerBusy,
     ServerFull,
 )
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.membership import (
     MAX_OPERATIONS,
@@ -155,6 +155,7 @@ class Courier:
         self._retry_last = min(RETRY_LAST, roster.terms.lease_ttl / 8)
         self._warned: dict[str, float] = {}
         self._missing = 0
+        self._must_rejoin = False
 
     # What the worker hands in
 
@@ -195,7 +196,7 @@ class Courier:
         """Begin to exchange in the background."""
         self._exchanging = asyncio.ensure_future(self._exchange_until_stopped())
         self._help(self._listener().run())
-        if self.roster.joined.trash:
+        if self.roster.joined.trash or self.roster.joined.shards > len(self.roster.memberships):
             self._help(self._sweep())
 
     def _help(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -343,6 +344,8 @@ class Courier:
             self.worker.completed()
 
     async def _exchange(self, membership: Membership, want: int, demand: Demand) -> Reply:
+        if self._must_rejoin:
+            await self._rejoin()
         reply: Reply | None = None
         while reply is None:
             membership.full = self._pace.still_full()
@@ -370,19 +373,24 @@ class Courier:
                 f"frontier {membership.name!r} is gone from Redis or was begun anew by others: "
                 f"this worker's run {membership.run} is no longer there"
             )
+        elif reply.status == "sealed":
+            await self.roster.open_shard(membership)
+            return await self._exchange(membership, want, demand)
         else:
             logger.warning(
                 "This worker's leases are void (%s); it goes on as a new worker",
                 "no sign of life in time" if reply.status == "gone" else "Redis lost recent writes",
             )
             self.worker.forgotten()
-            await self.roster.rejoin()
+            self._must_rejoin = True
+            await self._rejoin()
         return reply
 
     def _call(
         self, membership: Membership, want: int, demand: Demand, told: list[list[Any]]
     ) -> Call[Reply]:
         starting, seeded = self.worker.starting()
+        starting = starting or self.roster.enqueues_wait_elsewhere(membership)
         elsewhere = sum(
             len(other.held) for other in self.roster.memberships if other is not membership
         )
@@ -399,6 +407,11 @@ class Courier:
             turns=told,
             slot_ttl=self.roster.terms.slot_ttl,
         )
+
+    async def _rejoin(self) -> None:
+        """Once it has been said that the leases are void: again and again until it works."""
+        await self.roster.rejoin()
+        self._must_rejoin = False
 
     async def _is_complete(self, replies: list[Reply]) -> bool:
         if self.waiting() or not all(reply.complete for reply in replies):
@@ -449,15 +462,11 @@ class Courier:
         )
 
     async def _sweep(self) -> None:
-        """Delete the dupefilters of former runs, a little at a time."""
+        """Delete what former runs have left, a little at a time."""
         try:
-            for membership in self.roster.memberships:
-                backend: str | None = self.roster.joined.config.backend
-                while backend:
-                    backend = await self.roster.run(
-                        calls.sweep(membership.name, membership.shard, backend)
-                    )
-                    await asyncio.sleep(HUNGRY)
+            await self.roster.do(
+                runs.sweep(self.roster.terms.name, self.roster.joined), pause=HUNGRY
+            )
         except (RedisError, RedisqError, OSError) as error:
             self._warn("sweep", "An old dupefilter is left to the next crawl: %s", error)
 

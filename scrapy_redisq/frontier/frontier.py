@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,10 +14,11 @@ import redis
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.delays import milliseconds
 from scrapy_redisq.entries import forget_retries
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, RedisqError
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError
+from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
 from scrapy_redisq.frontier.report import DeadLetter, absent, config_of, dead_letter, pairs, summary
+from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slots import SlotMethods
@@ -40,11 +40,6 @@ class Pushed:
     accepted: int = 0
     duplicates: int = 0
     errors: list[tuple[int, str]] = field(default_factory=list)
-
-
-def new_id() -> str:
-    """An id for a run: 64 random bits in hex."""
-    return secrets.token_hex(8)
 
 
 def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
@@ -190,38 +185,12 @@ class Frontier(SlotMethods):
             config = replace(config, backend="redisbloom" if probe(self.client) else "bitmap")
         else:
             config = replace(config, backend="exact")
-        joined: calls.Joined | None = None
-        for attempt in (1, 2):
-            try:
-                joined = self._run(
-                    calls.join(
-                        self.name,
-                        0,
-                        config,
-                        new_run=new_id(),
-                        adopt=True,
-                        keep=self._given is None,
-                        keep_seen=self._keep_seen,
-                    )
-                )
-                break
-            except calls.ResetInterrupted:
-                if attempt == 2:
-                    raise
-                self._clear(force=False)
-        assert joined is not None
-        for shard in range(1, joined.config.shards):
-            self._run(
-                calls.join(
-                    self.name,
-                    shard,
-                    joined.config,
-                    new_run=joined.run,
-                    adopt=True,
-                    follow=True,
-                    keep_seen=self._keep_seen,
-                )
-            )
+        joined = drive(
+            self._run,
+            runs.join_as_producer(
+                self.name, config, keep_config=self._given is None, keep_seen=self._keep_seen
+            ),
+        )
         self._seeds.check_fingerprinter(joined.config.fingerprinter)
         return joined, seen_filter(joined.config)
 
@@ -231,7 +200,8 @@ class Frontier(SlotMethods):
         """Add requests: URLs, mappings of fields (url, method, headers, body, cookies, meta,
         cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
 
-        On a complete run this begins a new one. What is wrong with single requests is reported
+        On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
+        on. What is wrong with single requests is reported
         in the result's ``errors`` and does not stop the others.
         """
         result = Pushed()
@@ -287,10 +257,14 @@ class Frontier(SlotMethods):
                     seen.parameters(),
                 )
             )
-            if not outcome:  # the run ended meanwhile; another one may have other shards
+            if outcome == "sealed":
+                drive(self._run, runs.open_shard(self.name, shard, joined.run))
+                joined, seen = self._push_batch(part, joined, seen, result)
+            elif not outcome:  # the run ended meanwhile; another one may have other shards
                 joined, seen = self._push_batch(part, *self._begin(), result)
-            result.accepted += outcome.count("1")
-            result.duplicates += outcome.count("0")
+            else:
+                result.accepted += outcome.count("1")
+                result.duplicates += outcome.count("0")
         return joined, seen
 
     @staticmethod
@@ -316,7 +290,7 @@ class Frontier(SlotMethods):
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
         seen = seen_filter(config)
         script = load("seen_status", config.backend)
-        data = {"generation": meta["generation"], "seen": seen.parameters()}
+        data = {"generation": meta.get("generation", ""), "seen": seen.parameters()}
         parts: list[SeenStatus] = [
             self._run(
                 Call.of(script, calls.meta_key(self.name, shard), data, SeenStatus.from_reply)
@@ -384,8 +358,6 @@ class Frontier(SlotMethods):
             ids = [letter.id for letter in self.dead(reason=reason, slot=slot)]
         by_shard = _by_shard(ids)
         requeued = 0
-        if by_shard.keys() - {0}:
-            self._run(calls.requeue(self.name, 0, [], reopen=True))
         for shard_number, numbers in by_shard.items():
             # Oldest last: each goes to the front, so the oldest is claimed first.
             numbers.sort(key=int, reverse=True)
@@ -400,7 +372,10 @@ class Frontier(SlotMethods):
         for number in numbers:
             letter = letters.get(f"{shard}-{number}")
             entries.append(forget_retries(letter.entry) if letter else None)
-        return int(self._run(calls.requeue(self.name, shard, numbers, entries)))
+        while (requeued := self._run(calls.requeue(self.name, shard, numbers, entries))) < 0:
+            run = self._meta(self._status(0))["run"]
+            drive(self._run, runs.open_shard(self.name, shard, run))
+        return int(requeued)
 
     def purge(
         self,
@@ -423,23 +398,6 @@ class Frontier(SlotMethods):
 
     def reset(self, *, force: bool = False) -> None:
         """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced."""
-        config = self.config()
-        if config is None:
-            return
-        self._clear(force)
-        for shard in range(config.shards):
-            backend: str | None = config.backend
-            while backend:
-                backend = self._run(calls.sweep(self.name, shard, backend, everything=True))
-
-    def _clear(self, force: bool) -> None:
-        config = self.config()
-        # Shard 0, which keeps the state of the run, comes last.
-        for shard in reversed(range(config.shards if config else 1)):
-            status = "more"
-            while status == "more":
-                status, alive = self._run(calls.clear(self.name, shard, force, forget=True))
-            if status == "in_use":
-                raise FrontierInUse(
-                    f"frontier {self.name!r} has {alive} live workers: stop them first"
-                )
+        meta = self._meta(self._status(0))
+        shards = max(int(meta.get("shards", 1)), config_of(meta).shards) if meta else 1
+        drive(self._run, runs.reset(self.name, shards, force=force))

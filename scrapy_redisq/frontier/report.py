@@ -69,6 +69,7 @@ def absent(name: str) -> dict[str, Any]:
     return {
         "frontier": name,
         "run": None,
+        "run_name": None,
         "state": "absent",
         "began": None,
         **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
@@ -105,13 +106,14 @@ def summary(
     if state == "open":
         if any(worker["alive"] for worker in workers):
             state = "running"
-        elif unfinished == 0 and meta.get("seeded") == "1":
+        elif meta.get("seeded") == "1" and "keep_alive" not in meta and unfinished <= 0:
             state = "complete"  # the last worker was killed after the last page
         else:
             state = "stopped"
     return {
         "frontier": name,
-        "run": meta["run"],
+        "run": meta.get("run"),
+        "run_name": meta.get("name"),
         "state": state,
         "began": _utc(_number(meta.get("began", 0))),
         **counts,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import secrets
 import socket
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,12 @@ from typing import Any
 
 import redis.asyncio
 
-from scrapy_redisq.errors import FrontierInUse, ServerBusy
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.errors import ServerBusy
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
 from scrapy_redisq.frontier.membership import BackOff, Enqueue, Finish, Letter, Membership
+from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
 
@@ -42,8 +44,9 @@ class Terms:
     max_deliveries: int
     dead_max: int
     max_entry_bytes: int
-    resume: bool
-    keep_seen: bool
+    run: RunTerms = ANY_RUN
+    started: float = field(default_factory=time.monotonic)
+    """When the worker was, by time.monotonic()."""
     limits: Mapping[str, str] = field(default_factory=dict)
     """Of slots by pattern, see ``turns.lua``."""
     throttle: str = ""
@@ -78,29 +81,27 @@ class Roster:
             await self.client.connection_pool.disconnect()
             raise
 
+    async def do(self, steps: Steps[T], *, pause: float = 0.0) -> T:
+        """Run a procedure of `runs`, with ``pause`` seconds after each call."""
+        return await drive_async(self.run, steps, pause=pause)
+
     # Joining and leaving
 
-    async def join(self) -> calls.Joined:
+    async def join(self) -> Joined:
         """Begin or resume the run and register. Raises as `calls.join` does.
 
         May be called again if the connection broke.
         """
-        if not self.terms.resume:
-            # Others that are in the unfinished run keep it alive; then this one joins them.
-            with contextlib.suppress(FrontierInUse):
-                await self._clear()
-        try:
-            worker, self.joined = await self._register(secrets.token_hex(8))
-        except calls.ResetInterrupted:
-            await self._clear()
-            worker, self.joined = await self._register(secrets.token_hex(8))
+        newcomer = self._newcomer()
+        self.joined = await self.do(runs.join(self.terms.name, newcomer))
+        self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
         self.memberships = [
             Membership(
                 self.terms.name,
                 shard,
                 self.joined,
-                worker,
+                newcomer.worker,
                 ttl=self.terms.lease_ttl,
                 dead_max=self.terms.dead_max,
                 seen=self.seen.parameters(),
@@ -114,46 +115,21 @@ class Roster:
         ]
         return self.joined
 
-    async def _register(self, run: str, *, again: bool = False) -> tuple[str, calls.Joined]:
-        """Join all shards; shard 0 decides whether a run is begun, which is then called ``run``.
-
-        -> the id of this worker, and what shard 0 said.
-        """
-        worker = self._next_id
-        joined: calls.Joined | None = None
-        for shard in range(self.terms.config.shards):
-            call = calls.join(
-                self.terms.name,
-                shard,
-                self.terms.config,
-                new_run=joined.run if joined else run,
-                worker=worker,
-                info={
-                    "host": socket.gethostname(),
-                    "pid": os.getpid(),
-                    "spider": self.terms.config.spider,
-                },
-                ttl=self.terms.lease_ttl,
-                follow=shard > 0 and not again,
-                again=again,
-                keep_seen=self.terms.keep_seen,
-                limits=self.terms.limits,
-                throttle=self.terms.throttle,
-            )
-            joined_shard = await self.run(call)
-            joined = joined or joined_shard
-        assert joined is not None
-        self._next_id = _new_worker_id()
-        return worker, joined
-
-    async def _clear(self) -> None:
-        # Shard 0, which keeps the state of the run, comes last.
-        for shard in reversed(range(self.terms.config.shards)):
-            status = "more"
-            while status == "more":
-                status, alive = await self.run(calls.clear(self.terms.name, shard, False))
-            if status == "in_use":
-                raise FrontierInUse(f"frontier {self.terms.name!r} has {alive} live workers")
+    def _newcomer(self) -> runs.Newcomer:
+        return runs.Newcomer(
+            self._next_id,
+            self.terms.config,
+            {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "spider": self.terms.config.spider,
+            },
+            self.terms.lease_ttl,
+            self.terms.run,
+            time.monotonic() - self.terms.started,
+            self.terms.limits,
+            self.terms.throttle,
+        )
 
     async def rejoin(self) -> None:
         """Come back under a new id after this worker was reaped or its history was lost.
@@ -161,37 +137,37 @@ class Roster:
         Raises `FrontierLost` if the run is gone.
         """
         for membership in self.memberships:
-            await self._give_back(membership, complete=False)
-        worker, self.joined = await self._register(self.joined.run, again=True)
+            await self._give_back(membership)
+        newcomer = self._newcomer()
+        await self.do(
+            runs.come_back(self.terms.name, newcomer, self.joined.run, len(self.memberships))
+        )
+        self._next_id = _new_worker_id()
         self._held_back.clear()
         for membership in self.memberships:
-            membership.rejoined(self.joined, worker)
+            membership.rejoined(self.joined, newcomer.worker)
 
     async def leave(self, *, complete: bool) -> bool:
-        """Give back what is held and go; -> True if the run is now complete.
+        """Give back what is held and go; -> True if the run is complete by that.
 
-        ``complete``: as far as this worker knows, everything is finished on all shards. Shard 0,
-        which keeps the state of the run, comes last.
+        ``complete``: as far as this worker knows, everything is finished on all shards.
         """
-        run_complete = False
         for membership in reversed(self.memberships):
-            run_complete = await self._give_back(membership, complete=complete)
-        return run_complete
+            await self._give_back(membership)
+        if not complete or self.terms.run.keep_alive:
+            return False
+        return await self.do(runs.conclude(self.terms.name, self.joined.run))
 
-    async def _give_back(self, membership: Membership, *, complete: bool) -> bool:
-        left, run_complete = 1, False
-        while left:
-            left, run_complete = await self.run(
-                calls.leave(
-                    self.terms.name,
-                    membership.shard,
-                    membership.run,
-                    membership.worker,
-                    complete,
-                    dead_max=self.terms.dead_max,
-                )
-            )
-        return run_complete
+    async def _give_back(self, membership: Membership) -> None:
+        call = calls.leave(
+            self.terms.name,
+            membership.shard,
+            membership.run,
+            membership.worker,
+            dead_max=self.terms.dead_max,
+        )
+        while await self.run(call):
+            pass
 
     def suspects_to_claim(self) -> int:
         """A worker holds one suspect at a time, so that a request that kills its workers takes no
@@ -212,6 +188,14 @@ class Roster:
         """Whether there are requests that Redis has not acknowledged."""
         return bool(self._held_back) or any(
             membership.enqueued > membership.acknowledged for membership in self.memberships
+        )
+
+    def enqueues_wait_elsewhere(self, membership: Membership) -> bool:
+        """Whether there are requests that another shard than this has not acknowledged."""
+        return any(
+            other.enqueued > other.acknowledged
+            for other in self.memberships
+            if other is not membership
         )
 
     def enqueue(self, operation: Enqueue | Letter) -> Membership:
@@ -292,17 +276,13 @@ class Roster:
         return found
 
     async def is_complete(self) -> bool:
-        """With several shards, Mattern's four counters: first all finished, then all created.
+        """Whether everything is finished on all shards."""
+        return await self.do(runs.is_idle(self.terms.name, len(self.memberships)))
 
-        Friedemann Mattern, "Algorithms for distributed termination detection" (1987).
-        """
-        shards = range(len(self.memberships))
-        first = [await self.run(calls.totals(self.terms.name, shard)) for shard in shards]
-        second = [await self.run(calls.totals(self.terms.name, shard)) for shard in shards]
-        starting = sum(shard_starting for _, _, shard_starting in first)
-        finished = sum(shard_finished for _, shard_finished, _ in first)
-        created = sum(shard_created for shard_created, _, _ in second)
-        return starting == 0 and finished == created
+    async def open_shard(self, membership: Membership) -> None:
+        """Open a run that others have completed, or a shard that they have sealed, because this
+        worker has something to add."""
+        await self.do(runs.open_shard(self.terms.name, membership.shard, membership.run))
 
 
 def _new_worker_id() -> str:

@@ -1,9 +1,9 @@
 """The Lua scripts, put together from their files, and how one is run.
 
-A script is ``common.lua``, for some commands ``turns.lua`` and one ``seen_*.lua``, and the
-command's own file. A `Call` is one run of a script on one shard: `execute` and `execute_async`
-send it and decode the reply, so that everything above is written once for synchronous and
-asynchronous callers.
+A script is ``common.lua``, for some commands ``turns.lua``, ``runs.lua`` and one ``seen_*.lua``,
+and the command's own file. A `Call` is one run of a script on one shard: `execute` and
+`execute_async` send it and decode the reply, so that everything above is written once for
+synchronous and asynchronous callers.
 """
 
 from __future__ import annotations
@@ -61,10 +61,13 @@ class Script:
 
 
 WITH_TURNS = frozenset(
-    {"exchange", "reap", "leave", "join", "clear", "status", "crawl_delay"}
+    {"exchange", "reap", "leave", "join", "conclude", "clear", "status", "crawl_delay"}
     | {"slots", "pause", "resume", "limit", "drop"}
 )
 """Scripts that concern the limits of slots."""
+
+WITH_RUNS = frozenset({"join", "conclude", "clear"})
+"""Scripts by which runs begin and end."""
 
 
 @functools.cache
@@ -72,7 +75,8 @@ def load(command: str, backend: str | None = None) -> Script:
     """The script ``command``, with the ``seen_add`` of ``backend`` if it needs one."""
     folder = resources.files(__package__) / "lua"
     turns = "turns" if command in WITH_TURNS else ""
-    parts = ["common", turns, f"seen_{backend}" if backend else "", command]
+    runs = "runs" if command in WITH_RUNS else ""
+    parts = ["common", turns, runs, f"seen_{backend}" if backend else "", command]
     texts = [(folder / f"{part}.lua").read_text("utf-8") for part in parts if part]
     if backend:
         # Whatever the dupefilter is, some things are kept exactly.

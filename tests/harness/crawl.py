@@ -202,9 +202,12 @@ def wait_until_joined(workers: Iterable[Crawl], seconds: float = 60) -> None:
         worker.wait_for("; dupefilter: ", seconds)
 
 
-def several(spider: str, site: str, settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Crawl with each of ``settings`` at once, in one process; -> why the spiders were closed."""
-    command = [sys.executable, "-m", "crawls.several", spider, site]
+def several(
+    spider: str, site: str, settings: Sequence[Mapping[str, str]], *, in_turn: bool = False
+) -> list[str]:
+    """Crawl with each of ``settings`` in one process, at once or ``in_turn``; -> why the spiders
+    were closed."""
+    command = [sys.executable, "-m", "crawls.several", spider, site, "in turn" if in_turn else ""]
     environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
     ended = subprocess.run(
         command,

@@ -20,7 +20,7 @@ from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership, Reply
 
 DOCUMENTED = re.compile(
     r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
-    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash",
+    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended",
     re.DOTALL,
 )
 """The keys in the header of common.lua."""
@@ -42,7 +42,7 @@ class Shard:
     busy: dict[str, int] = field(default_factory=dict)
     dead: list[str] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
-    generations: set[int] = field(default_factory=set)
+    generations: set[str] = field(default_factory=set)
     unknown: list[str] = field(default_factory=list)
 
     def count(self, name: str) -> int:
@@ -142,8 +142,8 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
             readers.append(lambda value: real.letters.extend(id.decode() for id in value))
         elif kind == "seen":
             generation = rest.partition(":")[0]
-            if generation.isdecimal():
-                real.generations.add(int(generation))
+            if generation != "recent" and not generation.endswith(".starts"):
+                real.generations.add(generation)
     for reader, value in zip(readers, pipeline.execute(), strict=True):
         reader(value)
     return real
@@ -174,7 +174,13 @@ class Model:
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     expired: dict[tuple[int, str], bool] = field(default_factory=dict)
     """Registered workers, and whether they are past their deadline."""
-    state: dict[int, str] = field(default_factory=dict)
+    state: str = ""
+    """"open" or "complete"; shard 0 keeps it."""
+    run: str = ""
+    name: str = ""
+    ended: set[str] = field(default_factory=set)
+    seeded: set[int] = field(default_factory=set)
+    """Shards that know that some worker has added all its start requests."""
     began: int = 0
     applied: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Exchanges by worker; the number of the last one is what the server keeps."""
@@ -197,22 +203,49 @@ class Model:
 
     # What scripts do
 
-    def join(self, worker: str, began: bool, again: bool = False) -> None:
+    def could_be_sealed(self, shard: int) -> bool:
+        """Whether nothing is left on a shard, and nobody alive is there."""
+        return not any(
+            entry.shard == shard and entry.state in {"waiting", "leased"}
+            for entry in self.entries.values()
+        ) and not any(at == shard and not late for (at, _), late in self.expired.items())
+
+    def sealed(self, shard: int) -> None:
+        """Nobody is a worker of this shard any more without having gone by shard 0."""
+        for at, worker in list(self.expired):
+            if at == shard:
+                del self.expired[at, worker]
+
+    def conclude(self) -> bool:
+        """Somebody completes the run, if that can be. -> is it complete by that?"""
+        if self.state != "open" or 0 not in self.seeded:
+            return False
+        for shard in range(self.shards):
+            if not self.could_be_sealed(shard):
+                return False
+            self.sealed(shard)
+        self.state = "complete"
+        self.ended |= {self.name} - {""}
+        return True
+
+    def join(self, worker: str, joined: calls.Joined, again: bool = False, name: str = "") -> None:
         """``worker`` is "" for a producer; ``again``: into the same run."""
         if again:
-            assert not began
-        elif not self.began or self.state[0] == "complete":
-            assert began
-        elif began:
-            assert not self.unfinished(), "a new run forgets requests of the old one"
-            assert not self.alive(), "a new run takes the old one away from its workers"
-        if began:
-            self.entries.clear()
-            self.seen.clear()
-            self.counts.clear()
-            self.expired.clear()
-            self.began += 1
-        self.state = dict.fromkeys(range(self.shards), "open")
+            assert joined.run == self.run
+        else:
+            self.conclude()
+            reopens = not worker and self.name != ""
+            assert joined.new == (self.state != "open" and not (self.state and reopens))
+            if joined.new:
+                self.entries.clear()
+                self.seen.clear()
+                self.counts.clear()
+                self.expired.clear()
+                self.seeded.clear()
+                self.began += 1
+                self.run, self.name = joined.run, ""
+            self.state = "open"
+            self.name = self.name or name
         if worker:
             for shard in range(self.shards):
                 self.expired[shard, worker] = False
@@ -255,18 +288,24 @@ class Model:
         if (shard, worker) not in self.expired:
             assert reply.status in {"gone", "lost"}
             return
+        if reply.status == "sealed":
+            assert shard > 0
+            assert any(isinstance(item, Enqueue) for item in operations)
+            return
         ahead = self.applied[shard, worker] - membership._acked
         assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
         if ahead < 0:
             return
         self.expired[shard, worker] = False
-        self.state[shard] = "open"
         if reply.status == "replayed":
             known = {lease.id for lease in reply.leases} | set(membership.held)
             assert known >= set(self.held_by(worker, shard))
             return
         self.applied[shard, worker] += 1
         accepted = {id(item) for item in reply.accepted}
+        if accepted and self.state == "complete":
+            assert shard == 0, "no other shard takes anything while the run is complete"
+            self.state = "open"
         operations = list(operations)
         for item in operations:
             if isinstance(item, Enqueue):
@@ -301,18 +340,11 @@ class Model:
         self.counts[shard, "finished"] += dead
         self.counts[shard, "dead"] += dead
 
-    def leave(self, worker: str, shard: int, complete: bool) -> None:
+    def leave(self, worker: str, shard: int) -> None:
         for entry in self.held_by(worker, shard).values():
             entry.state = "waiting"
             self.counts[shard, "released"] += 1
         self.expired.pop((shard, worker), None)
-        if complete:
-            assert not any(
-                entry.state in {"waiting", "leased"}
-                for entry in self.entries.values()
-                if entry.shard == shard
-            ), "complete although something is unfinished"
-            self.state[shard] = "complete"
 
     def requeue(self, entries: Iterable[bytes]) -> None:
         for name in entries:
@@ -321,7 +353,7 @@ class Model:
             entry.state, entry.deliveries = "waiting", 0
             self.counts[entry.shard, "dead"] -= 1
             self.counts[entry.shard, "finished"] -= 1
-            self.state[entry.shard] = self.state[0] = "open"
+            self.state = "open"
 
     def drop(self, slot: str, dropped: int) -> None:
         """A person has given up what waits in a slot."""
@@ -336,8 +368,13 @@ class Model:
 
     def check(self, shards: list[Shard]) -> None:
         """The frontier in Redis is what the model says, to the entry."""
+        assert shards[0].meta["state"] == self.state
+        assert shards[0].meta.get("name", "") == self.name
+        if self.state == "complete":
+            assert not self.unfinished(), "complete although something is unfinished"
+            assert all("sealed" in real.meta for real in shards[1:])
+        self.seeded = {number for number, real in enumerate(shards) if "seeded" in real.meta}
         for number, real in enumerate(shards):
-            assert real.meta["state"] == self.state[number]
             entries = {n: e for n, e in self.entries.items() if e.shard == number}
             waiting = [
                 bytes((entry.deliveries,)) + name

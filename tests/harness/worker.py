@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
 from scrapy_redisq.errors import FrontierLost
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig, shard_of
 from scrapy_redisq.frontier.membership import (
     MAX_CLAIMS,
@@ -24,8 +24,11 @@ from scrapy_redisq.frontier.membership import (
     Membership,
     Reply,
 )
+from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
+
+T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -42,11 +45,12 @@ def fingerprint_of(url: str) -> bytes:
 
 
 class Worker:
-    """A member of every shard of one frontier. ``ttl`` in seconds.
+    """A member of every shard of one frontier. ``ttl`` and ``age`` in seconds.
 
     ``observe`` is called with each reply that the server sent, also with those that are then
-    lost; ``on_join`` with each registration and whether it is not the first; ``on_leave`` with each
-    answer to leaving. ``holding`` are the leases that this worker knows of and has not ended.
+    lost; ``on_join`` with each registration and whether it is not the first; ``on_leave`` when a
+    shard was left, ``on_conclude`` with what came of completing the run. ``holding`` are the leases
+    that this worker knows of and has not ended.
     """
 
     def __repr__(self) -> str:
@@ -60,19 +64,22 @@ class Worker:
         *,
         ttl: float = 3_600.0,
         dead_max: int = 1_000,
-        keep_seen: bool = False,
+        terms: calls.RunTerms = calls.ANY_RUN,
+        age: float = 0.0,
         limits: Mapping[str, str] | None = None,
         back_off: BackOff = BACK_OFF,
         throttle: str = "",
         observe: Callable[[Worker, Membership, Reply], None] | None = None,
         on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
-        on_leave: Callable[[Worker, Membership, int, bool], None] | None = None,
+        on_leave: Callable[[Worker, Membership], None] | None = None,
+        on_conclude: Callable[[Worker, bool], None] | None = None,
     ) -> None:
         self.client = client
         self.name = name
         self.config = config
         self.ttl = ttl
-        self.keep_seen = keep_seen
+        self.terms = terms
+        self.age = age
         self.limits = limits
         self.throttle = throttle
         self.holding: dict[str, tuple[Membership, Lease]] = {}
@@ -82,6 +89,7 @@ class Worker:
         self._observe = observe
         self._on_join = on_join
         self._on_leave = on_leave
+        self._on_conclude = on_conclude
         self.joined = self._register()
         self.seen = seen_filter(self.joined.config)
         self.memberships = [
@@ -101,32 +109,28 @@ class Worker:
     def _register(self, again: str = "") -> calls.Joined:
         """Join under a new id; with ``again`` only into that run."""
         self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
-
-        def join(shard: int, run: str) -> calls.Joined:
-            return execute(
-                self.client,
-                calls.join(
-                    self.name,
-                    shard,
-                    self.config,
-                    new_run=run,
-                    worker=self.id,
-                    info={"host": "here", "pid": 1, "spider": "books"},
-                    ttl=self.ttl,
-                    follow=shard > 0 and not again,
-                    again=bool(again),
-                    keep_seen=self.keep_seen,
-                    limits=self.limits,
-                    throttle=self.throttle,
-                ),
-            )
-
-        joined = join(0, again or f"run-{next(_numbers)}")
-        for shard in range(1, joined.config.shards):
-            join(shard, joined.run)
+        newcomer = runs.Newcomer(
+            self.id,
+            self.config,
+            {"host": "here", "pid": 1, "spider": "books"},
+            self.ttl,
+            self.terms,
+            self.age,
+            self.limits,
+            self.throttle,
+        )
+        if again:
+            self.do(runs.come_back(self.name, newcomer, again, len(self.memberships)))
+            joined = self.joined
+        else:
+            joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
         if self._on_join:
             self._on_join(self, joined, bool(again))
         return joined
+
+    def do(self, steps: Steps[T]) -> T:
+        """Run a procedure of `scrapy_redisq.frontier.runs`."""
+        return runs.drive(lambda call: execute(self.client, call), steps)
 
     # What happens in the worker
 
@@ -274,6 +278,17 @@ class Worker:
             raise FrontierLost(self.name)
         if reply.status in {"gone", "rewound"}:
             self.rejoin()
+        if reply.status == "sealed":
+            self.do(runs.open_shard(self.name, shard, self.joined.run))
+            return self.exchange(
+                want,
+                shard=shard,
+                slot_limit=slot_limit,
+                room=room,
+                starting=starting,
+                seeded=seeded,
+                turns=turns,
+            )
         for lease in reply.leases:
             self.holding[lease.id] = (membership, lease)
         self.complete = reply.complete
@@ -303,10 +318,10 @@ class Worker:
         return reply
 
     def rejoin(self) -> None:
-        """Go on as a new worker: see ``Courier._rejoin``."""
+        """Go on as a new worker: see ``Roster.rejoin``."""
         for membership in self.memberships:
-            self._give_back(membership, False)
-        self.joined = self._register(self.joined.run)
+            self._give_back(membership)
+        self._register(self.joined.run)
         self.held_back.clear()
         self.holding.clear()
         self.rejoins += 1
@@ -315,22 +330,25 @@ class Worker:
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""
-        return [
-            self._give_back(membership, self.complete) for membership in reversed(self.memberships)
-        ][-1]
+        for membership in reversed(self.memberships):
+            self._give_back(membership)
+        if not self.complete or self.terms.keep_alive:
+            return False
+        return self.conclude()
 
-    def _give_back(self, membership: Membership, complete: bool) -> bool:
-        left = 1
-        while left:
-            left, run_complete = execute(
-                self.client,
-                calls.leave(
-                    self.name, membership.shard, membership.run, membership.worker, complete
-                ),
-            )
-            if self._on_leave:
-                self._on_leave(self, membership, left, run_complete)
-        return run_complete
+    def conclude(self) -> bool:
+        """Complete the run if nothing is left of it. -> is it complete by that?"""
+        complete = self.do(runs.conclude(self.name, self.joined.run))
+        if self._on_conclude:
+            self._on_conclude(self, complete)
+        return complete
+
+    def _give_back(self, membership: Membership) -> None:
+        call = calls.leave(self.name, membership.shard, membership.run, membership.worker)
+        while execute(self.client, call):
+            pass
+        if self._on_leave:
+            self._on_leave(self, membership)
 
 
 def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:

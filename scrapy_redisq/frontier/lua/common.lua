@@ -8,8 +8,12 @@
 -- which no script looks into. A RECORD is an entry with where it came from:
 -- "PRIORITY:LENGTH-OF-SLOT:SLOT" .. ENTRY
 --
---   meta            hash    format, run, state, seeded, generation, the shared configuration, and
---                           sign and patient, see ms_until_dead() in exchange.lua
+--   meta            hash    format, the shared configuration, and the run: its id, name, state
+--                           (open, complete or resetting), seeded (some worker has added all its
+--                           start requests), began, left (when the last worker went), ended (us),
+--                           generation of its dupefilter, inherits, keep_alive, shards (that former
+--                           runs had), sealed (see runs.lua and join.lua), sign and patient (see
+--                           ms_until_dead() in exchange.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -19,8 +23,8 @@
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
 --                           fenced, pages, items
 --   busy            hash    slot -> leases out
---   counts          hash    created, finished, dead, dropped, foreign (dead letters that nobody
---                           enqueued), duplicates, retried, claimed, leased, released,
+--   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
+--                           nobody enqueued), duplicates, retried, claimed, leased, released,
 --                           reclaimed, stale, starting, waiting, what item pipelines
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
 --                           the last number given to a dead letter (letters) and to a delayed
@@ -39,11 +43,11 @@
 --   robots_until    zset    host -> when that expires (microseconds)
 --   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
 --                           that expires
---   seen:N...               the dupefilter of generation N
+--   seen:RUN...             the dupefilter; RUN, its generation, is the run that began it
 --   seen:RUN.starts...      identities of the run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
---   trash           list    "BACKEND N" for each dupefilter that waits to be deleted, and "exact
---                           RUN.starts" for the start requests of a run
+--   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
+--   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --
 -- finished = done + dead + dropped, and queued + delayed + leased + finished = created, unless
 -- somebody else writes to these keys. So nothing that matters rests on counts: what is left is

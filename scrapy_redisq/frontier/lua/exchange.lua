@@ -20,9 +20,9 @@
 --          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
 --          slot_ttl (ms), for which a slot is remembered
 -- Reply    {status} or {status, outcome of each enqueue (see common.lua), created,
---          finished, 1 if nothing is left to do, waiting, dead, ms until a worker may be dead (0: one
---          is), ms until
---          it is worth asking again (-1: nothing waits), msgpack of turns {turn...} (see give_turn() in
+--          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
+--          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:
+--          nothing waits), msgpack of turns {turn...} (see give_turn() in
 --          turns.lua) or '', seconds for which all that is left has been in slots that are set
 --          aside (-1: it is not), key that is in the way of some requests, which wait until it is
 --          deleted, or '', lease, record, lease, record...}; the status is
@@ -31,6 +31,8 @@
 --            gone     the worker was reaped or is unknown: it must join again
 --            rewound  the server lost acknowledged exchanges: it must leave and join again
 --            lost     the run is gone
+--            sealed   the shard must be opened before something is enqueued, see open.lua; nothing
+--                     was applied
 --            corrupt  a foreign key is in the way, which stands behind; nothing was applied
 -- Cost     O(entries moved + slots touched), whatever is queued
 -- Retry    safe: exchanges are numbered, an applied one is not applied again
@@ -44,7 +46,7 @@ local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
-  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry')
+  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed')
 local own_keys = {'HLEN', worker_key(worker), 'HLEN', leases_of(worker)}
 if meta[5] or input.turns or input.outcomes then
   for _, word in ipairs({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE}) do
@@ -62,12 +64,11 @@ local seq = tonumber(state[1])
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
 if not generation then return {'corrupt', META} end
+if meta[11] and input.enqueue and not replayed then return {'sealed'} end
 
 -- 2. heartbeat
 if replayed or not (input.enqueue or input.letters) then redis.call('ZREM', WORKERS, worker) end
 redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
--- Others may have completed the run while this worker was thought dead.
-if meta[4] == 'complete' then redis.call('HSET', META, 'state', 'open') end
 
 local outcome, limited = state[5] or '', meta[5]
 read_throttle(meta[6])
@@ -98,6 +99,11 @@ if not replayed then
     local added_all
     added_all, outcome = pcall(take_in)
     if not added_all then return {'corrupt', key_at_fault(seen_undo, outcome)} end
+  end
+  -- Others may have completed the run while this worker was thought dead.
+  if meta[4] == 'complete' and (count_changes.created or 0) > (count_changes.finished or 0)
+      then
+    redis.call('HSET', META, 'state', 'open')
   end
   count('duplicates', input.duplicates)
   for name, by in pairs(input.tally or NONE) do count(name, by) end

@@ -1,23 +1,32 @@
 -- Begins or resumes a run, and registers a worker in it.
 --
--- Input    format (a number), config {name = text}, adopt (take the stored config as it is),
---          run (the id of the run to begin, if one must be), follow (the shard belongs to that
---          run already begun on shard 0), again (a worker comes back into that run), keep
---          (the stored config wins when a run is begun), keep_seen, backend (of config), worker ('' for none:
---          a producer), info {field, value...} of the worker, ttl (us), starting, limits {pattern =
---          text...} (see turns.lua) or false: those that are there stay, throttle (text of
---          AutoThrottle's terms, see turns.lua, or '')
+-- Input    intent      "crawl"   a worker of this run or the next, on shard 0, which decides
+--                      "push"    a producer, on shard 0: takes the configuration that is there
+--                      "follow"  on another shard, to be in the run that shard 0 is in
+--                      "return"  a worker that was taken for dead comes back into its run
+--          run         id of the run to be begun, if one is; to follow, to return to
+--          format (a number), config {name = text}, keep_config (also a new run takes the stored
+--          one), backend (of config), worker ('' for a producer), info {field, value...} of the
+--          worker, ttl (us), limits {pattern = text...} (see turns.lua) or false: those that are
+--          there stay, throttle (text of AutoThrottle's terms, see turns.lua, or '')
+--          to crawl: name (REDISQ_RUN or ''), age (us since the worker was started), resume,
+--          keep_alive; to crawl or push: keep_seen; to follow: began (us), inherits
 -- Reply    msgpack map with `status`:
---            ok         with run, began (a new run), config, generation, trash (dupefilters
---                       that wait to be deleted)
+--            ok         with run, began (us), new (this call began it), inherits, name, config,
+--                       generation, trash (dupefilters that wait to be deleted), shards (that have
+--                       keys of former runs, or of this one)
+--            over       the run that this worker belongs to is complete; with run, name, and `ago`
+--                       (us; -1: not known)
+--            named      the unfinished run has another name (`name`)
+--            clear      clear.lua must be called until it is done, then this again
+--            lost       the run to follow or return to is gone
 --            format     the frontier has another format (`format`)
 --            differs    `differences` {name = {stored, given}}
---            resetting  a reset was interrupted and must be carried through first
---            lost       the run to come back into is gone
 --            foreign    `key` is not of the type it must be
 -- Effect   without live workers, slots that were set aside are tried again
 -- Cost     O(1)
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
+-- Memory   the first write removes, so that workers can join and come back at maxmemory
 
 local function reply(status, fields)
   local answer = fields or {}
@@ -28,35 +37,76 @@ end
 for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
     [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
     [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
-    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset'}) do
+    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
 end
 
-local meta, fields = {}, redis.call('HGETALL', META)
-for i = 1, #fields, 2 do meta[fields[i]] = fields[i + 1] end
-
+local meta, intent = meta_of_run(), input.intent
 if meta.format and tonumber(meta.format) ~= input.format then
   return reply('format', {format = tonumber(meta.format)})
 end
-if meta.state == 'resetting' then return reply('resetting') end
 
--- A run whose last worker was killed after the last page is as complete as one that was closed.
--- With several shards the counts of one say nothing.
-local complete = meta.state == 'complete'
-  or (meta.state == 'open' and meta.seeded == '1' and meta['config:shards'] == '1'
-      and live_workers() == 0 and all_finished())
-local begin
-if input.again then
-  if meta.run ~= input.run then return reply('lost') end
-  begin = false
-elseif input.follow then
-  begin = meta.run ~= input.run
-else
-  begin = not meta.run or complete
+-- The worker was started before that time; not if the clock has gone back since.
+local function is_older_than(time)
+  time = tonumber(time or 0)
+  return NOW >= time and NOW - input.age < time
 end
 
-if not input.adopt then
+-- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
+-- to reply with
+local function decide()
+  if intent == 'return' then return meta.run == input.run and 'resume' or 'lost' end
+  if intent == 'follow' then
+    if meta.run == input.run then return 'resume' end
+    if tonumber(meta.began or 0) >= input.began then return 'lost' end
+    return input.inherits == 'all' and meta.state == 'open' and 'renew' or 'begin'
+  end
+  if intent == 'push' then
+    local reopens = meta.state == 'complete' and meta.name
+    return (meta.state == 'open' or reopens) and 'resume' or 'begin'
+  end
+  -- Of a name that has ended no run begins again; the last one may be opened again by others.
+  local mine = input.name ~= '' and meta.name == input.name
+  if input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
+      and not (mine and (meta.state == 'open' or input.keep_alive)) then
+    return 'over'
+  end
+  if meta.state == 'complete' then
+    local late = input.name == '' and is_older_than(meta.ended)
+    if input.keep_alive and (mine or late) then return 'resume' end
+    return late and 'over' or 'begin'
+  end
+  if meta.state ~= 'open' then return 'begin' end
+  -- Whoever was started before the run began is one of several that were to begin it.
+  if not input.resume and live_workers() == 0 and not is_older_than(meta.began) then
+    return input.keep_seen and 'renew' or 'begin'
+  end
+  if input.name ~= '' and meta.name and not mine then return 'named' end
+  return 'resume'
+end
+
+local decision = decide()
+if decision == 'over' then
+  local ago = meta.ended and (input.name == '' or meta.name == input.name)
+    and math.max(0, NOW - tonumber(meta.ended)) or -1
+  return reply('over', {run = meta.run or '', name = input.name, ago = ago})
+elseif decision == 'named' then
+  return reply('named', {name = meta.name})
+elseif decision == 'lost' then
+  return reply('lost')
+end
+
+-- What a new run has of the one before: nothing, what was "seen" and the dead letters, or "all".
+local inherits = meta.inherits or ''
+if decision ~= 'resume' then
+  inherits = decision == 'renew' and 'all' or ''
+  if intent == 'follow' then inherits = input.inherits
+  elseif decision == 'begin' and input.keep_seen then inherits = 'seen' end
+end
+local keeps_seen = inherits ~= '' and meta.generation
+
+if intent ~= 'push' and (decision == 'resume' or keeps_seen) then
   local differences, differ = {}, false
   for name, given in pairs(input.config) do
     local stored = meta['config:' .. name]
@@ -69,49 +119,63 @@ if not input.adopt then
       differ = true
     end
   end
-  if differ and not (begin and not input.keep_seen) then
-    return reply('differs', {differences = differences})
-  end
+  if differ then return reply('differs', {differences = differences}) end
 end
 
-if begin then
-  local generation = tonumber(meta.generation or 0)
-  if input.keep_seen and generation > 0 then
-    input.config.backend = meta['config:backend']
-  else
-    if generation > 0 then
-      redis.call('RPUSH', TRASH, meta['config:backend'] .. ' ' .. integer(generation))
+if decision == 'begin' and not is_empty() then
+  if meta.state and meta.state ~= 'resetting' then begin_reset(meta) end
+  return reply('clear')
+end
+
+-- A first write that removes: works at maxmemory too.
+redis.call('ZREM', WORKERS, input.worker)
+
+-- The counts of a new run: what it has of the one before, and numbers that are never used twice.
+local function counts_of_new_run()
+  local old, letters = hash_of(COUNTS), keeps_seen and redis.call('ZCARD', DEAD) or 0
+  local counts = {created = letters, finished = letters, dead = letters, letters = old.letters}
+  if decision == 'renew' then
+    counts.created = letters + tonumber(old.created or 0) - tonumber(old.finished or 0)
+    for _, name in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays'}) do
+      counts[name] = old[name]
     end
-    generation = generation + 1
   end
-  if meta.run and redis.call('EXISTS', seen_base(meta.run .. '.starts')) == 1 then
-    redis.call('RPUSH', TRASH, 'exact ' .. meta.run .. '.starts')
-  end
-  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
-    redis.call('DEL', worker_key(worker), leases_of(worker))
-    return_tokens(worker)
-  end
-  redis.call('DEL', META, COUNTS, WORKERS, BUSY, DEAD, LETTERS)
+  return counts
+end
+
+if decision ~= 'resume' then
+  local counts = counts_of_new_run()
+  redis.call('DEL', META, COUNTS)
   redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL, seen_base('recent:0'), seen_base('recent:1'))
-  redis.call('HSET', META, 'format', input.format, 'run', input.run, 'state', 'open',
-    'generation', integer(generation), 'began', integer(NOW))
+  for name, number in pairs(counts) do
+    if tonumber(number) ~= 0 then redis.call('HSET', COUNTS, name, number) end
+  end
+  if meta.run then throw_away_sets(meta.run) end
+  if not keeps_seen then
+    redis.call('UNLINK', DEAD, LETTERS)
+    if meta.generation then throw_away(meta['config:backend'], meta.generation) end
+  end
+  redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
+    'generation', keeps_seen or input.run,
+    'began', integer(input.began or math.max(NOW, tonumber(meta.began or 0) + 1)))
   for _, name in ipairs({'limited', 'throttle'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
-  if input.keep then
-    for name, value in pairs(meta) do
-      if string.sub(name, 1, 7) == 'config:' then redis.call('HSET', META, name, value) end
-    end
-  end
-end
-if begin or not input.adopt then
   for name, value in pairs(input.config) do
-    if (begin and not (input.keep and meta['config:' .. name]))
-        or (name == 'spider' and value ~= '') then
-      redis.call('HSET', META, 'config:' .. name, value)
-    end
+    local stored = meta['config:' .. name]
+    if stored and (input.keep_config or (keeps_seen and name == 'backend')) then value = stored end
+    redis.call('HSET', META, 'config:' .. name, value)
+    if name == 'order' then redis.call('HSET', META, 'order', value) end
   end
-  redis.call('HSET', META, 'order', redis.call('HGET', META, 'config:order'))
+  -- Shards that only former runs had are deleted in the background.
+  local shards = math.max(tonumber(meta.shards or 0), tonumber(meta['config:shards'] or 0))
+  if shards > 0 then redis.call('HSET', META, 'shards', shards) end
+elseif intent ~= 'push' and input.config.spider ~= '' then
+  redis.call('HSET', META, 'config:spider', input.config.spider)
+end
+if intent == 'crawl' then
+  if input.name ~= '' then redis.call('HSET', META, 'name', input.name) end
+  if input.keep_alive then redis.call('HSET', META, 'keep_alive', 1) end
 end
 
 if input.limits then
@@ -132,24 +196,29 @@ if live_workers() == 0 then
   end
 end
 
--- Whoever comes back or follows may find that others have completed the run meanwhile.
-redis.call('HSET', META, 'state', 'open')
+-- Whoever returns may find that others have completed the run meanwhile; it is opened again by what
+-- he adds to it (see exchange.lua).
+if intent ~= 'return' then
+  redis.call('HSET', META, 'state', 'open')
+  if intent ~= 'follow' then redis.call('HDEL', META, 'sealed') end
+end
 
 if input.worker ~= '' then
   redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
   redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
     'since', integer(NOW), unpack(input.info))
   local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
-  set_flag(input.worker, 'starting', was, input.starting)
+  set_flag(input.worker, 'starting', was, true)
   flush_counts()
 end
 
+meta = hash_of(META)
 local config = {}
-fields = redis.call('HGETALL', META)
-for i = 1, #fields, 2 do
-  local name = string.match(fields[i], '^config:(.*)$')
-  if name then config[name] = fields[i + 1] end
+for field, value in pairs(meta) do
+  local name = string.match(field, '^config:(.*)$')
+  if name then config[name] = value end
 end
-return reply('ok', {run = redis.call('HGET', META, 'run'), began = begin, config = config,
-  generation = tonumber(redis.call('HGET', META, 'generation')),
-  trash = redis.call('LLEN', TRASH)})
+return reply('ok', {run = meta.run, began = tonumber(meta.began or 0), new = decision ~= 'resume',
+  inherits = meta.inherits or '', name = meta.name or '', config = config,
+  generation = meta.generation, trash = redis.call('LLEN', TRASH),
+  shards = math.max(tonumber(meta.shards or 0), tonumber(meta['config:shards']))})

@@ -2,12 +2,14 @@
 --
 -- Input    run, queues, enqueue, seen (see common.lua)
 -- Reply    msgpack map: status "ok" with `outcome` of each ('1' new, '0' duplicate), "lost" if
---          the run has ended, "corrupt" with `key` if another key is in the way: nothing was added
+--          the run has ended, "sealed" if the shard must be opened first (see open.lua), "corrupt"
+--          with `key` if another key is in the way: nothing was added
 -- Cost     O(requests)
 -- Retry    safe: what was added is found to be a duplicate
 
-local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state')
+local meta = redis.call('HMGET', META, 'run', 'order', 'generation', 'state', 'sealed')
 if meta[1] ~= input.run or meta[4] ~= 'open' then return cmsgpack.pack({status = 'lost'}) end
+if meta[5] then return cmsgpack.pack({status = 'sealed'}) end
 local keys = {} -- a person is told at once, a worker need not wait
 for _, queue in ipairs(input.queues) do
   for _, word in ipairs({'LLEN', queue_of(queue[1], queue[2]), 'ZCARD', levels_of(queue[1])}) do

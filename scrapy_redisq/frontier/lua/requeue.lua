@@ -1,15 +1,17 @@
 -- Dead letters become requests again, with deliveries counted from zero.
 --
 -- Input    ids {id...}, at most 100; entries {serialised request or false...}, what is to stand in
---          the place of theirs (retries counted from zero); reopen (an id may be on another shard than 0, which keeps
---          the state of the run)
--- Reply    {how many were requeued}
+--          the place of theirs (retries counted from zero)
+-- Reply    {how many were requeued}; {-1} if the shard must be opened first, see open.lua
 -- Cost     O(ids)
 -- Retry    safe: an id is requeued once
 -- Error    another key is in the place of one that all slots share; nothing was requeued
 
 local foreign = foreign_key()
 if foreign then return foreign_error(foreign) end
+local meta = redis.call('HMGET', META, 'state', 'sealed', 'run')
+if not meta[3] then return {0} end
+if meta[2] then return {-1} end
 local n = 0
 for i, id in ipairs(input.ids) do
   local letter = redis.call('HGET', LETTERS, id)
@@ -30,7 +32,8 @@ for i, id in ipairs(input.ids) do
 end
 count('dead', -n)
 count('finished', -n)
-if (n > 0 or input.reopen) and redis.call('HGET', META, 'state') == 'complete' then
+count('requeued', n)
+if n > 0 and meta[1] == 'complete' then
   redis.call('HSET', META, 'state', 'open')
 end
 local counts = flush_counts()

@@ -1,24 +1,26 @@
 -- Deletes dupefilters that no run uses any more, a bounded number of keys a call.
 --
--- Input    backend (of the seen_drop in this script), all (the frontier's own filter too, and
---          then its meta: after this nothing is left)
+-- Input    backend (of the seen_drop in this script), all (the end of a reset: when the last one is
+--          deleted so is meta, after which nothing is left; not if a run has begun meanwhile),
+--          forget_shards (a run, on shard 0: shards that only former runs had are deleted now)
 -- Reply    the backend of the next filter to delete, or false when nothing is left
 -- Cost     at most about 200 keys a call
 -- Retry    safe
 
-if input.all and redis.call('EXISTS', META) == 1 then
-  local meta = redis.call('HMGET', META, 'config:backend', 'generation', 'run')
-  redis.call('DEL', META)
-  redis.call('UNLINK', seen_base('recent:0'), seen_base('recent:1'))
-  redis.call('RPUSH', TRASH, meta[1] .. ' ' .. meta[2], 'exact ' .. meta[3] .. '.starts')
-end
-local function next_backend()
+local function next_filter()
   local item = redis.call('LINDEX', TRASH, 0)
   if not item then return false end
-  return string.match(item, '^(%S+) (%S+)$')
+  return string.match(item, '^(%S+) (.+)$')
 end
-local backend, generation = next_backend()
-if backend == input.backend and seen_drop(seen_base(generation), CHUNK) then
+local backend, base = next_filter()
+if backend == input.backend and seen_drop(seen_base(base), CHUNK) then
   redis.call('LPOP', TRASH)
+  backend = next_filter()
 end
-return (next_backend())
+if not backend and input.all and redis.call('HGET', META, 'state') == 'resetting' then
+  redis.call('DEL', META)
+end
+if input.forget_shards and redis.call('HGET', META, 'run') == input.forget_shards then
+  redis.call('HDEL', META, 'shards')
+end
+return backend

@@ -1,14 +1,18 @@
 """Several crawls in one process, each with settings of its own.
 
-``python -m crawls.several SPIDER SITE`` reads a JSON list of settings from stdin, and writes the
-list of the reasons for which the spiders were closed to stdout.
+``python -m crawls.several SPIDER SITE [in turn]`` reads a JSON list of settings from stdin, and
+writes the list of the reasons for which the spiders were closed to stdout.
 """
 
+import contextlib
 import json
 import sys
 
 from scrapy.crawler import Crawler
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.project import get_project_settings
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
 
 try:
     from scrapy.crawler import AsyncCrawlerProcess as Process
@@ -19,7 +23,13 @@ except ImportError:  # before Scrapy 2.14
     install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 
 
-def main(spider, site):
+async def crawl_in_turn(process, crawlers, site):
+    for crawler in crawlers:
+        crawl = process.crawl(crawler, site=site)
+        await (maybe_deferred_to_future(crawl) if isinstance(crawl, Deferred) else crawl)
+
+
+def main(spider, site, how=""):
     project = get_project_settings()
     process = Process(project)
     cls = process.spider_loader.load(spider)
@@ -28,8 +38,13 @@ def main(spider, site):
         settings = project.copy()
         settings.setdict(given, priority="cmdline")
         crawlers.append(Crawler(cls, settings))
-        process.crawl(crawlers[-1], site=site)
-    process.start()
+    if how:
+        with contextlib.suppress(SystemExit):
+            react(lambda _: deferred_from_coro(crawl_in_turn(process, crawlers, site)))
+    else:
+        for crawler in crawlers:
+            process.crawl(crawler, site=site)
+        process.start()
     json.dump([crawler.stats.get_value("finish_reason") for crawler in crawlers], sys.stdout)
 
 

@@ -3,6 +3,7 @@
 import inspect
 import os
 import time
+from pathlib import Path
 
 import scrapy
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
@@ -195,3 +196,20 @@ class Unstorable(Follow):
     def parse(self, response):
         for n in range(6):
             yield scrapy.Request(f"{self.site}/local/{n}", callback=lambda response: None)
+
+
+class Late(Follow):
+    """Is ready only when there is a file, however long ago it was started."""
+
+    name = "late"
+
+    def __init__(self, until="", **kwargs):
+        super().__init__(**kwargs)
+        print("waits to be ready", flush=True)
+        while until and not Path(until).exists():
+            time.sleep(0.02)
+
+    async def start(self):
+        self.logger.info("start() was read")
+        async for request in super().start():
+            yield request

@@ -1,0 +1,6 @@
+-- What a worker needs to know of every shard to tell whether a run of several shards is complete.
+--
+-- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been to do}
+-- Cost     O(workers)
+local counts = redis.call('HMGET', COUNTS, 'created', 'requeued')
+return {all_finished() and 1 or 0, tonumber(counts[1] or 0) + tonumber(counts[2] or 0)}

@@ -1,0 +1,269 @@
+"""How runs are begun, joined, left, completed and deleted, over all shards.
+
+Each procedure is a generator of `Call`, written once for synchronous and asynchronous callers:
+`drive` and `drive_async` run it. Shard 0 keeps the state of the run; why things are done in this
+order is said in ``lua/runs.lua``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, FrontierLost
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.scripts import Call
+
+T = TypeVar("T")
+
+Steps = Generator[Call[Any], Any, T]
+"""What a procedure is: it yields calls, is sent what they return, and returns a T."""
+
+ATTEMPTS = 20
+"""How often a run is joined anew because others began another one at the same time."""
+
+
+def drive(execute: Callable[[Call[Any]], Any], steps: Steps[T]) -> T:
+    """Run a procedure. What ``execute`` raises is raised in it, and here if it lets it pass."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                reply = execute(call)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def drive_async(
+    execute: Callable[[Call[Any]], Awaitable[Any]], steps: Steps[T], *, pause: float = 0.0
+) -> T:
+    """As `drive`, with ``pause`` seconds after each call."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                reply = await execute(call)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                if pause:
+                    await asyncio.sleep(pause)
+                call = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def new_id() -> str:
+    """An id for a run: 64 random bits in hex."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A worker as it registers. ``ttl`` and ``age`` (since it was started) in seconds."""
+
+    worker: str
+    config: FrontierConfig
+    info: Mapping[str, str | int]
+    ttl: float
+    terms: RunTerms = ANY_RUN
+    age: float = 0.0
+    limits: Mapping[str, str] | None = None
+    """Of slots by pattern, see ``turns.lua``."""
+    throttle: str = ""
+
+
+# Joining
+
+
+def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]:
+    """Begin a run, which is then called ``run``, or resume one. Raises as `calls.join` does."""
+    if not newcomer.terms.keep_alive:
+        # A run whose last worker was killed after the last page is as complete as any.
+        with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
+            yield from conclude(name)
+
+    def on_shard_0() -> Call[Joined]:
+        return _register(name, 0, newcomer, newcomer.config, intent="crawl", run=run or new_id())
+
+    def on_others(shard: int, first: Joined) -> Call[Joined]:
+        return _register(
+            name, shard, newcomer, first.config, intent="follow", run=first.run, follow=first
+        )
+
+    return (yield from _join_all(name, on_shard_0, on_others))
+
+
+def come_back(name: str, newcomer: Newcomer, run: str, shards: int) -> Steps[None]:
+    """Register in ``run`` again. Raises `FrontierLost` if it is gone."""
+    for shard in range(shards):
+        yield _register(name, shard, newcomer, newcomer.config, intent="return", run=run)
+
+
+def join_as_producer(
+    name: str, config: FrontierConfig, *, keep_config: bool, keep_seen: bool
+) -> Steps[Joined]:
+    """The run that requests can be added to, begun if need be. Raises as `calls.join` does."""
+    with contextlib.suppress(FrontierCorrupt):
+        yield from conclude(name, producer=True)
+    terms = RunTerms(keep_seen=keep_seen)
+
+    def on_shard_0() -> Call[Joined]:
+        return calls.join(
+            name, 0, config, intent="push", run=new_id(), terms=terms, keep_config=keep_config
+        )
+
+    def on_others(shard: int, first: Joined) -> Call[Joined]:
+        return calls.join(name, shard, first.config, intent="follow", run=first.run, follow=first)
+
+    return (yield from _join_all(name, on_shard_0, on_others))
+
+
+def _register(
+    name: str, shard: int, newcomer: Newcomer, config: FrontierConfig, **options: Any
+) -> Call[Joined]:
+    return calls.join(
+        name,
+        shard,
+        config,
+        worker=newcomer.worker,
+        info=newcomer.info,
+        ttl=newcomer.ttl,
+        terms=newcomer.terms,
+        age=newcomer.age,
+        limits=newcomer.limits,
+        throttle=newcomer.throttle,
+        **options,
+    )
+
+
+def _join_all(
+    name: str,
+    on_shard_0: Callable[[], Call[Joined]],
+    on_others: Callable[[int, Joined], Call[Joined]],
+) -> Steps[Joined]:
+    """-> what shard 0 said; ``trash`` is that of all shards."""
+    for _ in range(ATTEMPTS):
+        first = yield from _join_shard(name, 0, on_shard_0)
+        trash = first.trash
+        try:
+            for shard in range(1, first.config.shards):
+                other = yield from _join_shard(name, shard, partial(on_others, shard, first))
+                trash += other.trash
+        except FrontierLost:
+            continue  # others have begun a later run meanwhile
+        return Joined(**{**vars(first), "trash": trash})
+    raise FrontierError(
+        f"the shards of frontier {name!r} do not agree on which run is the last one: delete it "
+        f"with 'scrapy redisq reset {name} --yes'"
+    )
+
+
+def _join_shard(name: str, shard: int, call: Callable[[], Call[Joined]]) -> Steps[Joined]:
+    while True:
+        try:
+            joined: Joined = yield call()
+            return joined
+        except calls.ClearFirst:
+            yield from _clear(name, shard)
+
+
+def _clear(name: str, shard: int, **options: Any) -> Steps[None]:
+    status = "more"
+    while status == "more":
+        status, _ = yield calls.clear(name, shard, **options)
+
+
+# Completing, and opening again
+
+
+def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]:
+    """Complete the run (with "" whichever there is) if nothing is left and nobody is there.
+
+    -> it is complete, by this call.
+    """
+    found: calls.Conclusion = yield calls.conclude(name, 0, run=run, producer=producer)
+    if found.what == "sealed":
+        for shard in range(1, found.shards):
+            part = yield calls.conclude(name, shard, run=found.run, seal=found.number)
+            if part.what != "sealed":
+                return False
+        found = yield calls.conclude(name, 0, run=found.run, seal=found.number)
+    return found.what == "complete"
+
+
+def is_idle(name: str, shards: int) -> Steps[bool]:
+    """Whether everything is finished on all shards, as a worker that is still there sees it.
+
+    As Mattern's four counters do it, all shards are looked at twice: something that moves from one
+    to the other during the first look has been created by the second.
+    Friedemann Mattern, "Algorithms for distributed termination detection" (1987).
+    """
+    looks = []
+    for _ in range(2):
+        there_was = []
+        for shard in range(shards):
+            idle, to_do = yield calls.look(name, shard)
+            if not idle:
+                return False
+            there_was.append(to_do)
+        looks.append(there_was)
+    return looks[0] == looks[1]
+
+
+def open_shard(name: str, shard: int, run: str) -> Steps[None]:
+    """Open a run that is complete, or about to be, for what is to be added to ``shard``."""
+    visited = yield calls.open_run(name, 0, run)
+    if shard > 0 and visited > 0:
+        yield calls.open_run(name, shard, run, visited)
+
+
+# Deleting
+
+
+def reset(name: str, shards: int, *, force: bool) -> Steps[None]:
+    """Delete a frontier. Raises `FrontierInUse` while workers live, unless forced.
+
+    First shard 0 says so, so that whoever comes meanwhile begins a new run, which is left alone.
+    It is also the last one to go: until then a reset that was interrupted can be done again.
+    """
+    status, number = yield calls.clear(name, 0, everything=True, mark=True, force=force)
+    if status == "in_use":
+        raise FrontierInUse(f"frontier {name!r} has {number} live workers: stop them first")
+    for shard in reversed(range(shards)):
+        yield from _delete(name, shard, before=number)
+
+
+def _delete(name: str, shard: int, *, before: int) -> Steps[None]:
+    yield from _clear(name, shard, everything=True, before=before)
+    yield from _sweep(name, shard, everything=True)
+
+
+def _sweep(name: str, shard: int, *, everything: bool = False) -> Steps[None]:
+    backend: str | None = "exact"
+    while backend:
+        backend = yield calls.sweep(name, shard, backend, everything)
+
+
+def sweep(name: str, joined: Joined) -> Steps[None]:
+    """Delete what former runs have left: dupefilters, and shards that this run does not have."""
+    if joined.trash:
+        for shard in range(joined.config.shards):
+            yield from _sweep(name, shard)
+    for shard in range(joined.config.shards, joined.shards):
+        yield from _delete(name, shard, before=joined.began)
+    if joined.shards > joined.config.shards:
+        yield calls.sweep(name, 0, "exact", forget_shards=joined.run)

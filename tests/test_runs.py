@@ -1,0 +1,857 @@
+"""How runs begin, end and follow each other: several workers, several shards, and who dies when.
+
+Procedures are generators of calls (`scrapy_redisq.frontier.runs`), so that a test can stop one
+after any call, as a kill does, or let several go on in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_redisq.errors import (
+    ConfigurationMismatch,
+    FrontierError,
+    FrontierInUse,
+    FrontierLost,
+    RunMismatch,
+    RunOver,
+    ServerFull,
+)
+from scrapy_redisq.frontier import Frontier, calls, runs
+from scrapy_redisq.frontier.calls import RunTerms
+from scrapy_redisq.frontier.config import FrontierConfig, shard_of
+from scrapy_redisq.frontier.membership import Lease
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.seen import seen_filter
+from tests.harness.model import read_shard
+from tests.harness.servers import RedisServer
+from tests.harness.worker import EXACT, NAME, Worker
+
+THREE = dataclasses.replace(EXACT, shards=3)
+HOSTS = [next(host for host in map(str, range(99)) if shard_of(host, 3) == n) for n in range(3)]
+"""One host for each of three shards."""
+
+KEEP_SEEN = RunTerms(keep_seen=True)
+KEEP_ALIVE = RunTerms(keep_alive=True)
+ANEW = RunTerms(resume=False)
+
+
+_numbers = itertools.count()
+
+
+def key(name: str, shard: int = 0) -> str:
+    return calls.prefix(NAME, shard) + name
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """Of one kind of server; `TestFull` runs the same scripts on each."""
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def frontier(request: pytest.FixtureRequest, client: redis.Redis) -> Iterator[Frontier]:
+    """As a producer with the workers' configuration sees it."""
+    shards = "config" in request.fixturenames and request.getfixturevalue("config").shards
+    config = dataclasses.replace(EXACT, shards=shards or 1)
+    with Frontier.from_url(url_of(client), NAME, config=config) as frontier:
+        yield frontier
+
+
+@pytest.fixture(params=[1, 3])
+def config(request: pytest.FixtureRequest) -> FrontierConfig:
+    """Of one shard, and of three."""
+    return dataclasses.replace(EXACT, shards=request.param)
+
+
+def url_of(client: redis.Redis) -> str:
+    options = client.connection_pool.connection_kwargs
+    return f"redis://{options['host']}:{options['port']}"
+
+
+def join(client: redis.Redis, config: FrontierConfig, **options: Any) -> Worker:
+    return Worker(client, NAME, config, **options)
+
+
+def named(client: redis.Redis, config: FrontierConfig, run: str, **options: Any) -> Worker:
+    return join(client, config, terms=RunTerms(run, **options))
+
+
+def send(worker: Worker, *urls: str) -> int:
+    """Enqueue URLs, one host after the other; -> how many were new."""
+    for n, url in enumerate(urls):
+        worker.enqueue(url, slot=HOSTS[n % 3])
+    accepted = 0
+    for membership in worker.memberships:
+        reply = worker.exchange(shard=membership.shard)
+        assert reply is not None
+        accepted += len(reply.accepted)
+    return accepted
+
+
+def claim(worker: Worker) -> list[Lease]:
+    for membership in worker.memberships:
+        worker.exchange(100, shard=membership.shard)
+    return [lease for _, lease in worker.holding.values()]
+
+
+def crawl(worker: Worker, *, dead: str = "") -> list[str]:
+    """Finish all there is, with dead letters of the URLs in ``dead``; -> the URLs."""
+    urls = []
+    while leases := claim(worker):
+        for lease in leases:
+            url = lease.entry.decode("utf-8", "replace")
+            urls.append(url)
+            worker.finish(lease, "dead" if url in dead.split() else "done", reason="test")
+        worker.exchange_all()
+    worker.exchange_all()
+    return sorted(urls)
+
+
+def complete(client: redis.Redis, config: FrontierConfig, *urls: str, **options: Any) -> Worker:
+    """A worker that has crawled all there is, and left."""
+    worker = join(client, config, **options)
+    send(worker, *urls)
+    crawl(worker)
+    assert worker.leave()
+    return worker
+
+
+def expire(client: redis.Redis, *workers: Worker) -> None:
+    """As if their TTL had passed without a sign of life."""
+    for worker in workers:
+        for shard in range(worker.config.shards):
+            client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
+
+
+def shift(client: redis.Redis, name: str, seconds: float) -> None:
+    """Move a time in meta: what happens must not depend on how fast the test is."""
+    client.hincrby(key("meta"), name, int(seconds * 1e6))
+
+
+def state(client: redis.Redis) -> str:
+    value: Any = client.hget(key("meta"), "state")
+    return value.decode() if value else "absent"
+
+
+def check(client: redis.Redis, config: FrontierConfig) -> None:
+    for shard in range(config.shards):
+        read_shard(client, NAME, shard).check()
+
+
+# --- who belongs to which run ------------------------------------------------------------------
+
+
+class TestAge:
+    def test_started_before_the_end(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """It belongs to the run that the others have completed; a later one begins another."""
+        first = complete(client, config, "a", "b", "c")
+        shift(client, "ended", -5)
+        with pytest.raises(RunOver, match=r"5 s ago, after this one had been started. To crawl"):
+            join(client, config, age=8)
+        assert state(client) == "complete"
+        late = join(client, config, age=4)
+        assert late.joined.new
+        assert late.joined.run != first.joined.run
+
+    def test_an_open_run_is_joined_whatever_the_age(self, client: redis.Redis) -> None:
+        first = join(client, EXACT)
+        assert join(client, EXACT, age=1_000).joined.run == first.joined.run
+
+    def test_another_configuration(self, client: redis.Redis) -> None:
+        """What does not matter any more is not compared."""
+        complete(client, EXACT, "a")
+        with pytest.raises(RunOver):
+            join(client, dataclasses.replace(EXACT, order="lifo"), age=8)
+
+    def test_the_clock_has_gone_back(self, client: redis.Redis) -> None:
+        """Then the end of the run says nothing."""
+        complete(client, EXACT, "a")
+        shift(client, "ended", 3_600)
+        assert join(client, EXACT, age=8).joined.new
+
+    def test_kept_alive(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """A worker that stays opens the run again instead."""
+        first = complete(client, config, "a", "b", "c")
+        worker = join(client, config, age=8, terms=KEEP_ALIVE)
+        assert not worker.joined.new
+        assert worker.joined.run == first.joined.run
+        assert send(worker, "a", "x", "y") == 2
+        assert crawl(worker) == ["x", "y"]
+
+    def test_a_killed_worker_ended_long_ago(
+        self, client: redis.Redis, config: FrontierConfig
+    ) -> None:
+        """A run ends with the last sign of life, not when somebody comes to look."""
+        worker = join(client, config, ttl=60)
+        send(worker, "a", "b", "c")
+        crawl(worker)
+        for shard in range(config.shards):  # the last sign was 100 s ago
+            client.zadd(key("workers", shard), {worker.id: _now(client) - 40_000_000})
+        shift(client, "began", -200)
+        with pytest.raises(RunOver, match=r"10[0-3] s ago"):
+            join(client, config, age=110)
+        assert join(client, config, age=90).joined.new
+
+
+class TestNamed:
+    def test_a_complete_run(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """It never begins again, whatever the configuration is by now."""
+        complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
+        changed = dataclasses.replace(config, order="lifo", dupefilter="bloom", backend="bitmap")
+        for given in (config, changed):
+            for terms in (RunTerms("monday"), RunTerms("monday", resume=False, keep_seen=True)):
+                with pytest.raises(RunOver, match=r"'monday'.*give REDISQ_RUN another name"):
+                    join(client, given, terms=terms)
+        assert state(client) == "complete"
+        assert named(client, changed, "tuesday").joined.new
+
+    def test_an_unfinished_run(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """Its name is that of the first worker that has one; another name is refused."""
+        first = join(client, config)
+        send(first, "a", "b", "c")
+        assert frontier.status()["run_name"] is None
+        second = named(client, config, "monday")
+        assert second.joined.run == first.joined.run
+        assert frontier.status()["run_name"] == "monday"
+        with pytest.raises(RunMismatch, match=r"'monday'.*'tuesday'.*REDISQ_RESUME=False"):
+            named(client, config, "tuesday")
+        with pytest.raises(RunMismatch):
+            named(client, config, "tuesday", resume=False)
+        expire(client, first, second)
+        with pytest.raises(RunMismatch):
+            named(client, config, "tuesday")
+        shift(client, "began", -5)
+        anew = named(client, config, "tuesday", resume=False)
+        assert anew.joined.new
+        assert anew.joined.name == frontier.status()["run_name"] == "tuesday"
+        assert crawl(anew) == []
+
+    def test_two_deployments(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """Two names in turn: each is crawled once, whoever is restarted how often."""
+        began = 0
+        for name in ["a", "b", "a", "a", "b", "c", "b", "c", "a"]:
+            try:
+                worker = named(client, config, name)
+            except RunOver:
+                continue
+            began += worker.joined.new
+            send(worker, "x", "y", "z")
+            crawl(worker)
+            assert worker.leave()
+        assert began == 3
+
+    def test_without_a_name(self, client: redis.Redis) -> None:
+        """A worker without a name joins a named run; after its end it begins one without."""
+        first = named(client, EXACT, "monday")
+        second = join(client, EXACT)
+        assert second.joined.run == first.joined.run
+        for worker in (first, second):
+            crawl(worker)
+        first.leave()
+        second.exchange()
+        assert second.leave()
+        third = join(client, EXACT)
+        assert third.joined.new
+        assert third.joined.name == ""
+
+    def test_a_push_opens_it_again(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """What is pushed to a complete run is crawled by whoever is started next with its name."""
+        first = complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
+        urls = [f"http://host{n}.example/" for n in range(9)]
+        assert frontier.push(urls).accepted == 9
+        again = named(client, config, "monday")
+        assert not again.joined.new
+        assert again.joined.run == first.joined.run
+        assert len(crawl(again)) == 9
+        assert again.leave()
+        with pytest.raises(RunOver):
+            named(client, config, "monday")
+        assert frontier.status()["run_name"] == "monday"
+
+    def test_killed_after_the_last_page(self, client: redis.Redis, config: FrontierConfig) -> None:
+        worker = named(client, config, "monday")
+        send(worker, "a", "b", "c")
+        crawl(worker)
+        expire(client, worker)
+        with pytest.raises(RunOver):
+            named(client, config, "monday")
+
+    def test_how_many_are_remembered(self, client: redis.Redis) -> None:
+        """The last thousand."""
+        client.zadd(key("ended"), {f"run {n}": n for n in range(1_000)})
+        complete(client, EXACT, "a", terms=RunTerms("monday"))
+        assert client.zcard(key("ended")) == 1_000
+        assert client.zscore(key("ended"), "run 0") is None
+        with pytest.raises(RunOver):
+            named(client, EXACT, "run 1")
+
+    def test_reset_forgets_names(self, client: redis.Redis, frontier: Frontier) -> None:
+        complete(client, EXACT, "a", terms=RunTerms("monday"))
+        frontier.reset()
+        assert client.keys("*") == []
+        assert named(client, EXACT, "monday").joined.new
+
+
+# --- what a run has of the one before ----------------------------------------------------------
+
+
+class TestKeepSeen:
+    def test_dead_letters_live_on(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """They are no page that was fetched: the next runs keep them, and can requeue them."""
+        first = join(client, config, terms=KEEP_SEEN)
+        send(first, "a", "b", "c")
+        crawl(first, dead="a b")
+        assert first.leave()
+        for new in ("x", "y"):
+            worker = join(client, config, terms=KEEP_SEEN)
+            assert worker.joined.new
+            assert send(worker, "a", "b", "c", new) == 1
+            crawl(worker)
+            check(client, config)
+            status = frontier.status()
+            assert (status["dead"], status["done"], status["queued"]) == (2, 1, 0)
+            assert len(list(frontier.dead())) == 2
+            assert worker.leave()
+        assert frontier.requeue() == 2
+        again = join(client, config, terms=KEEP_SEEN)
+        assert crawl(again) == ["a", "b"]
+        check(client, config)
+        status = frontier.status()
+        assert (status["dead"], status["created"]) == (0, status["finished"])
+
+    def test_ids_of_letters_are_not_used_twice(
+        self, client: redis.Redis, frontier: Frontier
+    ) -> None:
+        for url in "ab":
+            worker = join(client, EXACT, terms=KEEP_SEEN)
+            send(worker, url)
+            crawl(worker, dead="a b")
+            assert worker.leave()
+        assert [letter.id for letter in frontier.dead()] == ["0-2", "0-1"]
+
+    def test_without_it_letters_are_of_one_run(
+        self, client: redis.Redis, frontier: Frontier
+    ) -> None:
+        worker = join(client, EXACT)
+        send(worker, "a")
+        crawl(worker, dead="a")
+        assert worker.leave()
+        assert send(join(client, EXACT), "a") == 1
+        assert list(frontier.dead()) == []
+
+    def test_what_resume_false_forgets_is_not_seen(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """A filter cannot forget: what was not fetched goes over into the new run."""
+        first = join(client, config, terms=KEEP_SEEN)
+        send(first, "a", "b", "c", "d", "e", "f")
+        for lease in claim(first)[:3]:
+            first.finish(lease, "dead" if lease.entry == b"a" else "done", reason="test")
+        first.exchange_all()
+        done = {"a", "b", "c", "d", "e", "f"} - {e.decode() for e in _unfinished(client, config)}
+        first.enqueue("later", slot=HOSTS[0], delay=1)
+        first.exchange()
+        expire(client, first)  # with leases
+        shift(client, "began", -5)
+        anew = join(client, config, terms=RunTerms(resume=False, keep_seen=True))
+        assert anew.joined.new
+        check(client, config)
+        assert send(anew, "a", "b", "c", "d", "e", "f") == 0
+        for shard in range(config.shards):
+            execute(client, calls.reap(NAME, shard, anew.joined.run, 5, 100))
+        client.delete(*(key("reaped", shard) for shard in range(config.shards)))
+        urls = set(crawl(anew))
+        while "later" not in urls:
+            urls |= set(crawl(anew))
+        assert urls == {"a", "b", "c", "d", "e", "f", "later"} - done
+        check(client, config)
+        status = frontier.status()
+        assert (status["done"], status["dead"]) == (len(urls), len(list(frontier.dead())))
+        assert anew.leave()
+        with pytest.raises(FrontierLost):
+            first.exchange()
+
+    def test_another_configuration(self, client: redis.Redis) -> None:
+        complete(client, EXACT, "a")
+        with pytest.raises(ConfigurationMismatch):
+            join(client, dataclasses.replace(EXACT, order="lifo"), terms=KEEP_SEEN)
+        assert state(client) == "complete"
+
+
+class TestKeepAlive:
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_restarted_while_idle(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier, killed: bool
+    ) -> None:
+        """Dead letters and the dupefilter stay, whether the workers left or were killed."""
+        workers = [join(client, config, terms=KEEP_ALIVE) for _ in range(2)]
+        for worker in workers:
+            send(worker, "a", "b", "c")
+        crawl(workers[0], dead="a")
+        workers[1].exchange_all()
+        if killed:
+            expire(client, *workers)
+        else:
+            assert [worker.leave() for worker in workers] == [False, False]
+        assert frontier.status()["state"] == "stopped"
+        assert push(frontier) == 3
+        again = join(client, config, terms=KEEP_ALIVE)
+        assert not again.joined.new
+        assert send(again, "a", "b", "c") == 0
+        assert len(list(frontier.dead())) == 1
+        assert len(crawl(again)) == 3
+
+    def test_others_may_end_it(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """A crawl that is not to stay begins anew where nothing is left."""
+        worker = join(client, config, terms=KEEP_ALIVE)
+        send(worker, "a", "b", "c")
+        crawl(worker)
+        worker.leave()
+        assert join(client, config).joined.new
+
+
+# --- how a run ends ----------------------------------------------------------------------------
+
+
+class TestEnd:
+    def test_killed_after_the_last_page(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """It is not to be started twice, with any number of shards."""
+        worker = join(client, config)
+        send(worker, "a", "b", "c")
+        crawl(worker)
+        expire(client, worker)
+        assert join(client, config).joined.new
+
+    def test_killed_while_it_leaves(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """After any number of calls; who comes back then has not lost what he adds."""
+        for calls_made in itertools.count():
+            client.flushall()
+            worker, slow = join(client, config), join(client, config)
+            send(worker, "a", "b", "c")
+            slow.exchange_all()
+            crawl(worker)
+            expire(client, slow)
+            for membership in reversed(worker.memberships):
+                worker._give_back(membership)
+            made = Under(client, runs.conclude(NAME, worker.joined.run)).go(calls_made)
+            check(client, config)
+            assert send(slow, "x", "y", "z") + send(slow) == 3
+            slow.leave()
+            heir = join(client, config)
+            assert not heir.joined.new
+            assert crawl(heir) == ["x", "y", "z"]
+            assert heir.leave()
+            assert join(client, config).joined.new
+            if made < calls_made:
+                break
+        assert calls_made == (2 if config.shards == 1 else 5)
+
+    def test_a_push_meanwhile(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """Nothing that was accepted is in a complete run, wherever the push gets in between."""
+        for calls_made, joins_before in itertools.product(range(5), (True, False)):
+            client.flushall()
+            worker = join(client, config)
+            send(worker, "a", "b", "c")
+            crawl(worker)
+            for membership in reversed(worker.memberships):
+                worker._give_back(membership)
+            joined = frontier._begin()[0] if joins_before else None
+            conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
+            conclusion.go(calls_made)
+            assert push(frontier, joined) == 3
+            conclusion.go()
+            assert state(client) == "open"
+            check(client, config)
+            heir = join(client, config)
+            assert not heir.joined.new
+            assert len(crawl(heir)) == 3
+            assert heir.leave()
+
+    def test_requeue_meanwhile(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        for calls_made in range(5):
+            client.flushall()
+            worker = join(client, config)
+            send(worker, "a", "b", "c")
+            crawl(worker, dead="a b c")
+            for membership in reversed(worker.memberships):
+                worker._give_back(membership)
+            conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
+            conclusion.go(calls_made)
+            assert frontier.requeue() == 3
+            conclusion.go()
+            heir = join(client, config)
+            assert not heir.joined.new
+            assert crawl(heir) == ["a", "b", "c"]
+
+    def test_bent_counts(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """What foreign entries and deleted keys did to them keeps nobody alive."""
+        worker = join(client, config)
+        send(worker, "a", "b", "c")
+        claim(worker)
+        client.hincrby(key("counts"), "finished", 50)
+        client.hincrby(key("counts"), "leased", 7)
+        client.hincrby(key("counts"), "starting", 1)
+        crawl(worker)
+        assert worker.complete
+        assert worker.leave()
+
+    def test_start_requests_on_their_way(self, client: redis.Redis) -> None:
+        """Nobody believes that all is done while somebody has to send to another shard."""
+        worker, other = join(client, THREE), join(client, THREE)
+        other.exchange_all()
+        for url, host in zip("abc", HOSTS, strict=True):
+            worker.enqueue(url, slot=host)
+        worker.exchange(shard=0)
+        crawl(other)
+        assert not other.complete
+        worker.exchange_all()
+        crawl(other)
+        worker.exchange_all()
+        crawl(other)
+        assert other.complete
+
+
+# --- how a run begins --------------------------------------------------------------------------
+
+
+class TestBegin:
+    def test_empty(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """Whatever an older run or a foreign hand left is gone before anything is taken."""
+        complete(client, config, "a", "b", "c")
+        for shard, host in enumerate(HOSTS[: config.shards]):
+            client.rpush(key(f"queue:{host}:0", shard), "foreign", "\x00entry")
+            client.zadd(key(f"levels:{host}", shard), {"0": 0, "no number": 1})
+            client.zadd(key("ready", shard), {host: 1, "no levels": 1, b"\xff\xfe": 5})
+            client.zadd(key("delayed", shard), {"1:0:1:0entry": 1})
+            client.hset(key("busy", shard), host, 3)
+            client.hset(key("leases:ghost", shard), "1.1", f"0:1:{host}entry")
+            client.hset(key("worker:ghost", shard), "starting", 1)
+            client.zadd(key("workers", shard), {"ghost": 1})
+        worker = join(client, config)
+        assert worker.joined.new
+        check(client, config)
+        assert send(worker, "a", "b", "c") == 3
+        assert crawl(worker) == ["a", "b", "c"]
+        assert worker.leave()
+
+    def test_empty_though_there_was_no_run(self, client: redis.Redis) -> None:
+        client.rpush(key("queue:host:0"), "foreign")
+        client.zadd(key("levels:host"), {"0": 0})
+        client.zadd(key("ready"), {"host": 1})
+        worker = join(client, EXACT)
+        check(client, EXACT)
+        assert send(worker, "a") == 1
+
+    def test_in_bounded_steps(self, client: redis.Redis) -> None:
+        """A thousand queues at most with one call, whatever is there."""
+        complete(client, EXACT, "a")
+        pipeline = client.pipeline(transaction=False)
+        for n in range(250):
+            pipeline.rpush(key(f"queue:host{n}:0"), "x")
+            pipeline.zadd(key(f"levels:host{n}"), {"0": 0})
+        for n in range(2_500):
+            pipeline.rpush(key(f"queue:deep:{n}"), "x")
+        pipeline.zadd(key("levels:deep"), {str(n): -n for n in range(2_500)})
+        pipeline.zadd(key("ready"), {f"host{n}": n for n in range(250)} | {"deep": 0})
+        pipeline.execute()
+        joining = Under(client, runs.join(NAME, _newcomer(EXACT)))
+        there, deleted = [len(client.keys("*"))], []
+        while joining.go(1):
+            there.append(len(client.keys("*")))
+            deleted.append(there[-2] - there[-1])
+        assert max(deleted) <= 1_300
+        check(client, EXACT)
+
+    def test_shards_that_it_does_not_have(self, client: redis.Redis, frontier: Frontier) -> None:
+        """Keys of the other shards are deleted in the background, by whoever is there."""
+        worker = join(client, THREE)
+        send(worker, *"abcdef")
+        crawl(worker, dead="b c")
+        assert worker.leave()
+        first, second = join(client, EXACT), join(client, EXACT)
+        assert first.joined.shards == second.joined.shards == 3
+        sweep = Under(client, runs.sweep(NAME, first.joined))
+        sweep.go(4)
+        second.do(runs.sweep(NAME, second.joined))
+        sweep.go()
+        assert client.keys(key("*", 1)) + client.keys(key("*", 2)) == []
+        assert join(client, EXACT).joined.shards == 1
+        assert send(first, "a") == 1
+
+    def test_a_sweep_that_is_late(self, client: redis.Redis) -> None:
+        """It does not touch what has been begun on those shards since."""
+        complete(client, THREE, "a", "b", "c")
+        few = join(client, EXACT)
+        sweep = Under(client, runs.sweep(NAME, few.joined))
+        sweep.go(1)
+        crawl(few)
+        assert few.leave()
+        many = join(client, THREE)
+        send(many, *"abcdef")
+        sweep.go()
+        assert crawl(many) == [*"abcdef"]
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_anew_by_three_at_once(
+        self, client: redis.Redis, config: FrontierConfig, seed: int
+    ) -> None:
+        """REDISQ_RESUME=False: the unfinished run is forgotten once, and all are in the new one."""
+        old = join(client, config)
+        send(old, *"abcdefghi")
+        claim(old)
+        expire(client, old)
+        shift(client, "began", -60)
+        newcomers = [
+            dataclasses.replace(_newcomer(config, f"w{n}"), terms=ANEW, age=n) for n in range(3)
+        ]
+        joined = in_turn(
+            client, [runs.join(NAME, newcomer) for newcomer in newcomers], random.Random(seed)
+        )
+        assert len({run.run for run in joined}) == 1
+        assert sum(run.new for run in joined) == 1
+        assert joined[0].run != old.joined.run
+        for shard in range(config.shards):
+            real = read_shard(client, NAME, shard)
+            real.check()
+            assert set(real.workers) == {"w0", "w1", "w2"}
+            assert real.queues == {}
+            assert real.meta["run"] == joined[0].run
+
+    def test_a_follower_that_is_late(self, client: redis.Redis) -> None:
+        """It was told of a run of which nothing is left: it joins the one that there is."""
+        late = Under(client, runs.join(NAME, _newcomer(THREE, "late")))
+        late.go(2)
+        Under(client, runs.reset(NAME, 3, force=True)).go()
+        other = join(client, THREE)
+        send(other, *"abcdef")
+        late.go()
+        assert late.result.run == other.joined.run
+        assert crawl(other) == [*"abcdef"]
+
+
+# --- reset -------------------------------------------------------------------------------------
+
+
+class TestReset:
+    def test_interrupted_after_any_call(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """Nothing that the next run has is of the old one, and its filter is not swept away."""
+        for calls_made in itertools.count():
+            client.flushall()
+            worker = join(client, config)
+            send(worker, *"abcdef")
+            for lease in claim(worker)[:4]:
+                worker.finish(lease)
+            worker.exchange_all()
+            reset = Under(client, runs.reset(NAME, config.shards, force=True))
+            made = reset.go(calls_made)
+            if calls_made:
+                with pytest.raises(FrontierLost):
+                    worker.exchange_all()
+            heir = join(client, config)
+            assert heir.joined.new == (calls_made > 0)
+            if calls_made:
+                assert send(heir, *"abcdef") == 6
+                reset.go()  # it was only slow
+                heir.do(runs.sweep(NAME, heir.joined))
+                check(client, config)
+                assert send(heir, *"abcdef") == 0
+                assert crawl(heir) == [*"abcdef"]
+                for shard in range(config.shards):
+                    assert read_shard(client, NAME, shard).generations <= {heir.joined.run}
+            if made < calls_made:
+                break
+        assert calls_made > 4
+
+    def test_again(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """A reset that was interrupted after any call can be done again, and leaves nothing."""
+        for calls_made in itertools.count():
+            client.flushall()
+            worker = join(client, config)
+            send(worker, *"abcdef")
+            made = Under(client, runs.reset(NAME, config.shards, force=True)).go(calls_made)
+            expire(client, worker)
+            with Frontier.from_url(url_of(client), NAME) as frontier:
+                assert frontier.status()["state"] in {"stopped", "resetting", "absent"}
+                frontier.reset()
+            assert client.keys("*") == []
+            if made < calls_made:
+                break
+
+    def test_refused(self, client: redis.Redis, config: FrontierConfig, frontier: Frontier) -> None:
+        """While workers are alive; nothing has changed then."""
+        worker = join(client, config)
+        send(worker, *"abc")
+        with pytest.raises(FrontierInUse):
+            frontier.reset()
+        assert crawl(worker) == [*"abc"]
+
+    def test_with_a_producer(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """A push while a reset is under way is part of the next run."""
+        for calls_made in range(1, 9):
+            client.flushall()
+            worker = join(client, config)
+            send(worker, *"abcdef")
+            reset = Under(client, runs.reset(NAME, config.shards, force=True))
+            reset.go(calls_made)
+            with Frontier.from_url(url_of(client), NAME, config=config) as frontier:
+                assert frontier.push([f"http://host{n}.example/" for n in range(9)]).accepted == 9
+                reset.go()
+                assert frontier.status()["queued"] == 9
+
+
+# --- at maxmemory ------------------------------------------------------------------------------
+
+
+class TestFull:
+    @pytest.fixture
+    def client(self, each_server: RedisServer) -> Iterator[redis.Redis]:
+        """Of every kind of server."""
+        with each_server.client() as client:
+            yield client
+
+    @pytest.fixture
+    def full(self, client: redis.Redis) -> Iterator[Callable[[bool], None]]:
+        """Sets the server's memory limit below what it uses, and back."""
+
+        def limit(on: bool) -> None:
+            client.config_set("maxmemory", "500kb" if on else "0")
+
+        yield limit
+        limit(False)
+
+    def test_joining_drains_it(
+        self,
+        client: redis.Redis,
+        config: FrontierConfig,
+        full: Callable[[bool], None],
+    ) -> None:
+        """Workers join, come back, finish what there is, and end the run."""
+        first = join(client, config)
+        send(first, *"abcdef")
+        claim(first)
+        expire(client, first)
+        for shard in range(config.shards):
+            execute(client, calls.reap(NAME, shard, first.joined.run, 5, 100))
+        full(True)
+        second = join(client, config)
+        assert not second.joined.new
+        for membership in first.memberships:
+            with contextlib.suppress(ServerFull):
+                first.exchange(shard=membership.shard)
+        assert first.rejoins == 1
+        for membership in first.memberships:  # what it would send again has to wait
+            membership.refused()
+        for lease in claim(first)[:2]:
+            first.finish(lease)
+        first.exchange_all()
+        first.leave()
+        assert crawl(second)
+        assert second.leave()
+        real = [read_shard(client, NAME, shard) for shard in range(config.shards)]
+        assert sum(shard.count("finished") for shard in real) == 6
+        assert state(client) == "complete"
+        third = join(client, config)
+        assert third.joined.new
+        third.exchange_all()
+        assert third.leave()
+
+
+# --- helpers -----------------------------------------------------------------------------------
+
+
+def _now(client: redis.Redis) -> int:
+    seconds, microseconds = client.time()
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def _newcomer(config: FrontierConfig, worker: str = "new") -> runs.Newcomer:
+    return runs.Newcomer(worker, config, {"host": "here", "pid": 1}, 3_600.0)
+
+
+class Under:
+    """A procedure under way: it goes on when it is told to, call by call."""
+
+    def __init__(self, client: redis.Redis, steps: runs.Steps[Any]) -> None:
+        self.client = client
+        self.steps = steps
+        self.over = False
+        self.result: Any = None
+        self._next = self._advance(lambda: next(steps))
+
+    def _advance(self, go_on: Callable[[], calls.Call[Any]]) -> calls.Call[Any] | None:
+        try:
+            return go_on()
+        except StopIteration as end:
+            self.over, self.result = True, end.value
+            return None
+
+    def go(self, number: int = 1_000) -> int:
+        """Make so many calls, or all that are left; -> how many there were."""
+        for made in range(number):
+            if self._next is None:
+                return made
+            try:
+                reply = execute(self.client, self._next)
+            except FrontierError as error:
+                self._next = self._advance(lambda error=error: self.steps.throw(error))  # type: ignore[misc]
+            else:
+                self._next = self._advance(lambda reply=reply: self.steps.send(reply))  # type: ignore[misc]
+        return number
+
+
+def in_turn(client: redis.Redis, all_steps: list[runs.Steps[Any]], choose: random.Random) -> Any:
+    """Run several procedures, one call of any of them at a time; -> what each returned."""
+    procedures = [Under(client, steps) for steps in all_steps]
+    while under_way := [procedure for procedure in procedures if not procedure.over]:
+        choose.choice(under_way).go(1)
+    return [procedure.result for procedure in procedures]
+
+
+def push(frontier: Frontier, joined: calls.Joined | None = None) -> int:
+    """Push a request to each host; ``joined``: what the producer was told of the run before."""
+    begin = frontier._begin
+    if joined is not None:
+        told = iter([(joined, seen_filter(joined.config))])
+        frontier._begin = lambda: next(told, None) or begin()  # type: ignore[method-assign]
+    seeds = [
+        {"url": f"http://h/{next(_numbers)}", "meta": {"download_slot": host}} for host in HOSTS
+    ]
+    try:
+        return frontier.push(seeds).accepted
+    finally:
+        frontier._begin = begin  # type: ignore[method-assign]
+
+
+def _unfinished(client: redis.Redis, config: FrontierConfig) -> list[bytes]:
+    found = []
+    for shard in range(config.shards):
+        real = read_shard(client, NAME, shard)
+        found += [entry[1:] for entry in real.waiting()]
+        found += [
+            record.rsplit(b":", 1)[1][len(host) + 1 :]
+            for held in real.leases.values()
+            for record in held.values()
+            for host in HOSTS
+            if record.rsplit(b":", 1)[1].startswith(host.encode())
+        ]
+    return found
