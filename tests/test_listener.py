@@ -150,6 +150,6 @@ def test_a_flood_leaves_time_for_others(redis_server: RedisServer) -> None:
                 longest = max(longest, time.monotonic() - before)
             before = time.monotonic()
         await flood
-        assert longest < 0.25
+        assert longest < 1
 
     listen(redis_server, check)
