@@ -561,3 +561,57 @@ def _reap(client: redis.Redis, worker: Worker) -> None:
 
 def _url(client: redis.Redis) -> str:
     return f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
+
+
+def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
+    """A slot with tens of thousands of them is shown and reset in steps that are bounded."""
+    most, levels = 1_200, 20_000
+    worker = Worker(client, NAME, EXACT)
+    add(worker, "a")
+    client.zadd(key("levels:host"), {str(n): -n for n in range(1, levels)})
+    for n in range(1, levels, 100):
+        client.rpush(key(f"queue:host:{n}"), b"\0\1b")
+
+    def called(command: str) -> int:
+        stats: Any = client.info("commandstats")
+        return int(stats.get(f"cmdstat_{command}", {}).get("calls", 0))
+
+    before = called("llen")
+    _, ((slot, queued, *_),) = execute(client, calls.slots(NAME, 0, names=["host"]))
+    assert (slot, queued) >= ("host", levels - most)
+    assert called("llen") - before <= most
+    status, _ = execute(client, calls.clear(NAME, 0, everything=True, mark=True, force=True))
+    assert status == "marked"
+    while status != "done":
+        before = called("unlink")
+        status, _ = execute(client, calls.clear(NAME, 0, everything=True))
+        assert called("unlink") - before <= most
+    assert not client.keys("*:queue:*") + client.keys("*:levels:*")  # type: ignore[operator]
+
+
+def test_large_entries_come_in_portions(client: redis.Redis) -> None:
+    """Of entries of a megabyte a reply brings some; so does one that is repeated, and a look at
+    dead letters."""
+    worker = Worker(client, NAME, EXACT)
+    client.rpush(key("queue:host:0"), *[b"\0\1" + b"x" * 1_000_000] * 90)
+    client.zadd(key("levels:host"), {"0": 0})
+    client.zadd(key("ready"), {"host": 1})
+    worker.exchange(90, lose="reply")
+    first = worker.claim(90)
+    assert 4 <= len(first) <= 25
+    while leases := worker.claim(90):
+        assert len(leases) <= 25
+    assert len(worker.holding) == 90
+    worker.exchange(1, lose="reply")
+    assert worker.claim(0) == []
+    for _, lease in list(worker.holding.values())[:20]:
+        worker.finish(lease, "dead", reason="test")
+    worker.exchange()
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        assert len(list(frontier.dead())) == 20
+        assert len(execute(client, calls.letters(NAME, 0, 0, 99))) <= 10
+    steps = 0
+    while execute(client, calls.leave(NAME, 0, worker.joined.run, worker.id)):
+        steps += 1
+    assert steps > 10
+    assert client.llen(key("queue:host:0")) == 70

@@ -319,12 +319,12 @@ def purge(name: str, shard: int, ids: Sequence[str]) -> Call[int]:
 
 
 def letters(name: str, shard: int, first: int, last: int) -> Call[list[bytes]]:
-    """-> dead letters of the given ranks, newest first: id, letter, id, letter…"""
+    """-> the first dead letters of the given ranks, newest first: id, letter, id, letter…"""
     return Call.of(load("letters"), meta_key(name, shard), {"first": first, "last": last}, list)
 
 
 def named_letters(name: str, shard: int, ids: Sequence[str]) -> Call[list[bytes]]:
-    """-> those of the dead letters that are there: id, letter, id, letter…"""
+    """-> the first of these dead letters: id, letter or None, id, letter…"""
     return Call.of(load("letters"), meta_key(name, shard), {"ids": ids}, list)
 
 

@@ -53,6 +53,15 @@ def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
     return by_shard
 
 
+def _letters(shard: int, reply: list[Any]) -> list[DeadLetter]:
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return [
+        dead_letter(f"{shard}-{number.decode(errors='backslashreplace')}", letter)
+        for number, letter in pairs
+        if letter is not None
+    ]
+
+
 class Frontier(SlotMethods):
     """All crawl state of one crawl, as seen from outside.
 
@@ -327,20 +336,18 @@ class Frontier(SlotMethods):
         return None
 
     def _named(self, shard: int, numbers: list[str]) -> list[DeadLetter]:
-        reply = self._run(calls.named_letters(self.name, shard, numbers))
-        return [
-            dead_letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
-            for i in range(0, len(reply), 2)
-        ]
+        found: list[DeadLetter] = []
+        while numbers:
+            reply = self._run(calls.named_letters(self.name, shard, numbers))
+            found += _letters(shard, reply)
+            numbers = numbers[len(reply) // 2 :]
+        return found
 
     def _dead_of(self, shard: int) -> Iterator[DeadLetter]:
-        for first in itertools.count(0, LETTERS_BATCH):
-            last = first + LETTERS_BATCH - 1
-            reply = self._run(calls.letters(self.name, shard, first, last))
-            for i in range(0, len(reply), 2):
-                yield dead_letter(f"{shard}-{reply[i].decode()}", reply[i + 1])
-            if len(reply) < 2 * LETTERS_BATCH:
-                return
+        first = 0
+        while reply := self._run(calls.letters(self.name, shard, first, first + LETTERS_BATCH - 1)):
+            yield from _letters(shard, reply)
+            first += len(reply) // 2
 
     def requeue(
         self,

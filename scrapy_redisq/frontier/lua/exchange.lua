@@ -195,21 +195,26 @@ if limited then
 end
 
 -- 6. promote
+local PORTION = 25 -- entries that are taken at once, whatever their size
 local function first_due() return tonumber(redis.call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]) end
 local due = first_due()
 if due and due <= NOW then
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW, 'LIMIT', 0, 100)) do
-    local slot, priority, entry = parse_record(delayed_record(member))
-    redis.call('ZREM', DELAYED, member)
-    if slot then put(slot, priority, {entry}, order)
-    else condemn('', member, DELAYED, input.dead_max, worker) end
-  end
+  local promoted, moved = 0, 0
+  repeat
+    local members = redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW, 'LIMIT', 0, PORTION)
+    for _, member in ipairs(members) do
+      local slot, priority, entry = parse_record(delayed_record(member))
+      redis.call('ZREM', DELAYED, member)
+      if slot then put(slot, priority, {entry}, order)
+      else condemn('', member, DELAYED, input.dead_max, worker) end
+      promoted, moved = promoted + 1, moved + #member
+    end
+  until #members < PORTION or promoted >= 100 or moved >= MOST_BYTES
   due = first_due()
 end
 
 -- 7. claim
 local claimed, suspects, bytes = {}, input.suspects, 0
-local PORTION = 25 -- entries that are taken from a queue at once, whatever their size
 
 -- Takes up to `most` entries from a queue; an error stands for a foreign key. Before Redis 7.0 one
 -- by one: LPOP with a count is newer than Redis 5, and with list-compress-depth 1 LRANGE crashes
@@ -234,6 +239,7 @@ local function claim_slot(slot, most)
     local two_levels = redis.pcall('ZRANGE', levels, 0, 1)
     local priority = two_levels[1]
     local queue = priority and queue_of(slot, priority)
+    local kept = priority and is_priority(priority) and priority or '0'
     local wanted = math.min(most - n, PORTION)
     local entries = queue and pop(queue, wanted) or {}
     foreign = two_levels.err and levels or entries.err and queue
@@ -253,7 +259,7 @@ local function claim_slot(slot, most)
         condemn(slot, entry, queue, input.dead_max, worker)
       else
         n = n + 1
-        claimed[#claimed + 1] = record_of(slot, is_priority(priority) and priority or '0', entry)
+        claimed[#claimed + 1] = record_of(slot, kept, entry)
       end
     end
     if foreign then

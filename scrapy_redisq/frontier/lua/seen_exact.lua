@@ -132,7 +132,7 @@ do
     local scale, half = scale_of(first), first / 2
     local last = first * (1 - 2 ^ -53) -- the largest members round up to 2^63
     local answers = {}
-    local added, buckets_of, halves = {}, {}, {}
+    local added, buckets_of, halves = {}, {}, {} -- the first two up to count - before
     undo[#undo + 1] = function()
       for i = 1, #added do
         if call('SREM', buckets_of[i], added[i]) == 0 then
@@ -163,7 +163,7 @@ do
       answers[i] = new
       if new == 1 then
         count = count + 1
-        added[#added + 1], buckets_of[#added + 1] = member, touched
+        added[count - before], buckets_of[count - before] = member, touched
       end
       if count > full then
         halves[#halves + 1] = split(prefix, position, width, first)
