@@ -199,6 +199,7 @@ local function problem_of(...)
   local reply = redis.pcall(...)
   return type(reply) == 'table' and reply.err
 end
+redis.call('UNLINK', KEYS[1]) -- a first write that removes: works at maxmemory too
 local problem = problem_of('BF.RESERVE', KEYS[1], '0.01', '100', 'EXPANSION', '1')
   or problem_of('BF.MADD', KEYS[1], 'probe') or problem_of('BF.MEXISTS', KEYS[1], 'probe')
 redis.call('UNLINK', KEYS[1])
@@ -221,8 +222,8 @@ def probe(client: redis.Redis) -> bool:
 
     Makes a small filter, adds to it, asks for it and removes it, in one step that leaves nothing:
     modules with these commands are named differently from server to server, and an ACL may forbid
-    some of them. What says nothing about the module, such as OOM or READONLY, is raised as
-    redis-py's error.
+    some of them. What says nothing about the module, such as READONLY, is raised as redis-py's
+    error.
     """
     return bool(client.execute_command(*_probe_command()))  # type: ignore[no-untyped-call]
 
