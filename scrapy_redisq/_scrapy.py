@@ -23,7 +23,7 @@ from scrapy.http import Request, Response
 from scrapy.pipelines import ItemPipelineManager
 from scrapy.robotstxt import RobotParser
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import RedisqError
@@ -242,6 +242,19 @@ def watch_output(crawler: Crawler) -> None:
             return contexts[id(response)].copy().run(process_output, output, response)
 
         scraper._process_spidermw_output = watched_process_output
+        # Likewise a pipeline after one that returns a Deferred, as media pipelines do.
+        itemproc: Any = scraper.itemproc
+        is_scrapys = type(itemproc) is ItemPipelineManager
+
+        async def process_item(item: Any, spider: Spider) -> Any:
+            for process in itemproc.methods["process_item"]:
+                item = await maybe_deferred_to_future(maybeDeferred(process, item, spider))
+            return item
+
+        if is_scrapys:
+            itemproc.process_item = lambda item, spider: deferred_from_coro(
+                process_item(item, spider)
+            )
     setattr(scraper, start_name, watched_start_itemproc)
 
 

@@ -189,8 +189,9 @@ def prepare() -> None:
     for package in ("scrapy.commands", "scrapy_redisq"):
         path = importlib.import_module(package).__path__
         names |= {module.name for module in pkgutil.walk_packages(path, f"{package}.")}
-    # pyarrow begins threads when it is imported.
-    for name in sorted(name for name in names if ".parquet" not in name):
+    # pyarrow begins threads when it is imported; the handler for FTP of Scrapy 2.13 a reactor.
+    names = {name for name in names if not (".parquet" in name or name.endswith("handlers.ftp"))}
+    for name in sorted(names):
         with contextlib.suppress(ImportError):  # what is optional in Scrapy
             importlib.import_module(name)
     assert "twisted.internet.reactor" not in sys.modules
