@@ -37,7 +37,7 @@ from scrapy_redisq.errors import (
     Undecodable,
 )
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
-from scrapy_redisq.frontier.membership import MAX_OPERATIONS, Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.membership import MAX_KEPT_BYTES, Finish, Lease, Membership, Reply
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.intake import Intake
@@ -357,10 +357,14 @@ class Scheduler(BaseScheduler):
         return self.courier.waiting() > self.settings.max_outbox
 
     async def _room_in_outbox(self) -> None:
+        # Half of it, so that start() does not keep pages from being started.
         while (
-            self._outbox_is_full() or self.courier.roster.keeps_too_much()
+            self.courier.waiting() > self.settings.max_outbox // 2
+            or self.courier.roster.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
+        # Scrapy reads on without a pause while its downloader is busy, and nothing else has a turn.
+        await asyncio.sleep(0)
 
     def _next_from_inbox(self) -> Request | None:
         downloading = self.slots.downloading()
@@ -415,14 +419,14 @@ class Scheduler(BaseScheduler):
         return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
 
     def demand(self) -> Demand:
-        waiting = self.courier.waiting()
         nothing = replace(NOTHING, within=self.slots.needed_within(), urgent=self.slots.urgent)
         if (
             self._lost
             or self._sinks_away
             or self.engine.closing
             or self._outbox_is_full()
-            or self.courier.roster.keeps_too_much()
+            # Pages go on while start() waits for room: it is seldom they that fill it.
+            or self.courier.roster.keeps_too_much(2 * MAX_KEPT_BYTES)
         ):
             return nothing
         downloading = self.slots.downloading()
@@ -432,8 +436,7 @@ class Scheduler(BaseScheduler):
         return replace(
             nothing,
             hungry=self._is_hungry(want, downloading),
-            # With more finishes than one exchange carries, leases would exceed the limit.
-            want=want if waiting < MAX_OPERATIONS else 0,
+            want=want,
             slot_limit=self.inbox.slot_limit,
             room=self.inbox.room(),
             # What waits for nothing but its sink is bounded by the sink.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -379,11 +380,36 @@ class TestSentAgain:
         membership = worker.memberships[0]
         for number in range(3):
             worker.enqueue(f"{number}", entry=bytes(MAX_KEPT_BYTES // 2))
+        assert membership.keeps() > MAX_KEPT_BYTES  # also while it waits
         while worker.waiting():
             worker.exchange()
-        assert membership.keeps_too_much
+        worker.exchange()
+        assert membership.keeps() > MAX_KEPT_BYTES
         membership._rewind = 0.0
-        assert not membership.keeps_too_much
+        assert membership.keeps() == 0
+
+    def test_outage(self, member: Callable[..., Worker], client: redis.Redis) -> None:
+        """However long the server was away: what it had acknowledged just before may be lost."""
+        worker = member()
+        membership = worker.memberships[0]
+        membership._rewind = 0.05
+        before = {key: client.dump(key) for key in client.keys("*")}
+        worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
+        worker.exchange()
+        client.flushall()
+        for key, value in before.items():
+            client.restore(key, 0, value)
+        again = time.monotonic() + 0.1
+        wait_until(lambda: time.monotonic() > again, 1, "the outage")
+        assert membership.keeps() > 0
+        worker.exchange()  # is told of it
+        reply = worker.exchange()
+        assert reply is not None
+        assert reply.created == 1
+        again = time.monotonic() + 0.1
+        wait_until(lambda: time.monotonic() > again, 1, "that it is safe")
+        worker.exchange()
+        assert membership.keeps() == 0
 
 
 def _reap(worker: Worker) -> int:

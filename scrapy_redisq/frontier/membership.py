@@ -35,8 +35,9 @@ MAX_BYTES = 4_000_000
 MOST_ENTRY_BYTES = 16_000_000
 """Size from which an entry that others put into a queue is not even fetched, unless the settings
 allow larger ones."""
+
 MAX_KEPT_BYTES = 64_000_000
-"""Of requests that no page stands for, which may have to be sent again."""
+"""Of requests that no page stands for, which wait or may have to be sent again."""
 
 KEPT_OVERHEAD = 250
 """Bytes that such a request takes beside its entry."""
@@ -255,7 +256,8 @@ class Membership:
         self._probed = False
         self._rewind = rewind
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
-        self._kept_bytes = 0
+        self._parentless_bytes = 0
+        self._answered_at = time.monotonic()
 
     def __len__(self) -> int:
         """Operations that Redis has not acknowledged."""
@@ -268,6 +270,8 @@ class Membership:
         self.enqueued += len(_enqueues(operation))
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
+        elif self._is_to_be_kept(operation):
+            self._parentless_bytes += len(operation.entry) + KEPT_OVERHEAD
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
@@ -282,7 +286,6 @@ class Membership:
         self.outbox.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
         self._kept.clear()
-        self._kept_bytes = 0
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.held.clear()
@@ -375,26 +378,26 @@ class Membership:
             )
         return Call.of(self._script, self._key, data, self._decode)
 
-    @property
-    def keeps_too_much(self) -> bool:
-        """So much may have to be sent again that no more should be taken in now."""
+    def keeps(self) -> int:
+        """Bytes of what no page stands for that waits, or that may have to be sent again."""
         self._forget_kept()
-        return self._kept_bytes > MAX_KEPT_BYTES
+        return self._parentless_bytes
+
+    def _is_to_be_kept(self, operation: Enqueue | Letter) -> bool:
+        return self._rewind > 0 and (isinstance(operation, Letter) or operation.page is None)
 
     def _keep(self, operation: Enqueue | Letter) -> None:
         """Keep what no page stands for until no server can have lost it."""
-        if self._rewind <= 0:
-            return
         if isinstance(operation, Enqueue):
             operation = replace(operation, tag=None)  # nobody is told of it again
-        self._kept.append((time.monotonic(), operation))
-        self._kept_bytes += len(operation.entry) + KEPT_OVERHEAD
+        self._kept.append((self._answered_at, operation))
 
     def _forget_kept(self) -> None:
-        safe = time.monotonic() - self._rewind
+        # Not by the time that has passed: after an outage the server may lack what it said last.
+        safe = self._answered_at - self._rewind
         while self._kept and self._kept[0][0] < safe:
             _, operation = self._kept.popleft()
-            self._kept_bytes -= len(operation.entry) + KEPT_OVERHEAD
+            self._parentless_bytes -= len(operation.entry) + KEPT_OVERHEAD
 
     def _take_operations(self) -> list[Operation]:
         if self.full:
@@ -533,11 +536,12 @@ class Membership:
         """Take a reply in. Its ``leases`` become those that were not known before."""
         if reply.status not in {"ok", "replayed"} or self._in_flight is None:
             return reply
+        self._answered_at = time.monotonic()
         for operation in self._in_flight.operations:
             self.acknowledged += len(_enqueues(operation))
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
-            elif isinstance(operation, Letter) or operation.page is None:
+            elif self._is_to_be_kept(operation):
                 self._keep(operation)
         self._in_flight = None
         self._acked += 1

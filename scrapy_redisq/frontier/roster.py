@@ -19,7 +19,14 @@ from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
-from scrapy_redisq.frontier.membership import BackOff, Enqueue, Finish, Letter, Membership
+from scrapy_redisq.frontier.membership import (
+    MAX_KEPT_BYTES,
+    BackOff,
+    Enqueue,
+    Finish,
+    Letter,
+    Membership,
+)
 from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
@@ -180,9 +187,9 @@ class Roster:
         """Enqueues and finishes that Redis has not acknowledged."""
         return sum(len(membership) for membership in self.memberships) + len(self._held_back)
 
-    def keeps_too_much(self) -> bool:
-        """See `Membership.keeps_too_much`."""
-        return any(membership.keeps_too_much for membership in self.memberships)
+    def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
+        """So much may have to be sent again that no more should be taken in now."""
+        return any(membership.keeps() > most for membership in self.memberships)
 
     def enqueues_waiting(self) -> bool:
         """Whether there are requests that Redis has not acknowledged."""
