@@ -57,12 +57,12 @@ _MOST_PARTS = 100_000
 """Values in one request that are looked at."""
 
 
-def of_nowhere(request: Request) -> bytes:
+def of_nowhere(fingerprint: bytes, request: Request) -> bytes:
     """The identity of an unfiltered request of neither a page nor ``start()``, such as one of a
     handler of ``spider_idle``, or one that is pushed. Each is its own, unless it has an `ID_KEY`.
     """
     if ID_KEY in request.meta:
-        return _digest(b"nowhere", _canonical(request.meta[ID_KEY]))
+        return _digest(b"nowhere", fingerprint, _canonical(request.meta[ID_KEY]))
     return secrets.token_bytes(16)
 
 
@@ -137,10 +137,15 @@ def of_start(fingerprint: bytes, request: Request, repeats: Repeats, *, own: byt
     return _digest(b"start", own, fingerprint, marked, b"%d" % number)
 
 
-def of_child(page: bytes, fingerprint: bytes, request: Request, repeats: Repeats) -> bytes:
-    """The identity of an unfiltered request of the page whose identity is ``page``."""
+def of_child(
+    page: bytes, fingerprint: bytes, request: Request, repeats: Repeats, *, retries: int = 0
+) -> bytes:
+    """The identity of an unfiltered request of the page whose identity is ``page``.
+
+    ``retries`` of the page: what it asks for after its callback wanted it again, it asks for again.
+    """
     marked, number = _marks_and_number(fingerprint, request, repeats)
-    return _digest(b"child", page, fingerprint, marked, b"%d" % number)
+    return _digest(b"child", page, b"%d" % retries, fingerprint, marked, b"%d" % number)
 
 
 def of_refused(request: Request) -> bytes:

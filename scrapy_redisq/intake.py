@@ -230,13 +230,17 @@ class Intake:
                 also = self._courier.roster.seen.encode(own)
         elif asking is not None and (parent := self._identity_of(asking)) is not None:
             repeats = page.repeats if page is not None else self._local.repeats_of(asking)
-            identity = of_child(parent, own, request, repeats)
+            retries = retry_times(asking.meta)
+            identity = of_child(parent, own, request, repeats, retries=retries)
         else:
-            identity = of_nowhere(request)
+            identity = of_nowhere(own, request)
         try:
             entry = self._serializer.dumps(request, None if identity == own else identity)
         except Unserializable as error:
             return self._keep(request, delay, error, identity)
+        # A filter of others has been told of what it lets through: it would not let it through
+        # again for another fetch of the page.
+        comes_again = page is not None and given.dont_filter
         child = Enqueue(
             slot,
             int(request.priority),
@@ -246,10 +250,14 @@ class Intake:
             also=also,
             identity=identity,
             asked=asked,
-            page=page.lease.id if page is not None and page.is_held else None,
+            page=page.lease.id if page is not None and page.is_held and comes_again else None,
             tag=given,
         )
-        if page is not None and self._courier.roster.shard_of(slot) is page.membership:
+        if (
+            page is not None
+            and comes_again
+            and self._courier.roster.shard_of(slot) is page.membership
+        ):
             self._wait_for_end(page, child)
         else:
             self._send(page, child)
@@ -267,8 +275,9 @@ class Intake:
 
     def _send_ahead(self, page: Page) -> None:
         children, page.children, page.children_bytes = page.children, [], 0
-        for child in children:
-            self._send(page, replace(child, asked=calls.RECENT))
+        if page.is_held:  # else whoever has the page by now asks for them
+            for child in children:
+                self._send(page, replace(child, asked=calls.RECENT))
 
     def send_late_children(self) -> None:
         """Send the children of pages that take their time."""

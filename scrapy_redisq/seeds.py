@@ -84,10 +84,11 @@ class SeedReader:
                 kept = {name: value for name, value in meta.items() if name != DELAY_KEY}
                 item = {**item, "meta": kept}
         identity: bytes | None = None
+        print_of = self._fingerprint or scrapy_fingerprint
 
         def identify(request: Request) -> bytes | None:
             nonlocal identity
-            identity = of_nowhere(request) if request.dont_filter else None
+            identity = of_nowhere(print_of(request), request) if request.dont_filter else None
             return identity
 
         if isinstance(item, Request):
@@ -102,7 +103,7 @@ class SeedReader:
         slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
         fingerprint = None
         if not request.dont_filter:
-            fingerprint = (self._fingerprint or scrapy_fingerprint)(request)
+            fingerprint = print_of(request)
         return Seed(
             slot_name(str(slot)), int(request.priority), fingerprint, entry, delay, identity
         )

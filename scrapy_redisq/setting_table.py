@@ -181,8 +181,8 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_MAX_OUTBOX",
         10_000,
         "a whole number from 100 to 10,000,000",
-        "Requests that wait to be sent to Redis before the worker stops starting pages and reading "
-        "`start()`.",
+        "Requests that wait to be sent to Redis before the worker stops starting pages; half as "
+        "many, before it stops reading `start()`.",
         checks.integer(100, 10_000_000),
     ),
     Setting(

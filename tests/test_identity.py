@@ -134,7 +134,8 @@ class TestIdentities:
         assert of_start(b"f", named(7), repeats) == of_start(b"f", named(7, other=1), repeats)
         assert of_start(b"f", named(7), repeats) != of_start(b"f", named(8), repeats)
         assert of_child(b"p", b"f", named(7), repeats) == of_child(b"p", b"f", named(7), repeats)
-        assert of_nowhere(named(7)) == of_nowhere(named(7)) != of_nowhere(named(8))
+        assert of_nowhere(b"f", named(7)) == of_nowhere(b"f", named(7, other=1))
+        assert len({of_nowhere(f, named(n)) for f in (b"f", b"g") for n in (7, 8)}) == 4
 
     def test_chain(self) -> None:
         """A page that asks for itself again and again does not meet itself."""
@@ -146,7 +147,12 @@ class TestIdentities:
 
     def test_nowhere(self) -> None:
         """What comes from nowhere is a request of its own."""
-        assert of_nowhere(Request(URL)) != of_nowhere(Request(URL))
+        assert of_nowhere(b"f", Request(URL)) != of_nowhere(b"f", Request(URL))
+
+    def test_retried_by_the_callback(self) -> None:
+        """What a page asks for before it wants to be fetched again, it asks for again then."""
+        identities = {of_child(b"p", b"f", Request(URL), Repeats(), retries=n) for n in range(3)}
+        assert len(identities) == 3
 
 
 def test_repeats() -> None:
@@ -385,7 +391,7 @@ class TestSentAgain:
             worker.exchange()
         worker.exchange()
         assert membership.keeps() > MAX_KEPT_BYTES
-        membership._rewind = 0.0
+        membership._rewind = 1e-9
         assert membership.keeps() == 0
 
     def test_outage(self, member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -513,3 +519,43 @@ def test_rows_without_a_key(crawl: Run, tmp_path: Path) -> None:
         rows = database.execute(f"SELECT {columns}, count(*) FROM alike GROUP BY {columns}")
         found = {tuple(row[:-1]): row[-1] for row in rows}
     assert sorted(found.values()) == [2] * 8 + [4]
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_leases_that_are_void(crawl: Run, redis_server: RedisServer, filtered: bool) -> None:
+    """What a page asks for after its worker was thought dead is fetched once: neither lost, where
+    the project's own dupefilter knows it by then, nor doubled, where another fetch asks again."""
+    settings: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"before": 1.5, "after": 2}
+    if filtered:
+        settings = {"DUPEFILTER_CLASS": "crawls.spiders.alike.OtherFilter"}
+        arguments = {"before": 1.5, "filtered": 1}
+    with Site(answers) as site, redis_server.client() as client:
+        worker = crawl("slow", site, settings, **arguments)
+        worker.wait_for("Fetched the page")
+        prefix = calls.prefix("slow", 0)
+        client.zadd(prefix + "workers", dict.fromkeys(client.zrange(prefix + "workers", 0, -1), 1))
+        run = client.hget(prefix + "meta", "run")
+        assert run is not None
+        assert execute(client, calls.reap("slow", 0, run.decode(), 50, 10))[0] == 1
+        worker.wait_for("leases are void")
+        assert worker.wait().reason == "finished"
+        assert site.counts() == {"/page": 2, **{f"/leaf/{number}": 1 for number in range(10)}}
+
+
+@pytest.mark.parametrize("seconds", [0, 1.2])
+def test_retries_of_a_callback_ask_again(crawl: Run, seconds: float) -> None:
+    """What a page asks for before it wants to be fetched again is fetched each time, whether it
+    went ahead of the page's end or not."""
+    with Site(answers) as site:
+        worker = crawl("login_again", site, {"REDISQ_RETRY_DELAYS": 0}, after=seconds)
+        assert worker.wait().reason == "finished"
+        assert site.counts() == {"/page": 3, "/login": 2}
+
+
+def test_large_start_requests_starve_nobody(crawl: Run) -> None:
+    """``start()`` waits while too much may have to be sent again; pages go on."""
+    with Site(lambda path: Answer("", delay=0.05)) as site:
+        worker = crawl("heavy_start", site, {"CONCURRENT_REQUESTS": 1})
+        wait_until(lambda: len(site.hits) >= 30, 20, "pages go on")
+        worker.kill()

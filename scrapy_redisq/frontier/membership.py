@@ -270,8 +270,7 @@ class Membership:
         self.enqueued += len(_enqueues(operation))
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
-        elif self._is_to_be_kept(operation):
-            self._parentless_bytes += len(operation.entry) + KEPT_OVERHEAD
+        self._parentless_bytes += self._parentless(operation)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
@@ -383,8 +382,13 @@ class Membership:
         self._forget_kept()
         return self._parentless_bytes
 
-    def _is_to_be_kept(self, operation: Enqueue | Letter) -> bool:
-        return self._rewind > 0 and (isinstance(operation, Letter) or operation.page is None)
+    def _parentless(self, operation: Operation) -> int:
+        """Bytes of what is to be kept because no page stands for it; 0 of anything else."""
+        if self._rewind <= 0 or isinstance(operation, Finish):
+            return 0
+        if isinstance(operation, Enqueue) and operation.page is not None:
+            return 0
+        return len(operation.entry) + KEPT_OVERHEAD
 
     def _keep(self, operation: Enqueue | Letter) -> None:
         """Keep what no page stands for until no server can have lost it."""
@@ -397,7 +401,7 @@ class Membership:
         safe = self._answered_at - self._rewind
         while self._kept and self._kept[0][0] < safe:
             _, operation = self._kept.popleft()
-            self._parentless_bytes -= len(operation.entry) + KEPT_OVERHEAD
+            self._parentless_bytes -= self._parentless(operation)
 
     def _take_operations(self) -> list[Operation]:
         if self.full:
@@ -541,7 +545,7 @@ class Membership:
             self.acknowledged += len(_enqueues(operation))
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
-            elif self._is_to_be_kept(operation):
+            elif self._parentless(operation):
                 self._keep(operation)
         self._in_flight = None
         self._acked += 1
@@ -577,16 +581,19 @@ class Membership:
     def _condemn(self, operation: Operation, error: str) -> None:
         """Make a dead letter of what the script cannot take, or at last leave it out."""
         logger.error("Redis cannot take %.500r, which becomes a dead letter: %s", operation, error)
+        self._parentless_bytes -= self._parentless(operation)
         if isinstance(operation, Enqueue):
             self.acknowledged += 1
             identity = hashlib.blake2b(operation.entry, digest_size=16).digest()
             letter = Letter("", 0, identity, CONDEMNED, error, entry=operation.entry)
             self.outbox.appendleft(letter)
+            self._parentless_bytes += self._parentless(letter)
         elif isinstance(operation, Finish) and operation.children:
             self.outbox.appendleft(replace(operation, children=()))
             # They may be at fault, and are found one by one.
             children = [replace(child, asked=calls.RECENT) for child in operation.children]
             self.outbox.extendleft(reversed(children))
+            self._parentless_bytes += sum(map(self._parentless, children))
         elif isinstance(operation, Finish) and operation.reason != CONDEMNED:
             self.outbox.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
 

@@ -2,9 +2,12 @@
 
 import asyncio
 import enum
+import itertools
 import random
 
 import scrapy
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.dupefilters import RFPDupeFilter
 
 
 class Level(enum.IntEnum):
@@ -90,3 +93,71 @@ class OtherAlikeRows(AlikeRows):
     """Another spider with the same table."""
 
     name = "other_alike_rows"
+
+
+class Slow(scrapy.Spider):
+    """A page that asks for ten others, some time after it has come and before it ends."""
+
+    name = "slow"
+
+    def __init__(self, site="", before="0", after="0", filtered="", **kwargs):
+        super().__init__(**kwargs)
+        self.site, self.before, self.after = site, float(before), float(after)
+        self.filtered = bool(filtered)
+
+    async def start(self):
+        yield scrapy.Request(f"{self.site}/page")
+
+    async def parse(self, response):
+        self.logger.info("Fetched the page")
+        await asyncio.sleep(self.before)
+        for number in range(10):
+            yield scrapy.Request(
+                f"{self.site}/leaf/{number}",
+                callback=self.parse_leaf,
+                dont_filter=not self.filtered,
+                cb_kwargs={"drawn": random.random()},
+            )
+        await asyncio.sleep(self.after)
+
+    def parse_leaf(self, response, drawn):
+        pass
+
+
+class LoginAgain(Slow):
+    """A page that asks for another, and to be fetched again itself, twice."""
+
+    name = "login_again"
+
+    async def parse(self, response):
+        if response.meta.get("retry_times", 0) < 2:
+            yield scrapy.Request(
+                f"{self.site}/login",
+                callback=self.parse_leaf,
+                dont_filter=True,
+                cb_kwargs={"drawn": 0},
+            )
+            await asyncio.sleep(self.after)
+            yield get_retry_request(response.request, spider=self, reason="login")
+
+
+class HeavyStart(scrapy.Spider):
+    """``start()`` has no end, and its requests are large."""
+
+    name = "heavy_start"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        for number in itertools.count():
+            body = b"x" * 1_000_000
+            yield scrapy.Request(f"{self.site}/{number}", body=body, dont_filter=True)
+
+    def parse(self, response):
+        pass
+
+
+class OtherFilter(RFPDupeFilter):
+    """A dupefilter that this package does not know."""
