@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
+import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -78,19 +78,14 @@ class Browser(Worker):
     """A worker with a cache of seen URLs, which is void when its leases are."""
 
     cache: set[int]
+    from_nowhere: list[bytes]
+    """Entries of requests that no page stands for."""
 
     def _register(self, again: str = "") -> calls.Joined:
         self.cache = set()
+        if not again:
+            self.from_nowhere = []
         return super()._register(again)
-
-    def rejoin(self) -> None:
-        """What is sent again may have arrived: without a fingerprint it is another request."""
-        super().rejoin()
-        for membership in self.memberships:
-            for i, item in enumerate(membership.outbox):
-                if isinstance(item, Enqueue) and item.fingerprint is None:
-                    entry = entry_of(int(str(item.tag)[1:]))
-                    membership.outbox[i] = dataclasses.replace(item, entry=entry)
 
 
 class Crawl(RuleBasedStateMachine):
@@ -103,6 +98,7 @@ class Crawl(RuleBasedStateMachine):
         order=st.sampled_from(["fifo", "lifo"]),
         scheduling=st.sampled_from(["slot", "priority"]),
         shards=st.sampled_from([1, 1, 3]),
+        filtered=st.booleans(),
     )
     def begin(
         self,
@@ -112,8 +108,10 @@ class Crawl(RuleBasedStateMachine):
         order: str,
         scheduling: str,
         shards: int,
+        filtered: bool,
     ) -> None:
         self.client.flushall()
+        self.filtered = filtered  # the start requests are
         self.links = [
             [link % len(site) for link in [*links, page + 1]] for page, links in enumerate(site)
         ]
@@ -224,7 +222,14 @@ class Crawl(RuleBasedStateMachine):
             assert worker.joined.run != self.run()
             self.workers.remove(worker)
 
-    def browse(self, worker: Browser, lease: Lease, outcome: str = "done", delay: int = 0) -> None:
+    def browse(
+        self,
+        worker: Browser,
+        lease: Lease,
+        outcome: str = "done",
+        delay: int = 0,
+        children: Sequence[Enqueue] = (),
+    ) -> None:
         """What a spider does with a page: follow its links, then be done with it."""
         if outcome == "done":
             for link in self.links[page_of(lease)]:
@@ -233,7 +238,19 @@ class Crawl(RuleBasedStateMachine):
                     continue
                 worker.cache.add(link)
                 self.request(worker, link, page=lease, delay=delay)
-        worker.finish(lease, outcome, reason="test", delay=delay)
+        worker.finish(lease, outcome, reason="test", delay=delay, children=children)
+
+    def unfiltered(self, lease: Lease, asked: int) -> dict[str, Any]:
+        """Options of a request past the dupefilter for the page itself: the same whenever the page
+        is fetched."""
+        return {
+            "filtered": False,
+            "slot": lease.slot,
+            "entry": entry_of(page_of(lease)),
+            "page": lease,
+            "identity": hashlib.md5(lease.entry).digest(),
+            "asked": asked,
+        }
 
     def add_worker(self, name: str = "") -> Browser:
         worker = Browser(
@@ -246,8 +263,13 @@ class Crawl(RuleBasedStateMachine):
             on_leave=self.left,
             on_conclude=self.concluded,
         )
-        for seed in self.seeds:
-            self.request(worker, seed)
+        for number, seed in enumerate(self.seeds):
+            if self.filtered:
+                self.request(worker, seed)
+            else:
+                identity = b"%016d" % number
+                options = {"identity": identity, "asked": calls.STARTS, "also": True}
+                self.request(worker, seed, filtered=False, **options)
         self.workers.append(worker)
         return worker
 
@@ -329,7 +351,9 @@ class Crawl(RuleBasedStateMachine):
     @rule(
         number=numbers,
         pick=st.integers(0, 3),
-        how=st.sampled_from(["dead", "released", "delayed", "half", "twice", "unfiltered"]),
+        how=st.sampled_from(
+            ["dead", "released", "delayed", "half", "twice", "ahead", "with its end", "retried"]
+        ),
         second=st.sampled_from(["done", "done", "dead", "released"]),
         delay=st.sampled_from([0, LONG]),
     )
@@ -346,10 +370,26 @@ class Crawl(RuleBasedStateMachine):
             self.browse(worker, lease)
             worker.holding[lease.id] = at
             worker.finish(lease, second, reason="test")
-        elif how == "unfiltered":  # a request past the dupefilter
-            self.request(worker, page_of(lease), filtered=False, page=lease)
+        elif how == "ahead":  # a request past the dupefilter, of a page that takes its time
+            worker.enqueue(f"/{page_of(lease)}", **self.unfiltered(lease, calls.RECENT))
+        elif how == "with its end":
+            child = worker.request(f"/{page_of(lease)}", **self.unfiltered(lease, calls.KNOWN))
+            self.browse(worker, lease, children=[child])
+        elif how == "retried":
+            entry = entry_of(page_of(lease))
+            worker.finish(lease, how, entry=entry, priority=lease.priority - 1, delay=delay)
         else:
             self.browse(worker, lease, how, delay)
+
+    @rule(number=numbers, page=st.integers(0, 9))
+    def from_nowhere(self, number: int, page: int) -> None:
+        """A handler of ``spider_idle`` asks for a page: no page stands for that."""
+        worker, page = self.worker(number), page % len(self.links)
+        entry = entry_of(page)
+        worker.from_nowhere.append(entry)
+        identity = hashlib.md5(entry).digest()
+        options = {"filtered": False, "identity": identity, "asked": calls.RECENT}
+        worker.enqueue(f"/{page}", slot=self.host(page), entry=entry, **options)
 
     # What happens to them
 
@@ -492,6 +532,13 @@ class Crawl(RuleBasedStateMachine):
     def finish_the_crawl(self) -> None:
         """All workers are dead; a fresh one finishes the crawl and leaves nothing behind."""
         self.steps = 0
+        for worker in [*self.workers] * 4:  # first they hear that the server has lost something
+            for shard in range(self.config.shards):
+                self.exchange(worker, 0, shard)
+        self.as_the_model()
+        for worker in self.workers:
+            assert not worker.waiting()
+            assert self.model.entries.keys() >= set(worker.from_nowhere), "what nobody asks again"
         self.workers.clear()
         for _, name in list(self.model.expired):
             self.expire(name)

@@ -149,6 +149,10 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
     return real
 
 
+ENDS = {"done": "done", "dead": "dead"}
+"""Outcomes that end a request for good."""
+
+
 @dataclass
 class Entry:
     """One accepted request and what became of it."""
@@ -171,6 +175,9 @@ class Model:
     max_deliveries: int
     entries: dict[bytes, Entry] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
+    starts: set[tuple[int, bytes]] = field(default_factory=set)
+    recent: set[tuple[int, bytes]] = field(default_factory=set)
+    """(Shard, identity) of start requests, and of others that the dupefilter is not asked about."""
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     expired: dict[tuple[int, str], bool] = field(default_factory=dict)
     """Registered workers, and whether they are past their deadline."""
@@ -239,6 +246,8 @@ class Model:
             if joined.new:
                 self.entries.clear()
                 self.seen.clear()
+                self.starts.clear()
+                self.recent.clear()
                 self.counts.clear()
                 self.expired.clear()
                 self.seeded.clear()
@@ -252,7 +261,13 @@ class Model:
 
     def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
         url = item.entry.split()[-1].decode()  # what is sent again has no tag any more
-        duplicate = item.fingerprint is not None and url in self.seen
+        known = {calls.STARTS: self.starts}.get(item.asked, self.recent)
+        identity = shard, item.identity or b""
+        duplicate = url in self.seen if item.fingerprint is not None else identity in known
+        if item.asked in {calls.STARTS, calls.RECENT}:
+            known.add(identity)
+        if item.also is not None:
+            self.seen.add(url)
         assert is_new == (not duplicate), f"{url} was taken for {'new' if is_new else 'seen'}"
         if duplicate:
             self.counts[shard, "duplicates"] += 1
@@ -269,8 +284,14 @@ class Model:
         if entry is None:
             self.counts[shard, "stale"] += 1
             return
-        entry.state = {"done": "done", "dead": "dead"}.get(item.outcome, "waiting")
-        if item.outcome in {"done", "dead"}:
+        retried = item.outcome == "retried"
+        entry.state = "done" if retried else ENDS.get(item.outcome, "waiting")
+        if retried:
+            new = Entry(entry.url, shard, entry.slot, item.priority)
+            assert item.entry not in self.entries
+            self.entries[item.entry] = new
+            self.counts[shard, "created"] += 1
+        if item.outcome in {"done", "dead", "retried"}:
             self.counts[shard, "finished"] += 1
             self.counts[shard, "dead"] += item.outcome == "dead"
         self.counts[shard, "released"] += item.outcome == "released"
@@ -307,11 +328,17 @@ class Model:
             assert shard == 0, "no other shard takes anything while the run is complete"
             self.state = "open"
         operations = list(operations)
+        held = self.held_by(worker, shard)
+        asked = {id(item) for item in (*reply.accepted, *reply.duplicates)}
         for item in operations:
             if isinstance(item, Enqueue):
                 self.enqueue(item, shard, id(item) in accepted)
+            for child in item.children if isinstance(item, Finish) else ():
+                assert (id(child) in asked) == (item.lease in held), "children of a void lease"
+                if item.lease in held:
+                    self.enqueue(child, shard, id(child) in accepted)
         self.counts[shard, "duplicates"] += duplicates
-        order = ["done", "dead", "released", "delayed"]
+        order = ["done", "dead", "released", "delayed", "retried"]
         finishes = [item for item in operations if isinstance(item, Finish)]
         for item in sorted(finishes, key=lambda item: order.index(item.outcome)):
             self.finish(worker, item, shard)

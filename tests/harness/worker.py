@@ -146,8 +146,10 @@ class Worker:
         entry: bytes | None = None,
         identity: bytes | None = None,
         asked: int = 0,
+        also: bool = False,
     ) -> Enqueue:
-        """Take a request, to be sent by the next exchange. ``delay`` in ms."""
+        """Take a request, to be sent by the next exchange. ``delay`` in ms. ``also``: its
+        fingerprint is recorded, but not asked about."""
         item = self.request(
             url,
             slot=slot,
@@ -158,6 +160,7 @@ class Worker:
             entry=entry,
             identity=identity,
             asked=asked,
+            also=also,
         )
         self.memberships[shard_of(item.slot, len(self.memberships))].add(item)
         return item
@@ -174,6 +177,7 @@ class Worker:
         entry: bytes | None = None,
         identity: bytes | None = None,
         asked: int = 0,
+        also: bool = False,
     ) -> Enqueue:
         """A request as the worker sends it."""
         if self.joined.config.scheduling == "priority":
@@ -184,6 +188,7 @@ class Worker:
             entry or url.encode(),
             self.seen.encode(fingerprint_of(url)) if filtered else None,
             delay,
+            also=self.seen.encode(fingerprint_of(url)) if also else None,
             identity=identity,
             asked=asked,
             page=page.id if page else None,

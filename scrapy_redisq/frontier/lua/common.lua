@@ -453,8 +453,8 @@ local function enqueue(seen_add, run, generation, order, void)
   end
   -- Sets first: what they record can be taken back, RedisBloom's cannot.
   local new_start = #starts > 0 and new_starts(run, starts) or {}
-  local looked = #looked_at > 0 and new_recent(looked_at, true) or {}
   local newly = #recent > 0 and new_recent(recent) or {}
+  local looked = #looked_at > 0 and new_recent(looked_at, true) or {}
   if input.also and #input.also > 0 then
     seen_add(seen_base(generation), input.seen, input.also)
   end
