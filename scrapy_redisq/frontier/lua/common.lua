@@ -271,6 +271,11 @@ local function bury(slot, priority, entry, letter, most)
   count('dead', 1)
   local id = next_number('letters')
   if most == 0 then return end
+  local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
+  if foreign then -- counted, not kept: nothing may fail in the midst of a claim
+    key_in_the_way = foreign
+    return
+  end
   local header = cmsgpack.pack({slot = readable(slot), priority = priority, reason = letter.reason,
     detail = letter.detail or '', worker = readable(letter.worker or ''), at = integer(NOW),
     error = letter.error or '', status = letter.status or 0,

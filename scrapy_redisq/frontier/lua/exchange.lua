@@ -47,18 +47,26 @@ local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
   'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed')
-local own_keys = {'HLEN', worker_key(worker), 'HLEN', leases_of(worker)}
-if meta[5] or input.turns or input.outcomes then
-  for _, word in ipairs({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE}) do
-    own_keys[#own_keys + 1] = word
-  end
+if meta.err then return {'corrupt', META} end
+-- Not foreign_key(): each question costs as much as a request that is moved.
+local foreign = foreign_of({'HLEN', COUNTS, 'ZCARD', READY, 'ZCARD', DELAYED, 'ZCARD', WORKERS,
+  'HLEN', leases_of(worker)})
+if not foreign and (input.want > 0 or input.done or input.released or input.dead or input.delayed
+    or input.backed_off or input.retried) then
+  foreign = foreign_of({'HLEN', BUSY})
 end
-local foreign = foreign_key(own_keys)
+if not foreign and (input.dead or input.letters) then
+  foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
+end
+if not foreign and (meta[5] or input.turns or input.outcomes) then
+  foreign = foreign_of({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE})
+end
 if foreign then return {'corrupt', foreign} end
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
-local state = redis.call('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
+local state = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
   'duplicates', 'claims')
+if state.err then return {'corrupt', worker_key(worker)} end
 if not state[1] or state[4] then return {'gone'} end
 local seq = tonumber(state[1])
 if seq < input.acked then return {'rewound'} end
