@@ -205,7 +205,8 @@ def watch_output(crawler: Crawler) -> None:
                 contexts[id(response)] = contextvars.copy_context()
                 await handle_output(output_of(request, result), request, response)
         finally:
-            del contexts[id(response)]
+            # A downloader middleware may have given one response to several requests.
+            contexts.pop(id(response), None)
             _numbers.reset(numbers)
 
     def watched_start_itemproc(item: Any, *, response: Any) -> Any:
@@ -239,7 +240,10 @@ def watch_output(crawler: Crawler) -> None:
         process_output = scraper._process_spidermw_output
 
         def watched_process_output(output: Any, response: Any) -> Any:
-            return contexts[id(response)].copy().run(process_output, output, response)
+            context = contexts.get(id(response))
+            if context is None:
+                return process_output(output, response)
+            return context.copy().run(process_output, output, response)
 
         scraper._process_spidermw_output = watched_process_output
         # Likewise a pipeline after one that returns a Deferred, as media pipelines do.
@@ -314,7 +318,8 @@ class Engine:
 
     @property
     def start_failed(self) -> bool:
-        """``start()`` raised, be it `CloseSpider`: it may have more requests."""
+        """``start()`` raised, be it `CloseSpider`, or ended while the spider was being closed: it
+        may have more requests."""
         return self._start_raised
 
     @property
@@ -360,6 +365,8 @@ class Engine:
                         await asyncio.sleep(CLOSING_POLL)
                         if self._engine._slot is not self._slot:
                             return
+                # Scrapy cancels it as soon as it stops. What catches that has not read all.
+                self._start_raised = self._start_raised or self.closing
             except Exception:
                 self._start_raised = True
                 raise
@@ -534,6 +541,11 @@ class Engine:
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""
         close_spider(self._crawler, reason)
+
+    async def until_closed(self) -> None:
+        """Wait until the spider is closed."""
+        while self._engine._slot is self._slot:
+            await asyncio.sleep(CLOSING_POLL)
 
     def watch_pages(
         self,

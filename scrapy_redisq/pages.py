@@ -15,6 +15,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
 from twisted.python.failure import Failure
 
+from scrapy_redisq._scrapy import current_item
 from scrapy_redisq.entries import back_offs, identity_in, with_back_offs
 from scrapy_redisq.frontier.membership import Enqueue, Finish, Lease, Membership
 from scrapy_redisq.identity import Repeats
@@ -288,6 +289,9 @@ class Pages:
             self.give_back(request)
             return False  # Scrapy closes the spider
         if not _is_interruption(failure.value):
+            page = self._pages.get(request)
+            status = page.status if page is not None else 0
+            self.spoil(request, Problem.of("spider_error", failure, status))
             return False
         logger.info("The callback of %s was interrupted: the page is fetched again", request)
         self.give_back(request)
@@ -339,21 +343,23 @@ class Pages:
 
     def item_scraped(self, response: Response | Failure | None) -> None:
         if self._files_missing:
-            self.give_back(getattr(response, "request", None))
-
-    def spider_error(self, failure: Failure, response: Response | Failure | None) -> None:
-        self._raised("spider_error", failure, response)
+            self.give_back(self._item_of(response))
 
     def item_error(self, response: Response | Failure | None, failure: Failure) -> None:
-        self._raised("item_error", failure, response)
-
-    def _raised(self, reason: str, failure: Failure, response: Response | Failure | None) -> None:
-        request = getattr(response, "request", None)
+        request = self._item_of(response)
         if _is_interruption(failure.value):
             self.give_back(request)
             return
         status = response.status if isinstance(response, Response) else 0
-        self.spoil(request, Problem.of(reason, failure, status))
+        self.spoil(request, Problem.of("item_error", failure, status))
+
+    def _item_of(self, response: Response | Failure | None) -> Request | None:
+        """The page that an item comes from. A downloader middleware may have given a response to
+        another request, or the same one for several pages."""
+        found = current_item.get()
+        if response is not None and found is not None and found[0] in self._pages:
+            return found[0]
+        return getattr(response, "request", None)
 
 
 def _is_interruption(error: BaseException | None) -> bool:

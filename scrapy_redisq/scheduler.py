@@ -170,9 +170,10 @@ class Scheduler(BaseScheduler):
         )
         self.engine.watch_retries(pages.gave_up)
         connect = self.crawler.signals.connect
-        connect(self._in_progress.spider_error, signals.spider_error)
         connect(self._in_progress.item_error, signals.item_error)
         connect(self._item_scraped, signals.item_scraped)
+        # Scrapy waits for the spider that it stops, unless that is being closed already.
+        connect(self.engine.until_closed, signals.engine_stopped)
         self._open = True
         self.courier.start()
         self.engine.pace_start(self._room_in_outbox)

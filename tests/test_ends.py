@@ -168,3 +168,60 @@ def test_closing_while_pipelines_download(
     rows = [json.loads(line) for line in (tmp_path / "items").read_text().splitlines()]
     found = {(row["url"].rpartition("/")[2], len(row["files"]), row["key"]) for row in rows}
     assert sorted((int(page), files) for page, files, _ in found) == [(n, 2) for n in range(11)]
+
+
+def test_pages_whose_responses_are_of_other_requests(crawl: Run, redis_server: RedisServer) -> None:
+    """What fails is the page, also if a downloader middleware answered it with the response to
+    another request, or several pages with one response."""
+    with Site(page) as site:
+        worker = crawl("relayed", site).wait()
+    assert worker.reason == "finished"
+    assert "Scraper bug" not in worker.log
+    with Frontier.from_url(redis_server.url, "relayed") as frontier:
+        found = {
+            loads_fields(letter.entry)["url"].partition(site.url)[2]: letter.reason
+            for letter in frontier.dead()
+        }
+    items = dict.fromkeys(["/item", "/same/1", "/same/2", "/same/3"], "item_error")
+    assert found == {"/raises": "spider_error", **items}
+
+
+@pytest.mark.skipif(scrapy.version_info < (2, 14), reason="start() is not cancelled")
+def test_a_start_that_ends_when_it_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
+    """It was not read to its end: the run is not complete, and goes on when it is started again."""
+    run = {"REDISQ_RUN": "one"}
+    with Site(page) as site, Frontier.from_url(redis_server.url, "unread") as frontier:
+        worker = crawl("unread", site, {**run, "WHERE": ""})
+        wait_until(lambda: frontier.status().get("finished") == 1, 30, "the first page")
+        worker.terminate()
+        assert worker.wait().reason == "shutdown"
+        assert frontier.status()["state"] == "stopped"
+        assert crawl("unread", site, {**run, "WHERE": "all"}).wait().reason == "finished"
+        assert frontier.status()["state"] == "complete"
+        assert site.counts() == {"/0": 1, "/1": 1}
+
+
+def test_sigterm_while_the_spider_is_being_closed(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The process does not end before items are written and the worker has left."""
+    settings = {
+        "ITEM_PIPELINES": '{"crawls.sinks.LinesSink": 300}',
+        "FILE": tmp_path / "items",
+        "BATCH_SECONDS": 60,
+        "CLOSESPIDER_PAGECOUNT": 3,
+    }
+    slow = tmp_path / "slow"
+    slow.touch()
+    with Site(page) as site, Frontier.from_url(redis_server.url, "many") as frontier:
+        worker = crawl("many", site, settings)
+        worker.wait_for("Closing spider")
+        wait_until(lambda: frontier.status()["leased"] >= 3, 30, "pages that wait")
+        worker.terminate()
+        worker.wait_for("SIGTERM")
+        slow.unlink()
+        assert worker.wait().reason == "closespider_pagecount"
+        status = frontier.status()
+        rows = (tmp_path / "items").read_text().splitlines()
+        assert (status["workers"], status["finished"]) == ([], len(rows))
+        assert len(rows) >= 3

@@ -201,3 +201,63 @@ class OnlyHere(Follow):
             self.crawler.stats.inc_value("yielded")
             yield {"url": f"start/{n}", n: "a key that is no text", None: {2: "x", "2": "y"}}
         yield scrapy.Request(f"{self.site}/3", callback=lambda response: {"url": response.url})
+
+
+class Relay:
+    """Downloads each page by another request; one answer stands for all pages called same."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        relay = cls()
+        relay.crawler = crawler
+        relay.same = scrapy.http.TextResponse("http://same.example/", body=b"")
+        return relay
+
+    async def process_request(self, request, spider=None):
+        if "relayed" in request.meta:
+            return None
+        if "same" in request.url:
+            return self.same
+        other = request.replace(meta={**request.meta, "relayed": True})
+        return await download(self, other)
+
+
+class NoItems:
+    def process_item(self, item, spider=None):
+        raise ValueError("no items, please")
+
+
+class Relayed(Follow):
+    """Its pages fail after they came as responses to other requests."""
+
+    name = "relayed"
+    custom_settings = {
+        "DOWNLOADER_MIDDLEWARES": {Relay: 1000},
+        "ITEM_PIPELINES": {NoItems: 1},
+    }
+
+    async def start(self):
+        for name in ("raises", "item", "fine", "same/1", "same/2", "same/3"):
+            yield scrapy.Request(f"{self.site}/{name}")
+
+    async def parse(self, response):
+        await asyncio.sleep(0.1)
+        if response.url.endswith("raises"):
+            raise KeyError("x")
+        if not response.url.endswith("fine"):
+            yield {"url": response.url}
+
+
+class Unread(Follow):
+    """Its start() ends without an exception when it is cancelled."""
+
+    name = "unread"
+
+    async def start(self):
+        yield scrapy.Request(f"{self.site}/0")
+        if "all" not in self.settings["WHERE"]:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return
+        yield scrapy.Request(f"{self.site}/1")
