@@ -36,6 +36,7 @@ from scrapy_redisq.frontier.robots import AWAY, Shared, SharedRobots
 from scrapy_redisq.robots_text import MAX_COST, WILDCARD_COST, condensed
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.seeds import slot_name
+from scrapy_redisq.slots import WAITS_NOT_KEY, SlotParked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -281,6 +282,11 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         size = 0
         try:
             response = await downloading
+        except SlotParked:
+            # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
+            # whoever has a page of the host when it may be asked again fetches it then.
+            await self._tell(host, None, 0.0)
+            return Rules(None, time.monotonic(), closed=0)
         except IgnoreRequest:
             # By a middleware of this worker, or because it is being closed: no news about the host.
             await self._tell(host, None, 0.0)
@@ -310,7 +316,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             Request(
                 f"{url.scheme}://{url.netloc}/robots.txt",
                 priority=self.DOWNLOAD_PRIORITY,
-                meta={"dont_obey_robotstxt": True},
+                meta={"dont_obey_robotstxt": True, WAITS_NOT_KEY: True},
                 callback=NO_CALLBACK,
             ),
         )

@@ -29,6 +29,10 @@ LONG = 1.0
 """Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
 would take the place of others."""
 
+WAITS_NOT_KEY = "redisq_waits_not"
+"""In the meta of what is downloaded on the side, and asked for again later: it does not wait either
+while its slot is parked for long, and fails with `SlotParked`."""
+
 LONG_AGO = 1e9
 """Seconds: whatever began then says nothing new of a slot."""
 
@@ -38,7 +42,7 @@ answer, or because there was none. After that its failures are its own, and cost
 
 
 class SlotParked(IgnoreRequest):
-    """Nothing is downloaded from the slot for a while: the request goes back to the frontier."""
+    """Nothing is downloaded from the slot for a while: a request of the frontier's goes back."""
 
 
 class Slots:
@@ -103,6 +107,8 @@ class Slots:
             page, in_pipeline = self._engine.asker(request)
             self._pages.interrupt(page, in_pipeline=in_pipeline)
             raise Interrupted("the spider is being closed")
+        if request.meta.get(WAITS_NOT_KEY):
+            raise SlotParked("the slot is parked")
 
     def _judged(self, outcome: Outcome | None, turn: Turn | None) -> None:
         if outcome is None or self._judge is None:

@@ -496,6 +496,32 @@ def test_a_host_that_wants_to_be_left_alone(crawl: Run) -> None:
     assert site.counts() == {"/robots.txt": len(asked), "/0": 1, "/2": 1, "/3": 1, "/4": 1}
 
 
+def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: RedisServer) -> None:
+    """A robots.txt that may be asked for again only in a minute does not wait as a download: the
+    worker can do but one at a time, and fetches from the other host meanwhile."""
+    sites: list[Site] = []
+
+    def answer() -> Answer:
+        if sites[0].hits[-1].host.startswith("127.0.0.1:"):
+            return Answer("later", status=503, headers={"Retry-After": "60"})
+        return rules("Disallow: /1")()
+
+    with Site(with_robots(answer), hosts=2) as site:
+        sites.append(site)
+        settings = {**OBEY, "RETRY_TIMES": 2, "CONCURRENT_REQUESTS": 1}
+        worker = crawl("hosts", None, settings, sites=site.urls(2), pages=5)
+        other = f"127.0.0.2:{site.port}"
+        wait_until(lambda: len(pages(site).get(other, ())) == 4, 25, "the other host's pages")
+        wait_until(lambda: robots_hits(site)[f"127.0.0.1:{site.port}"], 10, "both were asked for")
+        worker.terminate()
+        worker.wait()
+    assert pages(site).keys() == {other}
+    assert robots_hits(site) == {f"127.0.0.1:{site.port}": 1, other: 1}
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        status = frontier.status()
+        assert (status["queued"], status["dead"]) == (5, 0)
+
+
 HOSTILE = {
     "plain": "User-agent: *\n" + "\n".join(f"Disallow: /p{n}" for n in range(60_000)),
     "wildcards": "User-agent: *\n" + "\n".join(f"Disallow: /*a{n}*b$" for n in range(60_000)),
