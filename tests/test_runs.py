@@ -282,6 +282,18 @@ class TestNamed:
             named(client, config, "monday")
         assert frontier.status()["run_name"] == "monday"
 
+    def test_opened_again_it_is_not_forgotten(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """Nor begun again by workers with REDISQ_RESUME=False: its name has ended."""
+        first = complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
+        assert push(frontier) == 3
+        shift(client, "began", -60)
+        again = named(client, config, "monday", resume=False)
+        assert again.joined.run == first.joined.run
+        assert send(again, "a", "b", "c") == 0
+        assert len(crawl(again)) == 3
+
     def test_killed_after_the_last_page(self, client: redis.Redis, config: FrontierConfig) -> None:
         worker = named(client, config, "monday")
         send(worker, "a", "b", "c")
@@ -502,6 +514,45 @@ class TestEnd:
             heir = join(client, config)
             assert not heir.joined.new
             assert crawl(heir) == ["a", "b", "c"]
+
+    def test_the_clock_has_gone_back(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """Since the shards were sealed: they are opened all the same, and sealed again."""
+        complete(client, config, "a", "b", "c", terms=RunTerms("monday"))
+        for shard in range(config.shards):
+            for field in ("sealed", "visited"):
+                if client.hexists(key("meta", shard), field):
+                    client.hincrby(key("meta", shard), field, 3_600_000_000)
+        assert push(frontier) == 3
+        for _ in range(2):
+            worker = named(client, config, "monday", keep_alive=True)
+            assert send(worker, *(f"{next(_numbers)}" for _ in range(3))) == 3
+            crawl(worker)
+            worker.leave()
+            assert worker.conclude()
+
+    def test_a_beginning_that_is_cut_off(
+        self, client: redis.Redis, config: FrontierConfig, frontier: Frontier
+    ) -> None:
+        """A shard may still be in the run that is complete: nobody waits for it to be opened."""
+        for calls_made, pushes in itertools.product(range(1, 9), (True, False)):
+            client.flushall()
+            worker = join(client, config)
+            send(worker, "a", "b", "c")
+            crawl(worker, dead="a b c")
+            joined = frontier._begin()[0]
+            assert worker.leave()
+            letters = [letter.id for letter in frontier.dead()]
+            Under(client, runs.join(NAME, _newcomer(config))).go(calls_made)
+            if pushes:
+                assert push(frontier, joined) == 3
+            else:
+                with contextlib.suppress(FrontierLost):
+                    frontier.requeue(letters)
+            again = join(client, config)
+            claim(again)
+            check(client, config)
 
     def test_bent_counts(self, client: redis.Redis, config: FrontierConfig) -> None:
         """What foreign entries and deleted keys did to them keeps nobody alive."""

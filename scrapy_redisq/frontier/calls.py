@@ -197,7 +197,7 @@ def conclude(
 def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
     """Open a run for what is to be added; ``visited``: what this said of shard 0. See ``open.lua``.
 
-    -> shard 0: when it was visited, 0 if the run is gone.
+    -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
     """
     data = {"run": run, "shard": shard, "visited": visited}
     return Call.of(load("open"), meta_key(name, shard), data, int)

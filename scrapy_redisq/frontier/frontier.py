@@ -14,7 +14,7 @@ import redis
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.delays import milliseconds
 from scrapy_redisq.entries import forget_retries
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierLost, RedisqError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
 from scrapy_redisq.frontier.report import DeadLetter, absent, config_of, dead_letter, pairs, summary
@@ -267,7 +267,10 @@ class Frontier(SlotMethods):
                 )
             )
             if outcome == "sealed":
-                drive(self._run, runs.open_shard(self.name, shard, joined.run))
+                try:
+                    drive(self._run, runs.open_shard(self.name, shard, joined.run))
+                except FrontierLost:
+                    joined, seen = self._begin()
                 joined, seen = self._push_batch(part, joined, seen, result)
             elif not outcome:  # the run ended meanwhile; another one may have other shards
                 joined, seen = self._push_batch(part, *self._begin(), result)
@@ -359,7 +362,8 @@ class Frontier(SlotMethods):
         """Put dead letters back to the front of their queues, past the dupefilter.
 
         Deliveries and retries are counted from zero. Without ``ids`` all of them, or those with
-        ``reason`` and of ``slot``. -> how many.
+        ``reason`` and of ``slot``. -> how many. Raises `FrontierLost` if a new run is just
+        beginning.
         """
         if ids is None:
             ids = [letter.id for letter in self.dead(reason=reason, slot=slot)]
@@ -380,7 +384,7 @@ class Frontier(SlotMethods):
             letter = letters.get(f"{shard}-{number}")
             entries.append(forget_retries(letter.entry) if letter else None)
         while (requeued := self._run(calls.requeue(self.name, shard, numbers, entries))) < 0:
-            run = self._meta(self._status(0))["run"]
+            run = self._meta(self._status(0)).get("run", "")
             drive(self._run, runs.open_shard(self.name, shard, run))
         return int(requeued)
 

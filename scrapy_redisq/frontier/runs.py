@@ -225,10 +225,15 @@ def is_idle(name: str, shards: int) -> Steps[bool]:
 
 
 def open_shard(name: str, shard: int, run: str) -> Steps[None]:
-    """Open a run that is complete, or about to be, for what is to be added to ``shard``."""
-    visited = yield calls.open_run(name, 0, run)
+    """Open a run that is complete, or about to be, for what is to be added to ``shard``.
+
+    Raises `FrontierLost` if a later run has begun, perhaps not yet on all shards.
+    """
+    there = visited = yield calls.open_run(name, 0, run)
     if shard > 0 and visited > 0:
-        yield calls.open_run(name, shard, run, visited)
+        there = yield calls.open_run(name, shard, run, visited)
+    if not there:
+        raise FrontierLost(f"frontier {name!r} was begun anew or deleted by others meanwhile")
 
 
 # Deleting

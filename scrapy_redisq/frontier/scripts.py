@@ -66,7 +66,7 @@ WITH_TURNS = frozenset(
 )
 """Scripts that concern the limits of slots."""
 
-WITH_RUNS = frozenset({"join", "conclude", "clear"})
+WITH_RUNS = frozenset({"join", "conclude", "clear", "open"})
 """Scripts by which runs begin and end."""
 
 

@@ -12,7 +12,7 @@
 --                           (open, complete or resetting), seeded (some worker has added all its
 --                           start requests), began, left (when the last worker went), ended (us),
 --                           generation of its dupefilter, inherits, keep_alive, shards (that former
---                           runs had), sealed (see runs.lua and join.lua), sign and patient (see
+--                           runs had), sealed and visited (see runs.lua), sign and patient (see
 --                           ms_until_dead() in exchange.lua), stuck and retry (see stuck_for() and
 --                           retry_aside() in turns.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)

@@ -55,6 +55,6 @@ if first_shard and (shards == 1 or input.seal > 0) then
   end
   return {'complete', meta.run, 0, shards}
 end
-local number = first_shard and NOW or math.max(input.seal, tonumber(meta.sealed or 0))
+local number = first_shard and next_visit(meta.visited) or math.max(input.seal, tonumber(meta.sealed or 0))
 redis.call('HSET', META, 'left', integer(ended), 'sealed', integer(number))
 return {'sealed', meta.run, integer(number), shards}

@@ -68,10 +68,8 @@ local function decide()
   end
   -- Of a name that has ended no run begins again; the last one may be opened again by others.
   local mine = input.name ~= '' and meta.name == input.name
-  if input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
-      and not (mine and (meta.state == 'open' or input.keep_alive)) then
-    return 'over'
-  end
+  local has_ended = input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
+  if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
   if meta.state == 'complete' then
     local late = input.name == '' and is_older_than(meta.ended)
     if input.keep_alive and (mine or late) then return 'resume' end
@@ -79,7 +77,8 @@ local function decide()
   end
   if meta.state ~= 'open' then return 'begin' end
   -- Whoever was started before the run began is one of several that were to begin it.
-  if not input.resume and live_workers() == 0 and not is_older_than(meta.began) then
+  if not input.resume and not has_ended and live_workers() == 0
+      and not is_older_than(meta.began) then
     return input.keep_seen and 'renew' or 'begin'
   end
   if input.name ~= '' and meta.name and not mine then return 'named' end

@@ -6,7 +6,7 @@
 -- by the clock of shard 0 on all of them, so that of two runs everybody knows the later one.
 --
 -- A run is complete when nothing is left on any shard and nobody is there. With several shards,
--- shard 0 gives a number (its time), each shard that has nothing left is `sealed` with it, and shard
+-- shard 0 gives a number (its time, but never one twice or a smaller one), each shard that has nothing left is `sealed` with it, and shard
 -- 0 completes the run only if nobody has come by meanwhile. Whoever wants to add to a sealed shard
 -- has to go by shard 0 first (open.lua), which breaks its seal. So nothing is ever added to a
 -- shard that was looked at, without shard 0 knowing.
@@ -28,6 +28,14 @@ local function meta_of_run()
   local meta = hash_of(META)
   if meta.run and not meta.state then meta.state = 'open' end -- somebody has deleted the field
   return meta
+end
+
+-- On shard 0, when it is visited to seal the shards or to open one. It is its time, so that it also
+-- grows if the last numbers are lost; but the clock may have gone back.
+local function next_visit(last)
+  local number = math.max(NOW, (tonumber(last or 0) or 0) + 1)
+  redis.call('HSET', META, 'visited', integer(number))
+  return number
 end
 
 -- Nothing of a run waits here, and no worker is registered.
