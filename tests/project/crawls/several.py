@@ -8,6 +8,7 @@ import contextlib
 import json
 import sys
 
+from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.project import get_project_settings
@@ -21,6 +22,18 @@ except ImportError:  # before Scrapy 2.14
     from scrapy.utils.reactor import install_reactor
 
     install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+
+
+class PatientHandler(HTTP11DownloadHandler):
+    """Closes without Scrapy's own time limit of a second.
+
+    If the crawls beside it keep the event loop for longer than that, its connections are closed
+    and its time is over in one step of the loop, and Scrapy logs an AlreadyCalledError.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._disconnect_timeout = 60
 
 
 async def crawl_in_turn(process, crawlers, site):
@@ -37,6 +50,8 @@ def main(spider, site, how=""):
     for given in json.load(sys.stdin):
         settings = project.copy()
         settings.setdict(given, priority="cmdline")
+        handlers = dict.fromkeys(("http", "https"), PatientHandler)
+        settings.set("DOWNLOAD_HANDLERS", handlers, priority="cmdline")
         crawlers.append(Crawler(cls, settings))
     if how:
         with contextlib.suppress(SystemExit):
