@@ -102,6 +102,35 @@ def at(server: RedisServer) -> tuple[str, str]:
     return ("-s", f"REDISQ_URL={server.url}")
 
 
+@pytest.mark.parametrize(
+    ("key", "write"),
+    [
+        ("counts", ["HSET", b"\xff", "1"]),
+        ("meta", ["HSET", b"\xff", b"\xff"]),
+        ("aside", ["SET", "x"]),
+        ("paused", ["SET", "x"]),
+        ("limits", ["SET", "x"]),
+        ("ruled", ["SET", "x"]),
+    ],
+)
+def test_a_foreign_key_is_named(
+    redisq: Redisq, frontier: Frontier, redis_server: RedisServer, key: str, write: list[Any]
+) -> None:
+    """One line says where somebody else has written, whatever the command is."""
+    frontier.push(some_urls(3))
+    command, *values = write
+    with redis_server.client() as client:
+        client.execute_command(command, f"redisq:{{books:0}}:{key}", *values)
+    said = [redisq(*args) for args in (("status", "books"), ("slots", "books"))]
+    codes = {ran.code for ran in said}
+    assert codes == ({0, 1} if key in {"limits", "ruled"} else {1})
+    for ran in said:
+        if ran.code:
+            (line,) = ran.err.splitlines()
+            assert f"redisq:{{books:0}}:{'meta' if command == 'HSET' else key} " in line
+            assert "script:" not in line
+
+
 class TestUsage:
     @pytest.mark.parametrize(
         ("args", "said"),

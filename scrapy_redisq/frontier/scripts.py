@@ -28,7 +28,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from scrapy_redisq.errors import ScriptFailed, ServerBusy, ServerFull
+from scrapy_redisq.errors import FrontierCorrupt, ScriptFailed, ServerBusy, ServerFull
 
 T = TypeVar("T")
 
@@ -122,8 +122,8 @@ def execute(client: redis.Redis, call: Call[T]) -> T:
     """Run ``call`` once and return its decoded reply.
 
     Raises `ServerFull` (nothing was applied), `ServerBusy` (nothing was applied),
-    `ScriptFailed`, or redis-py's ConnectionError and TimeoutError: then it is not known
-    whether it was applied.
+    `ScriptFailed`, `FrontierCorrupt` (the reply is not to be understood), or redis-py's
+    ConnectionError and TimeoutError: then it is not known whether it was applied.
     """
     try:
         try:
@@ -132,7 +132,13 @@ def execute(client: redis.Redis, call: Call[T]) -> T:
             reply = client.eval(call.script.text, 1, call.key, call.payload)
     except ResponseError as error:
         raise _translate(error, call) from error
-    return call.decode(reply)
+    try:
+        return call.decode(reply)
+    except (ValueError, TypeError, ArithmeticError, LookupError, msgspec.MsgspecError) as error:
+        raise FrontierCorrupt(
+            f"what the {call.script.name} script on {call.key} says makes no sense ({error}): "
+            "something else than scrapy-redisq has written to one of the keys beside it"
+        ) from error
 
 
 async def execute_async(client: redis.asyncio.Redis, call: Call[T]) -> T:

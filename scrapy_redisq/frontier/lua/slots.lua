@@ -10,6 +10,8 @@
 --          since when it has been set aside, paused and limited by a person (0: it is not)}...}
 -- Cost     O(slots + their queues), about 200 slots a call; a slot may come twice; reads only
 
+local foreign = foreign_key({'HLEN', LIMITS, 'ZCARD', ASIDE, 'ZCARD', PAUSED, 'ZCARD', RULED})
+if foreign then return foreign_error(foreign) end
 read_throttle(redis.call('HGET', META, 'throttle'))
 local names, known, cursors = {}, {}, {}
 local function add(slot)

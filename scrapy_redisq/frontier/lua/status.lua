@@ -5,7 +5,7 @@
 --          {{id, deadline, leased, {field, value...}}}, now; {} if there is no frontier
 -- Cost     O(workers); reads only
 
-local foreign = foreign_key()
+local foreign = foreign_key({'ZCARD', ASIDE, 'ZCARD', PAUSED})
 if foreign then return foreign_error(foreign) end
 local meta = redis.call('HGETALL', META)
 if #meta == 0 then return cmsgpack.pack({}) end
