@@ -131,6 +131,8 @@ def expire(client: redis.Redis, *workers: Worker) -> None:
     for worker in workers:
         for shard in range(worker.config.shards):
             client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
+    if client.exists(key("meta")):
+        client.hset(key("meta"), "silent", "1 1")  # that was found long ago
 
 
 def shift(client: redis.Redis, name: str, seconds: float) -> None:
@@ -906,3 +908,26 @@ def _unfinished(client: redis.Redis, config: FrontierConfig) -> list[bytes]:
             if record.rsplit(b":", 1)[1].startswith(host.encode())
         ]
     return found
+
+
+@pytest.mark.parametrize("how", ["come back", "stay away"])
+def test_workers_that_were_cut_off(client: redis.Redis, config: FrontierConfig, how: str) -> None:
+    """After an outage longer than the TTL a worker with REDISQ_RESUME=False may come first:
+    those who were in the run have a while to come back before it is forgotten."""
+    worker = join(client, config, ttl=1.0)
+    send(worker, "a", "b")
+    expire(client, worker)
+    client.hdel(key("meta"), "silent")
+    for _ in range(2):
+        with pytest.raises(calls.MayComeBack):
+            join(client, config, terms=ANEW, ttl=1.0)
+    if how == "come back":
+        worker.exchange_all()
+        second = join(client, config, terms=ANEW, ttl=1.0)
+        assert second.joined.run == worker.joined.run
+    else:
+        silent: Any = client.hget(key("meta"), "silent")
+        since, newest = silent.decode().split()
+        client.hset(key("meta"), "silent", f"{int(since) - 600_000} {newest}")
+        second = join(client, config, terms=ANEW, ttl=1.0)
+        assert second.joined.run != worker.joined.run

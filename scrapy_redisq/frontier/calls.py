@@ -74,6 +74,11 @@ class RunTerms:
 ANY_RUN = RunTerms()
 
 
+class MayComeBack(FrontierError):
+    """Raised by `join` when a run is to be forgotten (REDISQ_RESUME = False) whose workers may only
+    have been cut off: join again a little later."""
+
+
 class ClearFirst(FrontierError):
     """Raised by `join` when something is left of a former run: `clear` it, then join again."""
 
@@ -102,7 +107,7 @@ def join(
     by pattern and the terms of AutoThrottle, as ``turns.lua`` has
     them, take the place of those that are there, unless ``limits`` is None. The
     decoder raises `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`,
-    `ClearFirst`, `FrontierLost`, or `FrontierError` for another format.
+    `ClearFirst`, `MayComeBack`, `FrontierLost`, or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:
@@ -123,6 +128,11 @@ def join(
                         SETTING_OF.get(field, field): (stored, given)
                         for field, (stored, given) in answer["differences"].items()
                     },
+                )
+            case "wait":
+                raise MayComeBack(
+                    f"frontier {name!r} has workers that gave no sign of life in time: it is "
+                    f"forgotten (REDISQ_RESUME) if none of them comes back"
                 )
             case "clear":
                 raise ClearFirst(f"frontier {name!r} has to be emptied before a run begins")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -37,6 +38,9 @@ SUSPECT_FROM = 2
 """Deliveries from which a request is a suspect. One worker's death says nothing about any of the
 requests that it held; a second one leaves few that were there both times."""
 
+
+AGAIN = 0.1
+"""Seconds between attempts to join a run whose workers may still come back."""
 
 NOTHING_SENT: Mapping[int, int] = {}
 
@@ -100,7 +104,17 @@ class Roster:
         May be called again if the connection broke.
         """
         newcomer = self._newcomer()
-        self.joined = await self.do(runs.join(self.terms.name, newcomer))
+        joined: Joined | None = None
+        told = False
+        while joined is None:
+            try:
+                joined = await self.do(runs.join(self.terms.name, newcomer))
+            except calls.MayComeBack as error:
+                if not told:
+                    logger.info("%s", error)
+                told = True
+                await asyncio.sleep(AGAIN)
+        self.joined = joined
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
         self.memberships = [

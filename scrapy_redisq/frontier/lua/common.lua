@@ -13,8 +13,8 @@
 --                           start requests), began, left (when the last worker went), ended (us),
 --                           generation of its dupefilter, inherits, keep_alive, shards (that former
 --                           runs had), sealed and visited (see runs.lua), sign and patient (see
---                           ms_until_dead() in exchange.lua), stuck and retry (see stuck_for() and
---                           retry_aside() in turns.lua)
+--                           ms_until_dead() in exchange.lua), silent (see join.lua), stuck and
+--                           retry (see stuck_for() and retry_aside() in turns.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost

@@ -18,6 +18,7 @@
 --            over       the run that this worker belongs to is complete; with run, name, and `ago`
 --                       (us; -1: not known)
 --            named      the unfinished run has another name (`name`)
+--            wait       workers of the run that is to be forgotten may still come back: again later
 --            clear      clear.lua must be called until it is done, then this again
 --            lost       the run to follow or return to is gone
 --            format     the frontier has another format (`format`)
@@ -53,6 +54,22 @@ local function is_older_than(time)
   return NOW >= time and NOW - input.age < time
 end
 
+-- Whether workers that gave no sign of life in time may only have been cut off, as this one was: they
+-- have as long to come back, from when that was first asked, as before others take their leases.
+-- `silent` in meta: when that was, and the newest deadline then.
+local function may_come_back()
+  local newest = redis.call('ZREVRANGE', WORKERS, 0, 0, 'WITHSCORES')[2]
+  if not newest then return false end
+  local since, deadline = string.match(meta.silent or '', '^(%d+) (%S+)$')
+  since = tonumber(since)
+  if deadline ~= newest or since > NOW then
+    redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
+    redis.call('HSET', META, 'silent', integer(NOW) .. ' ' .. newest)
+    since = NOW
+  end
+  return NOW < since + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
+end
+
 -- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
 -- to reply with
 local function decide()
@@ -79,6 +96,7 @@ local function decide()
   -- Whoever was started before the run began is one of several that were to begin it.
   if not input.resume and not has_ended and live_workers() == 0
       and not is_older_than(meta.began) then
+    if may_come_back() then return 'wait' end
     return input.keep_seen and 'renew' or 'begin'
   end
   if input.name ~= '' and meta.name and not mine then return 'named' end
@@ -92,8 +110,8 @@ if decision == 'over' then
   return reply('over', {run = meta.run or '', name = input.name, ago = ago})
 elseif decision == 'named' then
   return reply('named', {name = meta.name})
-elseif decision == 'lost' then
-  return reply('lost')
+elseif decision == 'lost' or decision == 'wait' then
+  return reply(decision)
 end
 
 -- What a new run has of the one before: nothing, what was "seen" and the dead letters, or "all".
