@@ -150,6 +150,25 @@ def _dealing_with(request: Request | None, *, downloading: bool = False) -> Iter
         current_page.reset(page)
 
 
+class CallbackCancelled(Exception):
+    """Raised in the place of asyncio's CancelledError, when something that a callback awaited was
+    cancelled: Scrapy takes that for no error, and would wait for the page for ever."""
+
+
+@contextlib.contextmanager
+def _cancellation_is_an_error() -> Iterator[None]:
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        raise CallbackCancelled("what the callback awaited was cancelled") from error
+
+
+async def _uncancelled(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    with _cancellation_is_an_error():
+        async for one in output:
+            yield one
+
+
 def _made(request: Request, output: Iterable[Any]) -> Iterator[Any]:
     iterator = iter(output)
     while True:
@@ -194,6 +213,8 @@ def watch_output(crawler: Crawler) -> None:
     own_context = hasattr(scraper, "_process_spidermw_output_async")
 
     def output_of(request: Request, result: Any) -> Any:
+        if isinstance(result, AsyncIterator):
+            result = _uncancelled(result)
         if own_context:
             return result
         return (_made_async if isinstance(result, AsyncIterator) else _made)(request, result)
@@ -579,7 +600,7 @@ class Engine:
         async def watched_call_spider(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Response):
                 failed(request, None)
-            with _dealing_with(request):
+            with _dealing_with(request), _cancellation_is_an_error():
                 output = await call_spider(result, request, *args)
             if isinstance(result, Failure):
                 failed(request, None)

@@ -225,3 +225,15 @@ def test_sigterm_while_the_spider_is_being_closed(
         rows = (tmp_path / "items").read_text().splitlines()
         assert (status["workers"], status["finished"]) == ([], len(rows))
         assert len(rows) >= 3
+
+
+def test_a_callback_that_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
+    """Something that a callback awaits is cancelled: a dead letter, and the crawl ends."""
+    with Site(page) as site:
+        worker = crawl("cancelled", site).wait(30)
+    assert worker.reason == "finished"
+    assert len(worker.items()) == 2
+    with Frontier.from_url(redis_server.url, "cancelled") as frontier:
+        found = {(letter.reason, letter.error.rpartition(".")[2]) for letter in frontier.dead()}
+        assert found == {("spider_error", "CallbackCancelled")}
+        assert frontier.status()["dead"] == 2

@@ -261,3 +261,32 @@ class Unread(Follow):
             except asyncio.CancelledError:
                 return
         yield scrapy.Request(f"{self.site}/1")
+
+
+class Cancelled(scrapy.Spider):
+    """Its callbacks await what is then cancelled."""
+
+    name = "cancelled"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        for callback in (self.coroutine, self.async_generator, self.parse):
+            yield scrapy.Request(f"{self.site}/{callback.__name__}", callback=callback)
+
+    async def never(self):
+        task = asyncio.ensure_future(asyncio.sleep(600))
+        asyncio.get_running_loop().call_later(0.05, task.cancel)
+        await task
+
+    async def coroutine(self, response):
+        await self.never()
+
+    async def async_generator(self, response):
+        yield {"url": response.url}
+        await self.never()
+
+    def parse(self, response):
+        yield {"url": response.url}
