@@ -284,7 +284,9 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             response = await downloading
         except SlotParked:
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
-            # whoever has a page of the host when it may be asked again fetches it then.
+            # whoever has a page of the host when it may be asked again fetches it then. Others must
+            # hear of the trouble before they may fetch it.
+            await self._in_use.outcomes_told()
             await self._tell(host, None, 0.0)
             return Rules(None, time.monotonic(), closed=0)
         except IgnoreRequest:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,10 @@ logger = logging.getLogger(__name__)
 
 Downloading = Callable[[str], "int | None"]
 """How many requests of a slot are being downloaded; None: no more should be started now."""
+
+
+OUTCOMES_WAIT, OUTCOMES_POLL = 5.0, 0.02
+"""Seconds: see `Scheduler.outcomes_told`."""
 
 
 class Scheduler(BaseScheduler):
@@ -324,6 +329,15 @@ class Scheduler(BaseScheduler):
     def sink_pages(self) -> Pages:
         """The requests in progress, which items are of."""
         return self._in_progress
+
+    async def outcomes_told(self) -> None:
+        """Returns when the frontier knows how this worker's downloads have ended, or cannot be
+        told for `OUTCOMES_WAIT`."""
+        until = time.monotonic() + OUTCOMES_WAIT
+        memberships = self.courier.roster.memberships
+        while any(one.has_outcomes for one in memberships) and time.monotonic() < until:
+            self.courier.poke()
+            await asyncio.sleep(OUTCOMES_POLL)
 
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""

@@ -136,11 +136,20 @@ def servers_of(folder: Path) -> list[int]:
     found = []
     for process in psutil.process_iter(["name", "cwd", "num_fds"]):
         name, cwd, files = (process.info[key] for key in ("name", "cwd", "num_fds"))
-        # One that ends closes its files, and with them its lock, a moment before it is gone.
         at_work = name in ("redis-server", "valkey-server") and files
-        if at_work and cwd and Path(cwd) == folder.resolve():
+        if at_work and cwd and Path(cwd) == folder.resolve() and not is_ending(process.pid):
             found.append(process.pid)
     return found
+
+
+def is_ending(pid: int) -> bool:
+    """One that ends closes its files, and with them its lock, a moment before it is gone. See
+    PF_EXITING in proc_pid_stat(5), which is not in the list of states."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(int(stat.rpartition(")")[2].split()[6]) & 4)
 
 
 def without_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

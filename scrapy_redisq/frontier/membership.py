@@ -403,6 +403,11 @@ class Membership:
             _, operation = self._kept.popleft()
             self._parentless_bytes -= self._parentless(operation)
 
+    @property
+    def has_outcomes(self) -> bool:
+        """What it knows of slots has not reached the frontier."""
+        return bool(self.outcomes or (self._in_flight and self._in_flight.outcomes))
+
     def _take_operations(self) -> list[Operation]:
         if self.full:
             return self._take_past_enqueues()
