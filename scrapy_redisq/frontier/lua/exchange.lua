@@ -323,11 +323,23 @@ local function admit(slot, most)
   return n
 end
 
+-- The slots that the worker has turns of must not take all: others that are due get something, too.
+local reserve = 0
+if limited and not replayed and #turns > 0 and input.want > 0 then
+  local mine = {}
+  for _, item in ipairs(turns) do mine[item[1]] = true end
+  for _, slot in ipairs(redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0,
+      #turns + input.want)) do
+    if not mine[slot] then reserve = reserve + 1 end
+  end
+  reserve = math.min(reserve, math.ceil(input.want / 2))
+end
+
 if limited and not replayed then
   for _, item in ipairs(turns) do
     local slot = item[1]
     if item[5] == 0 then
-      local n = admit(slot, math.min(item[6], math.max(0, input.want - #claimed)))
+      local n = admit(slot, math.min(item[6], math.max(0, input.want - reserve - #claimed)))
       if n > 0 then claim_slot(slot, n) end
       if not has_turn[slot] then
         local turn = turn_of(worker, slot)
