@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from scrapy_redisq.embedded import EmbeddedServer
 from scrapy_redisq.errors import ServerUnreachable
-from scrapy_redisq.redis_url import check_url, embedded_folder, redact
+from scrapy_redisq.redis_url import check_url, checks_host_name, embedded_folder, redact
 from scrapy_redisq.suitability import ServerFacts, ask, assess
 
 __all__ = ["Server", "open_server"]
@@ -99,6 +99,11 @@ class Server:
             self._options["ssl_check_hostname"] = verified
             if not verified:
                 logger.warning("REDISQ_URL: ssl_cert_reqs=none, the server is not verified")
+            elif checks_host_name(query) is False:
+                logger.warning(
+                    "REDISQ_URL: ssl_check_hostname=false, whoever has any certificate of a known "
+                    "authority is taken for the server"
+                )
         passwords = {parts.password or "", query.get("password", "")}
         self._secrets = {form for word in passwords for form in (word, unquote(word)) if form}
         self.connect_timeout = connect_timeout

@@ -6,6 +6,7 @@ No password reaches a log, a repr or an error: whatever is shown goes through `r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -13,8 +14,8 @@ from scrapy_redisq.errors import SettingError
 
 __all__ = ["check_url", "embedded_folder", "redact"]
 
-# What may stand behind the "?" of a URL. Everything else of redis-py's would change what the
-# frontier relies on (decoding, retries, health checks) or fails at the first command.
+# What may stand behind the "?" of a URL, and how. Everything else of redis-py's would change what
+# the frontier relies on (decoding, retries, health checks) or fails at the first command.
 URL_OPTIONS = {
     "client_name",
     "db",
@@ -33,34 +34,86 @@ TLS_OPTIONS = {
 }
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
+
+def _seconds(text: str) -> bool:
+    return bool(re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text)) and 0.001 <= float(text) <= 86_400
+
+
+# What each option takes that does not take any text, and a check of it.
+OPTION_TAKES: dict[str, tuple[str, Callable[[str], object]]] = {
+    "db": ("the number of a database", re.compile(r"\d{1,9}").fullmatch),
+    "protocol": ("2 or 3", {"2", "3"}.__contains__),
+    "socket_connect_timeout": ("seconds from 0.001 to 86,400", _seconds),
+    "socket_timeout": ("seconds from 0.001 to 86,400", _seconds),
+    # redis-py sets it when it connects, and Redis refuses such names then.
+    "client_name": ("text without blanks", re.compile(r"[!-~]+").fullmatch),
+    "ssl_cert_reqs": (
+        "'required', 'optional' or 'none'",
+        {"required", "optional", "none"}.__contains__,
+    ),
+    "ssl_check_hostname": ("'true' or 'false'", re.compile(r"(?i)true|false|yes|no|1|0").fullmatch),
+    **dict.fromkeys(
+        TLS_FILES, ("the path of a file that exists", lambda path: Path(path).is_file())
+    ),
+}
+
 # Any scheme: a URL that is refused for its scheme is shown as well.
 _SCHEME = r"\b[a-z][a-z0-9+.-]*://"
-_QUERY_PASSWORD = re.compile(r"([?&]\w*password=)[^&\s]*", re.IGNORECASE)
+_QUERY_PASSWORD = re.compile(r"([?&]\w*password=)(\S*)", re.IGNORECASE)
 _USER_PART = re.compile(rf"({_SCHEME})([^\s]*)@", re.IGNORECASE)
 # In a URL alone, blanks belong to the password rather than to the text behind it.
-_QUERY_PASSWORD_ALONE = re.compile(r"([?&]\w*password=)[^&]*", re.IGNORECASE)
+_QUERY_PASSWORD_ALONE = re.compile(r"([?&]\w*password=)(.*)", re.IGNORECASE | re.DOTALL)
 _USER_PART_ALONE = re.compile(rf"({_SCHEME})(.*)@", re.IGNORECASE | re.DOTALL)
+# Behind a password an "&" may be a part of it: only this is certainly none.
+_OTHER_OPTION = re.compile(
+    rf"({'|'.join(sorted((URL_OPTIONS | TLS_OPTIONS) - {'password'}))})=[^@?]*", re.DOTALL
+)
 
 
 def redact(text_or_url: str) -> str:
     """The text with the passwords of all Redis URLs in it replaced by ``***``.
 
     Works on malformed URLs too, where it hides too much rather than too little: everything up to
-    the last ``@`` counts as user and password. A user's name stays if a password follows it.
+    the last ``@`` counts as user and password, and what follows a password in the query counts as
+    part of it unless it is an option that a URL may have. A user's name stays if a password
+    follows it.
     """
 
-    def hidden(match: re.Match[str]) -> str:
-        user, colon, _ = match[2].partition(":")
-        return f"{match[1]}{user}:***@" if colon else f"{match[1]}***@"
+    def user(match: re.Match[str]) -> str:
+        name, colon, _ = match[2].partition(":")
+        return f"{match[1]}{name}:***@" if colon else f"{match[1]}***@"
+
+    def query(match: re.Match[str]) -> str:
+        others = [part for part in match[2].split("&")[1:] if _OTHER_OPTION.fullmatch(part)]
+        return "&".join([f"{match[1]}***", *others])
 
     alone = re.match(_SCHEME, text_or_url, re.IGNORECASE) is not None
     # The query first: a password there may hold an "@".
-    text = (_QUERY_PASSWORD_ALONE if alone else _QUERY_PASSWORD).sub(r"\1***", text_or_url)
-    return (_USER_PART_ALONE if alone else _USER_PART).sub(hidden, text)
+    text = (_QUERY_PASSWORD_ALONE if alone else _QUERY_PASSWORD).sub(query, text_or_url)
+    return (_USER_PART_ALONE if alone else _USER_PART).sub(user, text)
+
+
+def _shown(url: str) -> str:
+    """`redact` for a URL that is refused: what is wrong with it may be where its password is."""
+    shown = redact(url)
+    if not re.match(_SCHEME, shown, re.IGNORECASE) and "@" in shown:
+        shown = "***@" + shown.rpartition("@")[2]
+    address, mark, query = shown.partition("?")
+    parts = [
+        part if _OTHER_OPTION.fullmatch(part) or part == "password=***" else "***"
+        for part in query.split("&")
+    ]
+    return address.partition("#")[0] + mark + "&".join(dict.fromkeys(parts)) * bool(mark)
+
+
+def _may_be_named(option: str, url: str) -> bool:
+    """Whether an unknown option of ``url`` is certainly no piece of a password with ?, & or @."""
+    query = url.partition("?")[2]
+    return "@" not in query and "password=" not in query.lower() and option.isidentifier()
 
 
 def _wrong(url: str, takes: str) -> SettingError:
-    return SettingError("REDISQ_URL", redact(url), takes)
+    return SettingError("REDISQ_URL", _shown(url), takes)
 
 
 def _split(url: str) -> SplitResult:
@@ -76,35 +129,48 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
+def checks_host_name(query: dict[str, str]) -> bool | None:
+    """What ``ssl_check_hostname`` says; None: nothing."""
+    told = query.get("ssl_check_hostname", "").lower()
+    return told in {"true", "yes", "1"} if told else None
+
+
 def check_url(url: str) -> tuple[SplitResult, dict[str, str]]:
     """The parts and the query of a URL for redis-py; raises `SettingError` for what it must not be.
 
     ``embedded://`` is none: see `embedded_folder`.
     """
     parts = _split(url)
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if parts.scheme not in {"redis", "rediss", "unix"}:
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    query = dict(options)
+    # As redis-py compares it: it takes neither capitals nor a blank before it.
+    if not url.startswith(("redis://", "rediss://", "unix://")):
         raise _wrong(url, "redis://, rediss://, unix:// or embedded:///path")
     allowed = URL_OPTIONS | (TLS_OPTIONS if parts.scheme == "rediss" else set())
-    if unknown := sorted(query.keys() - allowed):
-        raise _wrong(url, f"after '?' only {', '.join(sorted(allowed))}, not {unknown[0]!r}")
+    for name in sorted(query.keys() - allowed):
+        takes = f"after '?' only {', '.join(sorted(allowed))}"
+        if name in TLS_OPTIONS:
+            raise _wrong(url, f"{takes}; {name} only with rediss://")
+        if _may_be_named(name, url):
+            raise _wrong(url, f"{takes}, not {name}")
+        raise _wrong(url, f"{takes}; write the characters &?#@ of a password as %26 and so on")
     if parts.fragment:
         raise _wrong(url, "no '#'; write it as %23 inside a password")
     if parts.scheme == "unix":
         if parts.hostname or not parts.path:
             raise _wrong(url, "unix:///path/of/the/socket, with three slashes")
-    elif not re.fullmatch(r"/?\d*", parts.path):
+    elif not re.fullmatch(r"(/\d{0,9})?", parts.path):
         raise _wrong(url, "the number of a database as its path, such as /0")
-    for name, check in {"db": int, "protocol": int, "socket_timeout": float}.items():
-        try:
-            check(query.get(name, "2"))
-        except ValueError:
-            raise _wrong(url, f"a number for {name}") from None
-    if query.get("ssl_cert_reqs", "required") not in {"required", "optional", "none"}:
-        raise _wrong(url, "'required', 'optional' or 'none' for ssl_cert_reqs")
-    for name in TLS_FILES:
-        if name in query and not Path(query[name]).is_file():
-            raise _wrong(url, f"for {name} the path of a file that exists")
+    if parts.scheme != "unix" and parts.port == 0:
+        raise _wrong(url, "a port from 1 to 65535")
+    for name, value in options:
+        takes, fits = OPTION_TAKES.get(name, ("", str))
+        if takes and not fits(value):
+            raise _wrong(url, f"for {name} {takes}")
+    if len(options) != len(query):
+        raise _wrong(url, "each option after '?' once")
+    if checks_host_name(query) is True and query.get("ssl_cert_reqs") == "none":
+        raise _wrong(url, "ssl_check_hostname=true only where ssl_cert_reqs is not none")
     return parts, query
 
 

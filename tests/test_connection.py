@@ -78,6 +78,13 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
         ("cannot reach redis://bob:pw@h, retry", "cannot reach redis://bob:***@h, retry"),
         ("'redis://:pw@a' or 'redis://:pw@b'", "'redis://:***@a' or 'redis://:***@b'"),
         ("mail to bob@example.org", "mail to bob@example.org"),
+        ("redis://h?password=ab&cdpw", "redis://h?password=***"),
+        (
+            "redis://h?db=1&password=a&p&w@&client_name=c",
+            "redis://h?db=1&password=***&client_name=c",
+        ),
+        ("'redis://h?password=ab&cdpw' is", "'redis://h?password=*** is"),
+        ("redis://h?password=a&db=1&password=p&w", "redis://h?password=***&db=1"),
     ],
 )
 def test_redact_hides_passwords_and_leaves_the_rest(text: str, shown: str) -> None:
@@ -101,6 +108,22 @@ def test_redact_hides_passwords_and_leaves_the_rest(text: str, shown: str) -> No
         "rediss://bob:s3cret@h?ssl_cert_reqs=maybe",
         "rediss://bob:s3cret@h?ssl_ca_certs=/nowhere.pem",
         "unix://bob:s3cret@path/redis.sock",
+        "redis://h?password=ab&s3cret",
+        "redis://h?password=ab?s3cret&db=x",
+        "redis://h?PASSWORD=ab&s3cret",
+        "redis://h?pass=s3cret",
+        "redis://h?pass=ab&s3cret=1",
+        "redis://h?password=ab#s3cret",
+        "redis://:12?34s3cret@h",
+        "redis://:12?s3cret&x@h",
+        "redis://:12?db=1&s3cret@h",
+        "redis://:12?password=1&s3cret@h",
+        "redis://bob:12#s3cret@h",
+        "redis:/:s3cret@h",
+        "bob:s3cret@h:6379",
+        ":s3cret@h",
+        " redis://:s3cret@h",
+        "REDIS://:s3cret@h",
         "unix://",
         "embedded://relative/path",
         "embedded:///path?db=1",
@@ -114,6 +137,46 @@ def test_a_url_that_cannot_be_used_names_the_setting_and_hides_the_password(url:
     assert not re.search("s3c|ret@", str(caught.value) + repr(caught.value))
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("protocol=9", "protocol=x", "protocol=", "protocol=2.0"),
+        *("socket_timeout=0", "socket_timeout=-1", "socket_timeout=nan", "socket_timeout=1e99"),
+        *("socket_connect_timeout=0", "socket_connect_timeout=soon", "socket_timeout=inf"),
+        *("db=-1", "db=1_0", "db=", "client_name=a%20b", "client_name="),
+        *("ssl_check_hostname=maybe", "ssl_check_hostname=", "ssl_certfile=/nowhere"),
+        *("ssl_cert_reqs=", "decode_responses=1", "max_connections=0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_its_name(option: str) -> None:
+    """At once, not at the first command or after REDISQ_CONNECT_TIMEOUT."""
+    with pytest.raises(SettingError) as caught:
+        open_server(f"rediss://h?{option}")
+    assert f"{option.partition('=')[0]}" in str(caught.value).partition("takes")[2]
+    with pytest.raises(SettingError):
+        open_server(f"rediss://h?db=1&{option}&ssl_cert_reqs=none")
+
+
+@pytest.mark.parametrize("url", ["redis://h:0", "redis://h?db=1&db=2", "redis://h/0/1"])
+def test_what_redis_py_would_take_for_something_else(url: str) -> None:
+    """It would connect to port 6379, to the first, to database 1."""
+    with pytest.raises(SettingError):
+        open_server(url)
+
+
+def test_a_host_name_that_is_not_checked_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, where the server is opened; with the default there is none."""
+    open_server("rediss://h?socket_timeout=0.5&protocol=3")
+    assert warnings_in(caplog) == []
+    open_server("rediss://h?ssl_check_hostname=false")
+    open_server("rediss://h?ssl_check_hostname=No")
+    for warning in warnings_in(caplog):
+        assert "ssl_check_hostname=false" in warning
+    assert len(warnings_in(caplog)) == 2
+    with pytest.raises(SettingError, match="ssl_check_hostname=true"):
+        open_server("rediss://h?ssl_cert_reqs=none&ssl_check_hostname=true")
 
 
 def test_the_embedded_folder_is_the_projects_or_the_one_named(
