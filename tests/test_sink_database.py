@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,13 @@ import sqlalchemy
 from scrapy.utils.test import get_crawler
 
 from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable
+from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings import RedisqSettings
+from tests.harness.crawl import Run
 from tests.harness.databases import Database, SQLiteDatabase
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Site, linked_pages
 
 
 @dataclass
@@ -217,3 +223,76 @@ def test_the_process_is_the_users(sqlite_database: SQLiteDatabase) -> None:
             assert sys.getswitchinterval() == before
 
     asyncio.run(crawl())
+
+
+# Workers that are told to end
+
+CRAWL = {
+    "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.DatabasePipeline": 300}),
+    "REDISQ_TABLES": json.dumps(
+        {"dict": {"table": "page", "key": ["url"], "columns": {"url": "str", "pid": "int"}}}
+    ),
+    "REDISQ_CLOSE_TIMEOUT": 1,
+}
+WAITING = {
+    "postgres": "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "mariadb": "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'",
+}
+
+
+@contextmanager
+def locked(database: Database) -> Iterator[None]:
+    """Somebody holds a lock on the table until the end of the block."""
+    engine = sqlalchemy.create_engine(database.url, poolclass=sqlalchemy.NullPool)
+    with engine.connect() as connection:
+        postgres = database.kind == "postgres"
+        connection.exec_driver_sql("LOCK TABLE page" if postgres else "LOCK TABLES page WRITE")
+        yield
+
+
+def test_a_worker_that_waits_for_a_lock_ends(
+    crawl: Run, redis_server: RedisServer, each_database: Database
+) -> None:
+    """SIGTERM counts, whoever holds which lock: pages go back, and no statement is left waiting."""
+    if each_database.kind not in WAITING:
+        pytest.skip("SQLite waits for no longer than five seconds")
+    with Site(linked_pages(60, delay=0.02)) as site:
+        given = {**CRAWL, "REDISQ_DATABASE_URL": each_database.url}
+        worker = crawl("follow", site, given)
+        worker.wait_for("Items go to")
+        wait_until(lambda: len(urls(each_database, "page")) > 3, 20, "the first rows")
+        with locked(each_database):
+            waiting = WAITING[each_database.kind]
+            wait_until(lambda: each_database.query(waiting), 20, "a statement that waits")
+            worker.terminate()
+            assert worker.wait(30).reason == "shutdown"
+            wait_until(lambda: not each_database.query(waiting), 20, "its end")
+        assert "Traceback" not in worker.log
+        with Frontier.from_url(redis_server.url, "follow") as frontier:
+            state = frontier.status()
+        assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
+        assert state["finished"] == len(urls(each_database, "page"))
+
+
+@pytest.mark.parametrize(
+    "sink", ["postgresql://u:p@127.0.0.1:{}/x", "mysql://u:p@127.0.0.1:{}/x", "s3"]
+)
+def test_a_worker_whose_sink_does_not_answer_at_start_ends(crawl: Run, sink: str) -> None:
+    """It takes connections and is silent; SIGTERM ends the process all the same."""
+    with Site(linked_pages(4)) as site, socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        given: dict[str, Any] = {**CRAWL, "REDISQ_DATABASE_URL": sink.format(port)}
+        if sink == "s3":
+            given |= {
+                "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300}),
+                "REDISQ_PARQUET_URL": "s3://bucket/items",
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                "AWS_ACCESS_KEY_ID": "a",
+                "AWS_SECRET_ACCESS_KEY": "b",
+            }
+        worker = crawl("follow", site, given)
+        silent.settimeout(60)
+        with silent.accept()[0]:
+            worker.terminate()
+            worker.wait(15)
+        assert site.hits == []

@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CLOSING_POLL = 0.25
+"""Seconds between looks at whether the patience with a write has ended."""
+
+CLOSING_GRACE = 1.0
+"""Seconds that a write which is cancelled may take to clean up, and then `BatchPipeline.close`."""
+
 RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 """Seconds between attempts while a sink is away; each pause is twice the one before."""
 
@@ -133,6 +139,7 @@ class BatchPipeline:
     async def write(self, rows: list[Row]) -> None:
         """Write all rows, or none and raise.
 
+        Cancelled when the crawl is being closed and REDISQ_CLOSE_TIMEOUT has passed.
         `SinkUnavailable`, `OSError` and `TimeoutError`: tried again until it works. `RowRefused`
         and any other exception: one of the rows is at fault; those that it names, or the one that
         is found by halving, become dead letters. `SinkMismatch`: the crawl ends.
@@ -215,7 +222,11 @@ class _Batches:
             self._closing = True
             self._changed.set()
             await self._writing
-        await self._pipeline.close()
+        hangs = self._writing is not None and self._patience_ended()
+        try:
+            await asyncio.wait_for(self._pipeline.close(), CLOSING_GRACE if hangs else None)
+        except asyncio.TimeoutError:
+            logger.warning("%s is left as it is: no answer", type(self._pipeline).__name__)
 
     async def take(self, item: Any) -> None:
         """Have an item written."""
@@ -301,7 +312,7 @@ class _Batches:
         """Write the batch, whatever it takes."""
         attempts = 0
         while batch:
-            if self._failed is not None:
+            if self._failed is not None or self._patience_ended():
                 self._give_back(batch)
                 return
             try:
@@ -311,10 +322,8 @@ class _Batches:
             except (SinkUnavailable, OSError, asyncio.TimeoutError, TimeoutError) as error:
                 attempts += 1
                 self._count("retries", 1)
-                if self._patience_ended():
-                    self._give_back(batch)
-                    return
-                await self._pause(attempts, error)
+                if not self._patience_ended():
+                    await self._pause(attempts, error)
             except Exception as error:
                 self._is_back()
                 attempts = 0
@@ -341,7 +350,7 @@ class _Batches:
         silent = f"no answer for {SILENT_AFTER:g} s"
         warning = asyncio.get_running_loop().call_later(SILENT_AFTER, self._is_away, silent)
         try:
-            await self._pipeline.write(rows)
+            await self._patient_write(rows)
         finally:
             warning.cancel()
             seconds = time.monotonic() - began
@@ -349,6 +358,18 @@ class _Batches:
             stats.inc_value("redisq/sink/seconds", seconds)
             if self._scheduler:
                 self._scheduler.sink_counted("us", int(seconds * 1e6))
+
+    async def _patient_write(self, rows: list[Row]) -> None:
+        """Write, until the patience ends: what hangs must not keep a worker that is to end."""
+        writing = asyncio.ensure_future(self._pipeline.write(rows))
+        while not writing.done() and not self._patience_ended():
+            await asyncio.wait([writing], timeout=CLOSING_POLL)
+        if not writing.done():
+            writing.cancel()
+            await asyncio.wait([writing], timeout=CLOSING_GRACE)
+        if not writing.done() or writing.cancelled():
+            raise SinkUnavailable("no answer")
+        writing.result()
 
     @staticmethod
     def _named_by(error: Exception, batch: list[_Waiting]) -> list[_Waiting]:
@@ -390,6 +411,7 @@ class _Batches:
                 self._scheduler.sink_is_away(True)
 
     def _is_back(self) -> None:
+        self._patient_until = 0.0
         if self._away:
             self._away = False
             logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)

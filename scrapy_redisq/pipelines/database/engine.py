@@ -24,9 +24,22 @@ CONNECT_SECONDS = 10
 SILENT_SECONDS = 30
 """Until a server that does not even acknowledge packets counts as away (PostgreSQL)."""
 ANSWER_SECONDS = 120
-"""Until a server that does not answer counts as away (MySQL); it waits 50 s for locks."""
+"""Until a server that does not answer counts as away (MySQL)."""
 LOCK_SECONDS = 5
-"""Until a locked SQLite file counts as away."""
+"""Until a lock that is not given counts as away."""
+
+_BEGIN = {
+    # The lock now: a transaction that has read cannot wait for it later.
+    "sqlite": "BEGIN IMMEDIATE",
+    # For the transaction alone: behind a pooler the session is of others, too. A time-out that the
+    # URL or an administrator has set stays.
+    "postgresql": (
+        "SELECT set_config('TimeZone', 'UTC', true), set_config('lock_timeout',"
+        " coalesce(nullif(current_setting('lock_timeout'), '0'),"
+        f" '{LOCK_SECONDS}s'), true)"
+    ),
+}
+"""How a transaction begins."""
 
 _PACKET = "max_allowed_packet"
 """MySQL's limit for one statement in bytes, in a connection's ``info``."""
@@ -43,6 +56,7 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     if driver == "psycopg":
         defaults = {
             "application_name": "scrapy-redisq",
+            "prepare_threshold": None,  # a pooler hands the next transaction to another session
             "connect_timeout": seconds,
             "keepalives": 1,
             "keepalives_idle": 10,
@@ -83,7 +97,6 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
         raise SettingError(SETTING, shown, "a driver that is not asynchronous, such as psycopg")
     prepare: dict[str, Callable[[Any, Any], None]] = {
         "sqlite": _prepare_sqlite,
-        "postgresql": _prepare_postgres,
         "mysql": _prepare_mysql,
         "mariadb": _prepare_mysql,
     }
@@ -91,12 +104,11 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
         _on_connect(made, prepare[made.dialect.name])
     if driver == "pymysql":
         event.listen(made, "before_cursor_execute", _check_packets)
-    if made.dialect.name == "sqlite":
+    if made.dialect.name in _BEGIN:
 
         @event.listens_for(made, "begin")
         def begin(connection: sqlalchemy.Connection) -> None:
-            # The lock now: a transaction that has read cannot wait for it later.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            connection.exec_driver_sql(_BEGIN[connection.dialect.name])
 
     return made
 
@@ -137,15 +149,12 @@ def _prepare_sqlite(connection: Any, _info: object) -> None:
     _execute(connection, "PRAGMA foreign_keys=ON")
 
 
-def _prepare_postgres(connection: Any, _info: object) -> None:
-    _execute(connection, "SET TIME ZONE 'UTC'")
-    connection.commit()
-
-
 def _prepare_mysql(connection: Any, info: dict[str, Any]) -> None:
     # A zero is a zero, not the next number.
     modes = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
-    _execute(connection, f"SET SESSION sql_mode = '{modes}', time_zone = '+00:00'")
+    timeouts = ("innodb_lock_wait_timeout", "lock_wait_timeout")  # of rows, of tables
+    waits = ", ".join(f"{name} = LEAST(@@{name}, {LOCK_SECONDS})" for name in timeouts)
+    _execute(connection, f"SET SESSION sql_mode = '{modes}', time_zone = '+00:00', {waits}")
     info[_PACKET] = _execute(connection, "SELECT @@max_allowed_packet")
 
 

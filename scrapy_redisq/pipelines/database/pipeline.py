@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from scrapy.utils.misc import load_object
@@ -17,6 +16,7 @@ from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.thread import OneThread
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ class DatabasePipeline(BatchPipeline):
         self._server = DatabaseServer(
             settings.database_url, connect_timeout=settings.connect_timeout
         )
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="redisq-database")
-        await self._in_thread(self._prepare, settings.tables, _metadata(settings.metadata))
+        self._thread = OneThread("redisq-database")
+        await self._thread.run(self._prepare, settings.tables, _metadata(settings.metadata))
         logger.info("Items go to %s", self._server.address)
 
     def _prepare(self, tables: Mapping[Any, Mapping[str, Any]], metadata: MetaData | None) -> None:
@@ -70,7 +70,11 @@ class DatabasePipeline(BatchPipeline):
 
         Raises what `DatabaseServer.transaction` does.
         """
-        await self._in_thread(self._write, rows)
+        try:
+            await self._thread.run(self._write, rows)
+        except asyncio.CancelledError:
+            self._server.cancel()
+            raise
 
     def _write(self, rows: list[_RecordsRow]) -> None:
         self._tables.prepare(self._server.transaction)
@@ -80,12 +84,10 @@ class DatabasePipeline(BatchPipeline):
     async def close(self) -> None:
         """Disconnect."""
         if hasattr(self, "_thread"):
-            await self._in_thread(self._server.close)
-            self._thread.shutdown()
-
-    async def _in_thread(self, function: Any, *arguments: Any) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, function, *arguments)
+            try:
+                await self._thread.run(self._server.close)
+            finally:
+                self._thread.end()
 
 
 def _metadata(path: str) -> MetaData | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import sqlalchemy
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch, SinkUnavailable
+from scrapy_redisq.pipelines.database.columns import MYSQL
 from scrapy_redisq.pipelines.database.engine import engine
 from scrapy_redisq.pipelines.database.errors import ErrorClasses, Kind, words
 from scrapy_redisq.pipelines.database.staging import forget
@@ -72,7 +74,7 @@ class DatabaseServer:
                 raise
             except SinkUnavailable as error:
                 said = str(error)
-                if not _is_locked(error) or time.monotonic() >= deadline:
+                if time.monotonic() >= deadline:
                     raise
             except Exception as error:  # drivers have other ones as well, such as RuntimeError
                 said = self.redact(words(error))
@@ -121,6 +123,21 @@ class DatabaseServer:
         """Close the connection. `transaction` would open another."""
         self._drop()
         self._engine.dispose()
+
+    def cancel(self) -> None:
+        """End the statement that the other thread waits for, if there is one; does not wait."""
+        if self._connection is not None:
+            threading.Thread(target=self._cancel, args=[self._connection], daemon=True).start()
+
+    def _cancel(self, connection: sqlalchemy.Connection) -> None:
+        # Nothing else is lost if this fails: the server ends it after a time, see engine.py.
+        with contextlib.suppress(Exception):
+            driver: Any = connection.connection.driver_connection
+            if self.dialect.name == "postgresql":
+                driver.cancel()
+            elif self.dialect.name in MYSQL:
+                with self._engine.connect() as other:
+                    other.exec_driver_sql(f"KILL {driver.thread_id()}")
 
     def redact(self, text: str) -> str:
         """The text with the password of the URL replaced by ``***``."""
@@ -186,11 +203,6 @@ def _file_of(connection: sqlalchemy.Connection) -> tuple[Path, os.stat_result] |
     driver_connection: Any = connection.connection.driver_connection
     ((_, _, name),) = driver_connection.execute("PRAGMA database_list").fetchall()[:1]
     return (Path(name), Path(name).stat()) if name else None
-
-
-def _is_locked(error: SinkUnavailable) -> bool:
-    """Whether SQLite said so."""
-    return "database is locked" in str(error)
 
 
 def _release(error: BaseException) -> None:

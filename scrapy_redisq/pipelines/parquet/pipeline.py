@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
 import re
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,6 +14,7 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+from scrapy_redisq.pipelines.thread import OneThread
 
 if TYPE_CHECKING:
     from scrapy_redisq.pipelines.parquet.arrow import Columns
@@ -72,8 +71,8 @@ class ParquetPipeline(BatchPipeline):
         self._numbers = itertools.count(1)
         self._number = next(self._numbers)
         self._columns: dict[type, Columns | None] = {}
-        self._thread = ThreadPoolExecutor(1, "parquet")
-        self._folder = await self._in_thread(self._open_folder, url)
+        self._thread = OneThread("redisq-parquet")
+        self._folder = await self._thread.run(self._open_folder, url)
 
     def _open_folder(self, url: str) -> Folder:
         try:
@@ -104,7 +103,7 @@ class ParquetPipeline(BatchPipeline):
 
     async def write(self, rows: list[Row]) -> None:
         """One file for each item class. Rows that are tried again replace their own files."""
-        await self._in_thread(self._write, rows)
+        await self._thread.run(self._write, rows)
         self._number = next(self._numbers)
 
     def _write(self, rows: list[Row]) -> None:
@@ -127,10 +126,7 @@ class ParquetPipeline(BatchPipeline):
 
     async def close(self) -> None:
         if hasattr(self, "_thread"):
-            self._thread.shutdown(wait=False)
-
-    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            self._thread.end()
 
 
 def safe_name(name: str) -> str:
