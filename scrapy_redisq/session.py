@@ -14,7 +14,7 @@ from scrapy.utils.conf import closest_scrapy_cfg
 
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
-from scrapy_redisq.frontier.calls import RunTerms
+from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.courier import Courier, ServerHelp, Worker
 from scrapy_redisq.frontier.membership import BackOff
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_PAUSE = 0.2
-"""Seconds between attempts to join while the connection breaks."""
+"""Seconds between attempts to join."""
 
 BACKENDS = {
     "redisbloom": "Bloom filter of RedisBloom",
@@ -133,14 +133,21 @@ class Session:
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT.
+        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,
+        and for as long as workers may come back.
 
         Raises `ServerUnreachable` at the end of that time.
         """
         deadline = time.monotonic() + self._settings.connect_timeout
+        told = False
         while True:
             try:
                 return await attempt()
+            except MayComeBack as waiting:
+                if not told:
+                    logger.info("%s", waiting)
+                told = True
+                deadline = time.monotonic() + self._settings.connect_timeout
             except (redis.RedisError, ServerBusy, ServerUnreachable, OSError) as error:
                 if time.monotonic() >= deadline:
                     raise ServerUnreachable(
@@ -148,7 +155,7 @@ class Session:
                         f"worker join within {self._settings.connect_timeout:g} s "
                         f"(REDISQ_CONNECT_TIMEOUT): {server.redact(error)}"
                     ) from None
-            await asyncio.to_thread(server.revive)
+                await asyncio.to_thread(server.revive)
             await asyncio.sleep(RETRY_PAUSE)
 
     async def close(self) -> None:

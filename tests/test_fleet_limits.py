@@ -25,6 +25,7 @@ from scrapy_redisq.limits import SlotLimit, Throttle
 from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.settings import RedisqSettings
 from tests.harness.crawl import Run
+from tests.harness.servers import RedisServer
 from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -259,6 +260,27 @@ def test_the_last_who_joins_says_whether(
     answered(first, 0.2)
     reply = ask(first)
     assert (len(reply.leases), reply.turns, delay(client)) == (10, [], None)
+
+
+@pytest.mark.parametrize("others", ["may be claimed", "are full"])
+def test_one_at_a_time(redis_server: RedisServer, others: str) -> None:
+    """A worker that wants one request at a time gets those of its limited slots and of others, as
+    they come; where it has enough of the others, always of the limited ones."""
+    with redis_server.client() as client:
+        worker = Worker(client, NAME, EXACT, limits={"limited": "1 0 1 0"})
+        worker.send((f"limited/{n}" for n in range(150)), slot="limited")
+        worker.send((f"other/{n}" for n in range(150)), slot="other")
+        room = {} if others == "may be claimed" else {"other": 0}
+        worker.exchange(2, room={"other": 1})
+        got = set()
+        for _ in range(100):
+            for _, lease in list(worker.holding.values()):
+                worker.finish(lease)
+            turns = [["limited", 0, 0, 0, 0, 5]]
+            leases = worker.claim(1, turns=turns, room=room)
+            assert leases or room == {}
+            got |= {lease.slot for lease in leases}
+        assert got == ({"limited"} if room else {"limited", "other"})
 
 
 # Crawls

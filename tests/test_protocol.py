@@ -449,6 +449,59 @@ def test_who_dies_alone_is_dead_at_its_deadline(
     assert ask(heir, 0).overdue_in == 0
 
 
+def test_redis_was_away_just_before_it_reaps(client: redis.Redis) -> None:
+    """Who was told that a worker is dead may be the first one whose call arrives after an outage:
+    those who live have not given a sign of life either."""
+    ttl = 2.0
+    heir, living = (Worker(client, NAME, EXACT, ttl=ttl) for _ in range(2))
+    heir.send(["a", "b"])
+    living.claim(2)
+    expire(client, living)
+    client.hset(key("meta"), "sign", _now(client) - 60_000_000)
+    call = calls.reap(NAME, 0, heir.joined.run, 5, 1_000, ttl=ttl)
+    assert execute(client, call) == (0, 0, 0)
+    ask(living, 0)
+    wait_until(lambda: ask(heir, 0).overdue_in > ttl / 2 * 1000, 5, "nobody is waited for")
+    assert execute(client, call) == (0, 0, 0)
+    assert len(living.holding) == counts(client)["leased"] == 2
+
+
+def test_the_clock_goes_back(client: redis.Redis) -> None:
+    """Or another server takes over whose clock is behind: the crawl goes on as if nothing had
+    happened, and what was to be in a second is not in an hour."""
+    ttl, hour = 2.0, 3_600_000_000
+    worker, dead = (Worker(client, NAME, EXACT, ttl=ttl) for _ in range(2))
+    for n in range(9):
+        worker.enqueue(f"{n}", slot=f"host{n % 3}")
+    worker.enqueue("delayed", slot="other", delay=20)
+    assert len(ask(worker, 1).leases) == len(ask(dead, 1).leases) == 1
+    for _, lease in list(worker.holding.values()):
+        worker.finish(lease)
+    ask(worker, 0)
+    # The clock was an hour ahead until now: so were all times, and the mark of a reap expires then.
+    for name in ("ready", "delayed", "workers"):
+        for member, score in client.zrange(key(name), 0, -1, withscores=True):
+            client.zadd(key(name), {member: score + hour})  # type: ignore[operator]
+    for name in ("sign", "began"):
+        client.hincrby(key("meta"), name, hour)
+    client.set(key("reaped"), 1, px=hour // 1000)
+    wait_until(lambda: ask(worker, 9) and len(worker.holding) == 8, 5, "and the delayed one")
+    wait_until(lambda: ask(worker, 0).overdue_in == 0, 5, "it is dead")
+    call = calls.reap(NAME, 0, worker.joined.run, 5, 1_000, ttl=ttl)
+    assert execute(client, call) == (1, 0, 0)
+    # The clock of the next run does not go back either: what is known of slots lives on.
+    behind = int(cast(bytes, client.hget(key("meta"), "behind")))
+    assert abs(behind - hour) < 60_000_000
+    while ask(worker, 10).leases:
+        pass
+    for _, lease in list(worker.holding.values()):
+        worker.finish(lease)
+    ask(worker, 0)
+    assert worker.leave()
+    assert Worker(client, NAME, EXACT).joined.new
+    assert int(cast(bytes, client.hget(key("meta"), "behind"))) >= behind
+
+
 def test_reaping_once_a_second(member: Callable[..., Worker], client: redis.Redis) -> None:
     """However many workers ask, one of them reaps, and the mark of it expires within a second."""
     dead, heir = member(), member()
@@ -554,6 +607,22 @@ def test_dead_letters(member: Callable[..., Worker], client: redis.Redis) -> Non
         status = frontier.status()
     assert (status["dead"], status["done"], status["leased"]) == (3, 0, 2)
     counts(client)
+
+
+def test_fewer_dead_letters_than_there_are(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Where REDISQ_DEAD_MAX was lowered, each one that comes takes some of the oldest with it."""
+    for most, expected in ((100, 30), (5, 5)):
+        worker = Worker(client, NAME, EXACT, dead_max=most)
+        worker.send([f"{most}.{n}" for n in range(30)])
+        for lease in worker.claim(30):
+            worker.finish(lease, "dead", reason="test")
+        worker.exchange()
+        with Frontier.from_url(_url(client), NAME) as frontier:
+            letters = [letter.entry.decode() for letter in frontier.dead()]
+        assert letters == [f"{most}.{n}" for n in reversed(range(30))][:expected]
+    assert client.hlen(key("letters")) == 5
 
 
 def test_leaving(member: Callable[..., Worker], client: redis.Redis) -> None:

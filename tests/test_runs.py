@@ -29,7 +29,7 @@ from scrapy_redisq.frontier import Frontier, calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig, shard_of
 from scrapy_redisq.frontier.membership import Lease
-from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.frontier.seen import seen_filter
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer
@@ -131,8 +131,6 @@ def expire(client: redis.Redis, *workers: Worker) -> None:
     for worker in workers:
         for shard in range(worker.config.shards):
             client.zadd(key("workers", shard), {worker.id: 1}, xx=True)
-    if client.exists(key("meta")):
-        client.hset(key("meta"), "silent", "1 1")  # that was found long ago
 
 
 def shift(client: redis.Redis, name: str, seconds: float) -> None:
@@ -318,6 +316,23 @@ class TestNamed:
         frontier.reset()
         assert client.keys("*") == []
         assert named(client, EXACT, "monday").joined.new
+
+    def test_how_old_it_is_when_it_joins(self, client: redis.Redis) -> None:
+        """To join may take long, where much has to be deleted: others, which were started with it,
+        may have begun and completed a run meanwhile."""
+        newcomer = runs.Newcomer("late", EXACT, {}, 60.0, age=1.0)
+
+        def slowly(call: Call[Any]) -> Any:
+            reply = execute(client, call)
+            if call.script.name == "conclude":
+                complete(client, EXACT, "a")
+                # And three seconds pass.
+                shift(client, "ended", -3)
+                object.__setattr__(newcomer, "made", newcomer.made - 3)
+            return reply
+
+        with pytest.raises(RunOver):
+            runs.drive(slowly, runs.join(NAME, newcomer))
 
 
 # --- what a run has of the one before ----------------------------------------------------------
@@ -917,7 +932,7 @@ def test_workers_that_were_cut_off(client: redis.Redis, config: FrontierConfig, 
     worker = join(client, config, ttl=1.0)
     send(worker, "a", "b")
     expire(client, worker)
-    client.hdel(key("meta"), "silent")
+    shift(client, "sign", -60)
     for _ in range(2):
         with pytest.raises(calls.MayComeBack):
             join(client, config, terms=ANEW, ttl=1.0)
@@ -926,8 +941,6 @@ def test_workers_that_were_cut_off(client: redis.Redis, config: FrontierConfig, 
         second = join(client, config, terms=ANEW, ttl=1.0)
         assert second.joined.run == worker.joined.run
     else:
-        silent: Any = client.hget(key("meta"), "silent")
-        since, newest = silent.decode().split()
-        client.hset(key("meta"), "silent", f"{int(since) - 600_000} {newest}")
+        shift(client, "patient", -0.6)
         second = join(client, config, terms=ANEW, ttl=1.0)
         assert second.joined.run != worker.joined.run

@@ -221,10 +221,18 @@ def look(name: str, shard: int) -> Call[tuple[bool, int]]:
 
 
 def reap(
-    name: str, shard: int, run: str, max_deliveries: int, dead_max: int
+    name: str, shard: int, run: str, max_deliveries: int, dead_max: int, *, ttl: float = 0.0
 ) -> Call[tuple[int, int, int]]:
-    """Reclaim from workers past their deadline; -> (reclaimed, dead, leases left)."""
-    data = {"run": run, "max_deliveries": max_deliveries, "dead_max": dead_max}
+    """Reclaim from workers past their deadline; -> (reclaimed, dead, leases left).
+
+    ``ttl``: seconds for which a worker lives without a sign of life.
+    """
+    data = {
+        "run": run,
+        "ttl": int(ttl * 1e6),
+        "max_deliveries": max_deliveries,
+        "dead_max": dead_max,
+    }
     return Call.of(load("reap"), meta_key(name, shard), data, tuple)
 
 

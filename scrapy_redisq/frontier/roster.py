@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -37,10 +36,6 @@ logger = logging.getLogger(__name__)
 SUSPECT_FROM = 2
 """Deliveries from which a request is a suspect. One worker's death says nothing about any of the
 requests that it held; a second one leaves few that were there both times."""
-
-
-AGAIN = 0.1
-"""Seconds between attempts to join a run whose workers may still come back."""
 
 NOTHING_SENT: Mapping[int, int] = {}
 
@@ -101,20 +96,10 @@ class Roster:
     async def join(self) -> Joined:
         """Begin or resume the run and register. Raises as `calls.join` does.
 
-        May be called again if the connection broke.
+        May be called again if the connection broke, or if workers may come back.
         """
         newcomer = self._newcomer()
-        joined: Joined | None = None
-        told = False
-        while joined is None:
-            try:
-                joined = await self.do(runs.join(self.terms.name, newcomer))
-            except calls.MayComeBack as error:
-                if not told:
-                    logger.info("%s", error)
-                told = True
-                await asyncio.sleep(AGAIN)
-        self.joined = joined
+        self.joined = await self.do(runs.join(self.terms.name, newcomer))
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
         self.memberships = [
@@ -268,6 +253,7 @@ class Roster:
                 membership.run,
                 self.terms.max_deliveries,
                 self.terms.dead_max,
+                ttl=self.terms.lease_ttl,
             )
         )
         self.given_up += dead

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -73,7 +74,8 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker as it registers. ``ttl`` and ``age`` (since it was started) in seconds."""
+    """A worker as it registers. ``ttl`` and ``age`` (since it was started, as of ``made``) in
+    seconds."""
 
     worker: str
     config: FrontierConfig
@@ -84,6 +86,11 @@ class Newcomer:
     limits: Mapping[str, str] | None = None
     """Of slots by pattern, see ``turns.lua``."""
     throttle: str = ""
+    made: float = field(default_factory=time.monotonic)
+
+    def age_now(self) -> float:
+        """To join may take long, where much has to be deleted first."""
+        return self.age + time.monotonic() - self.made
 
 
 # Joining
@@ -143,7 +150,7 @@ def _register(
         info=newcomer.info,
         ttl=newcomer.ttl,
         terms=newcomer.terms,
-        age=newcomer.age,
+        age=newcomer.age_now(),
         limits=newcomer.limits,
         throttle=newcomer.throttle,
         **options,

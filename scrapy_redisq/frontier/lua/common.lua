@@ -13,8 +13,8 @@
 --                           start requests), began, left (when the last worker went), ended (us),
 --                           generation of its dupefilter, inherits, keep_alive, shards (that former
 --                           runs had), sealed and visited (see runs.lua), sign and patient (see
---                           ms_until_dead() in exchange.lua), silent (see join.lua), stuck and
---                           retry (see stuck_for() and retry_aside() in turns.lua)
+--                           ms_until_dead()), behind (us, see NOW), stuck and retry (see
+--                           stuck_for() and retry_aside() in turns.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -71,8 +71,14 @@ local CHUNK = 200
 
 local input = cmsgpack.unpack(ARGV[1])
 
-local time = redis.call('TIME')
-local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
+-- Microseconds since 1970, by a clock that never goes back: where the server's does, or another server
+-- takes over whose clock is `behind`, it goes on from the last `sign` of life. Else nothing would be
+-- due, and nobody dead, before the server's clock is there again.
+local time, clock = redis.call('TIME'), redis.pcall('HMGET', META, 'sign', 'behind')
+local SERVER_TIME = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local BEHIND = tonumber(clock[2] or '') or 0
+local NOW = math.max(SERVER_TIME + BEHIND, tonumber(clock[1] or '') or 0)
+if not (NOW >= SERVER_TIME and NOW < 2 ^ 52) then NOW = SERVER_TIME end -- somebody has bent it
 
 local function integer(number) return string.format('%.0f', number) end
 
@@ -288,10 +294,12 @@ local function bury(slot, priority, entry, letter, most)
     redis.call('HSET', COUNTS, 'letters', id)
   end
   redis.call('ZADD', DEAD, id, id)
-  if redis.call('ZCARD', DEAD) > most then
-    local oldest = redis.call('ZRANGE', DEAD, 0, 0)[1]
-    redis.call('ZREM', DEAD, oldest)
-    redis.call('HDEL', LETTERS, oldest)
+  -- Some more each time where `most` was lowered.
+  local excess = math.min(redis.call('ZCARD', DEAD) - most, 10)
+  if excess > 0 then
+    local oldest = redis.call('ZRANGE', DEAD, 0, excess - 1)
+    redis.call('ZREM', DEAD, unpack(oldest))
+    redis.call('HDEL', LETTERS, unpack(oldest))
   end
 end
 
@@ -340,6 +348,26 @@ local function remove_worker(worker)
 end
 
 local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') end
+
+-- -> ms until a worker that gives no sign of life is dead; 0: one is, or there is none. To be called
+-- whenever a worker gives one.
+-- While Redis is away or stopped nobody can give one, and somebody is the first to come back: after
+-- half a TTL without any no worker is dead before `patient`. A shorter gap leaves each a quarter of
+-- its TTL to come back. `sign`: when the last one was, more or less.
+local function ms_until_dead(sign, patient)
+  sign, patient = tonumber(sign or ''), tonumber(patient or '')
+  if NOW - (sign or NOW) > input.ttl / 2 then
+    patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
+    redis.call('HSET', META, 'patient', integer(patient))
+  end
+  if math.abs(NOW - (sign or 0)) > input.ttl / 16 then
+    redis.call('HSET', META, 'sign', integer(NOW))
+  end
+  if NOW - SERVER_TIME ~= BEHIND then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end
+  local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2] or NOW)
+  if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end
+  return math.max(0, math.ceil((deadline - NOW) / 1000))
+end
 
 -- How many leases a worker holds; none if another key is in their place.
 local function leases_held(worker) return tonumber(redis.pcall('HLEN', leases_of(worker))) or 0 end

@@ -323,16 +323,21 @@ local function admit(slot, most)
   return n
 end
 
--- The slots that the worker has turns of must not take all: others that are due get something, too.
+local rooms, full = input.room or NONE, 0
+for _ in pairs(rooms) do full = full + 1 end
+local function room_of(slot) return rooms[slot] or input.slot_limit end
+
+-- The slots that the worker has turns of must not take all: up to half is for others that are due.
+-- Of a worker that wants one at a time, now these get it, now those.
 local reserve = 0
 if limited and not replayed and #turns > 0 and input.want > 0 then
   local mine = {}
   for _, item in ipairs(turns) do mine[item[1]] = true end
   for _, slot in ipairs(redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0,
-      #turns + input.want)) do
-    if not mine[slot] then reserve = reserve + 1 end
+      #turns + input.want + full)) do
+    if not mine[slot] and room_of(slot) > 0 then reserve = reserve + 1 end
   end
-  reserve = math.min(reserve, math.ceil(input.want / 2))
+  reserve = math.min(reserve, math.floor((input.want + NOW % 2) / 2))
 end
 
 if limited and not replayed then
@@ -355,15 +360,13 @@ if limited and not replayed then
 end
 
 if input.want > 0 and not replayed then
-  local rooms, full = input.room or NONE, 0
-  for _ in pairs(rooms) do full = full + 1 end
   local due_slots = redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0,
     input.want + full)
   local open = {}
   for _, slot in ipairs(due_slots) do
     -- Each of them is to get an entry: a turn without one would keep the slot from other workers.
     if #claimed + #open >= input.want then break end
-    local room = rooms[slot] or input.slot_limit
+    local room = room_of(slot)
     if not is_text(slot) then
       condemn_slot(slot)
       room = 0
@@ -386,23 +389,6 @@ if input.want > 0 and not replayed then
 end
 
 for slot in pairs(has_turn) do after_turn(slot) end
-
--- -> ms until a worker that gives no sign of life is dead; 0: one is.
--- While Redis is away or stopped nobody can give one, and somebody is the first to come back: after
--- half a TTL without an exchange of anybody no worker is dead before `patient`. A shorter gap leaves
--- each a quarter of its TTL to come back. `sign`: when the last exchange was, more or less.
-local function ms_until_dead(sign, patient)
-  if NOW - (sign or NOW) > input.ttl / 2 then
-    patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
-    redis.call('HSET', META, 'patient', integer(patient))
-  end
-  if math.abs(NOW - (sign or 0)) > input.ttl / 16 then
-    redis.call('HSET', META, 'sign', integer(NOW))
-  end
-  local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2])
-  if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end
-  return math.max(0, math.ceil((deadline - NOW) / 1000))
-end
 
 -- 8. reply
 set_flag(worker, 'starting', state[2] == '1', input.starting)
@@ -468,7 +454,7 @@ if #leases > 0 then
 elseif due then
   ask_again = math.max(0, math.ceil((due - NOW) / 1000))
 end
-local silent = ms_until_dead(tonumber(meta[8]), tonumber(meta[9]))
+local silent = ms_until_dead(meta[8], meta[9])
 local stuck = limited and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   finished and 1 or 0, counts.waiting, counts.dead,

@@ -54,22 +54,6 @@ local function is_older_than(time)
   return NOW >= time and NOW - input.age < time
 end
 
--- Whether workers that gave no sign of life in time may only have been cut off, as this one was: they
--- have as long to come back, from when that was first asked, as before others take their leases.
--- `silent` in meta: when that was, and the newest deadline then.
-local function may_come_back()
-  local newest = redis.call('ZREVRANGE', WORKERS, 0, 0, 'WITHSCORES')[2]
-  if not newest then return false end
-  local since, deadline = string.match(meta.silent or '', '^(%d+) (%S+)$')
-  since = tonumber(since)
-  if deadline ~= newest or since > NOW then
-    redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
-    redis.call('HSET', META, 'silent', integer(NOW) .. ' ' .. newest)
-    since = NOW
-  end
-  return NOW < since + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
-end
-
 -- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
 -- to reply with
 local function decide()
@@ -96,7 +80,9 @@ local function decide()
   -- Whoever was started before the run began is one of several that were to begin it.
   if not input.resume and not has_ended and live_workers() == 0
       and not is_older_than(meta.began) then
-    if may_come_back() then return 'wait' end
+    -- Who gave no sign of life in time may only have been cut off, as this one was.
+    redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
+    if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end
     return input.keep_seen and 'renew' or 'begin'
   end
   if input.name ~= '' and meta.name and not mine then return 'named' end
@@ -175,7 +161,7 @@ if decision ~= 'resume' then
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
     'began', integer(input.began or math.max(NOW, tonumber(meta.began or 0) + 1)))
-  for _, name in ipairs({'limited', 'throttle'}) do
+  for _, name in ipairs({'limited', 'throttle', 'behind'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
   for name, value in pairs(input.config) do
@@ -221,6 +207,8 @@ if intent ~= 'return' then
 end
 
 if input.worker ~= '' then
+  local same_run = decision == 'resume'
+  ms_until_dead(same_run and meta.sign, same_run and meta.patient)
   redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
   redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
     'since', integer(NOW), unpack(input.info))

@@ -1,8 +1,8 @@
 -- Takes the leases of workers past their deadline back to the front of their queues.
 --
--- Input    run, max_deliveries, dead_max
+-- Input    run, ttl (us), max_deliveries, dead_max
 -- Reply    {reclaimed, dead, leases left to reclaim}; {0, 0, 0} if somebody reaped within the
---          last second
+--          last second, or Redis was away so that nobody could give a sign of life
 -- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
 -- Error    another key is in the place of one that all slots share, or of a worker's leases, which
@@ -10,9 +10,12 @@
 
 local in_the_way = foreign_key()
 if in_the_way then return foreign_error(in_the_way) end
-if redis.call('HGET', META, 'run') ~= input.run then return {0, 0, 0} end
-if redis.call('EXISTS', REAPED) == 1 then return {0, 0, 0} end
+local meta = redis.call('HMGET', META, 'run', 'sign', 'patient')
+if meta[1] ~= input.run then return {0, 0, 0} end
+local left_of_it = redis.call('PTTL', REAPED) -- longer if the clock has gone back
+if left_of_it > 0 and left_of_it <= 1000 then return {0, 0, 0} end
 redis.call('DEL', REAPED) -- a first write that removes: reaping goes on at maxmemory
+if ms_until_dead(meta[2], meta[3]) > 0 then return {0, 0, 0} end
 redis.call('SET', REAPED, 1, 'PX', 1000)
 
 local reclaimed, dead, left, bytes, foreign = 0, 0, 0, 0, nil
