@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from scrapy.http import Headers, JsonRequest, Request
 
 from scrapy_redisq.errors import EntryTooLarge, ForeignEntry, Undecodable, Unserializable
+from scrapy_redisq.value_classes import NONE, ValueClasses
 from scrapy_redisq.values import check_depth, decode, encode, is_plain, pack, type_name
 
 FORMAT = 1
@@ -47,12 +48,13 @@ _FLAGS = ord("f")
 _EXTRA = ord("x")
 _IDENTITY = ord("i")
 
-# Attribute and types of each key; False as a callback stands for NO_CALLBACK.
+# Attribute and types of each key. False as a callback stands for NO_CALLBACK, a list for a partial:
+# name, positional arguments, keyword arguments.
 _FIELDS: dict[int, tuple[str, tuple[type, ...]]] = {
     _CLASS: ("class", (str,)),
     _URL: ("url", (str,)),
-    _CALLBACK: ("callback", (str, bool)),
-    _ERRBACK: ("errback", (str, bool)),
+    _CALLBACK: ("callback", (str, bool, list)),
+    _ERRBACK: ("errback", (str, bool, list)),
     _METHOD: ("method", (str,)),
     _HEADERS: ("headers", (dict,)),
     _BODY: ("body", (bytes,)),
@@ -68,6 +70,9 @@ _FIELDS: dict[int, tuple[str, tuple[type, ...]]] = {
 }
 
 _BASE_ATTRIBUTES = frozenset(name for name, _ in _FIELDS.values()) - {"class", "extra", "identity"}
+CallbackName = str | bool | list[Any]
+"""What stands for a callback, see `_FIELDS`."""
+
 _DICTS = frozenset({dict})
 _BYTES = frozenset({bytes})
 
@@ -95,14 +100,16 @@ class RequestClass(NamedTuple):
 def encode_request(
     request: Request,
     kind: RequestClass,
-    callback: str | bool | None,
-    errback: str | bool | None,
+    callback: CallbackName | None,
+    errback: CallbackName | None,
     max_bytes: int,
     identity: bytes | None = None,
+    classes: ValueClasses = NONE,
 ) -> bytes:
     """Return the entry of ``request``, with these names instead of its own callbacks.
 
-    ``identity`` is there if the request is known by something else than its fingerprint.
+    ``identity`` is there if the request is known by something else than its fingerprint,
+    ``classes`` are those whose objects it may hold.
     msgspec encodes the usual request as it is. What it does not take, or would change, is found
     by a look at the types of the values; only then everything is copied and tagged. Raises
     `Unserializable` and `EntryTooLarge`.
@@ -114,8 +121,10 @@ def encode_request(
         fields[_CLASS] = kind.code
     if callback is not None:
         fields[_CALLBACK] = callback
+        plain = plain and type(callback) is not list
     if errback is not None:
         fields[_ERRBACK] = errback
+        plain = plain and type(errback) is not list
     if (method := request.method) != "GET":
         fields[_METHOD] = method
         plain = plain and type(method) is str
@@ -148,7 +157,7 @@ def encode_request(
         fields[_IDENTITY] = identity
     entry = _encode_plain(fields) if plain else None
     if entry is None:
-        entry = _PREFIX + encode(_packed(fields, max_bytes))
+        entry = _PREFIX + encode(_packed(fields, max_bytes, classes))
     if len(entry) > max_bytes:
         raise EntryTooLarge(_too_large(len(entry), max_bytes))
     return entry
@@ -161,7 +170,7 @@ def _encode_plain(fields: dict[int, Any]) -> bytes | None:
         return None  # an integer over 64 bits, a lone surrogate
 
 
-def _packed(fields: dict[int, Any], max_bytes: int) -> dict[int, Any]:
+def _packed(fields: dict[int, Any], max_bytes: int, classes: ValueClasses = NONE) -> dict[int, Any]:
     packed = {}
     for key, value in fields.items():
         name, types = _FIELDS[key]
@@ -169,10 +178,11 @@ def _packed(fields: dict[int, Any], max_bytes: int) -> dict[int, Any]:
             packed[key] = value
         elif key == _EXTRA:
             packed[key] = {
-                attribute: pack(item, attribute, max_bytes) for attribute, item in value.items()
+                attribute: pack(item, attribute, max_bytes, classes)
+                for attribute, item in value.items()
             }
         else:
-            packed[key] = pack(value, name, max_bytes)
+            packed[key] = pack(value, name, max_bytes, classes)
             if not isinstance(value, types):
                 raise Unserializable(f"{name}: {type_name(type(value))}")
             if key == _COOKIES and not _are_cookies(value):
@@ -240,11 +250,13 @@ def _extra_attributes(request: Request, kind: RequestClass) -> dict[str, Any]:
     return extra
 
 
-def decode_fields(entry: bytes) -> dict[str, Any]:
+def decode_fields(entry: bytes, decode: Callable[[memoryview], Any] = decode) -> dict[str, Any]:
     """Return what an entry holds, by attribute, types checked: ``url``, and what is no default.
 
-    ``class`` is a code, ``callback`` and ``errback`` are names or False, ``extra`` is a dict.
-    Raises `ForeignEntry` with the reason, and nothing else, for whatever bytes.
+    ``class`` is a code, ``callback`` and ``errback`` are names, False or a list, ``extra`` is a
+    dict. ``decode`` makes objects of known classes. Raises `ForeignEntry` with the reason for
+    whatever bytes, `Undecodable` if there is an object that ``decode`` does not know, and nothing
+    else.
     """
     if not isinstance(entry, bytes):
         raise ForeignEntry(f"not bytes but {type_name(type(entry))}")
@@ -252,6 +264,8 @@ def decode_fields(entry: bytes) -> dict[str, Any]:
         raise ForeignEntry(_foreign(entry))
     try:
         return _named_fields(decode(memoryview(entry)[1:]))
+    except Undecodable:
+        raise
     except Exception as error:
         # msgspec's, RecursionError, MemoryError, and whatever the restored types raise.
         raise ForeignEntry(f"damaged entry: {reason(error)}") from error
@@ -330,6 +344,13 @@ def _are_extra(extra: dict[Any, Any]) -> bool:
     return True
 
 
+def _is_callback(value: Any) -> bool:
+    if type(value) is not list:
+        return True
+    types = [type(part) for part in value]
+    return types == [str, list, dict] and check_depth(value) and _are_extra(value[2])
+
+
 _CHECKS: dict[int, Callable[[Any], bool]] = {
     _HEADERS: _are_headers,
     _COOKIES: lambda value: check_depth(value) and _are_cookies(value),
@@ -340,6 +361,8 @@ _CHECKS: dict[int, Callable[[Any], bool]] = {
     _ENCODING: _is_encoding,
     _IDENTITY: lambda value: len(value) == IDENTITY_BYTES,
     _PRIORITY: lambda value: -MAX_PRIORITY <= value <= MAX_PRIORITY,
+    _CALLBACK: _is_callback,
+    _ERRBACK: _is_callback,
 }
 
 

@@ -154,7 +154,14 @@ class SerializationError(RedisqError):
 
 
 class Unserializable(SerializationError):
-    """Raised when a request holds what cannot be stored, such as a lambda or a lock."""
+    """Raised when a request holds what cannot be stored, such as a lambda or a lock.
+
+    ``cure`` is what would help, or "".
+    """
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        self.cure = cure
+        super().__init__(message)
 
 
 class EntryTooLarge(SerializationError):

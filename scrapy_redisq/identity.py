@@ -13,6 +13,8 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
+from enum import Enum
+from functools import partial
 from hashlib import blake2b
 from types import NoneType
 from typing import Any
@@ -20,6 +22,7 @@ from uuid import UUID
 
 from scrapy.http import Request
 
+from scrapy_redisq.value_classes import attributes_of, is_data_class
 from scrapy_redisq.values import type_name
 
 ID_KEY = "redisq_id"
@@ -72,8 +75,7 @@ def marks(request: Request) -> bytes:
 
     `NO_MARKS` if there is nothing of that.
     """
-    callback: Callable[..., Any] | None = request.callback
-    name = None if callback is None else getattr(callback, "__name__", type_name(type(callback)))
+    name = _name_of(request.callback)
     headers = {
         key: values
         for key, values in dict.items(request.headers or {})
@@ -89,6 +91,14 @@ def marks(request: Request) -> bytes:
     except (RecursionError, _TooManyError):
         pass  # what was looked at until then says enough, or it cannot be stored at all
     return blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _name_of(callback: Callable[..., Any] | None) -> Any:
+    if callback is None:
+        return None
+    if isinstance(callback, partial):
+        return [_name_of(callback.func), callback.args, callback.keywords]
+    return getattr(callback, "__name__", type_name(type(callback)))
 
 
 class _TooManyError(Exception):
@@ -118,8 +128,12 @@ def _add_canonical(value: Any, parts: list[bytes]) -> None:
     elif isinstance(value, _STABLE):
         parts.append(b"v" + repr(value).encode("utf-8", "backslashreplace") + b";")
     else:
-        # repr() of others may hold the address.
+        # repr() of others may hold the address, and what they hold may be drawn at random.
         parts.append(b"t" + type_name(type(value)).encode() + b";")
+        if isinstance(value, Enum):
+            _add_canonical(value.name, parts)
+        elif is_data_class(type(value)):
+            _add_canonical(attributes_of(value), parts)
 
 
 def _canonical(value: Any) -> bytes:

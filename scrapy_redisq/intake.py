@@ -362,10 +362,11 @@ class Intake:
         if not self._warned_local:
             self._warned_local = True
             logger.warning(
-                "%s cannot be shared and stays in this process: %s (more are only counted, in "
+                "%s cannot be shared and stays in this process: %s%s (more are only counted, in "
                 "the stat scheduler/unserializable)",
                 request,
                 error,
+                f"; to share it, {error.cure}" if error.cure else "",
             )
         self._stats.inc_value("scheduler/unserializable")
         return True

@@ -49,6 +49,8 @@ from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
 from scrapy_redisq.slots import Slots
+from scrapy_redisq.value_classes import ValueClasses
+from scrapy_redisq.value_classes import find as find_classes
 from scrapy_redisq.values import type_name
 
 if TYPE_CHECKING:
@@ -124,6 +126,9 @@ class Scheduler(BaseScheduler):
             max_bytes=self.settings.max_entry_bytes,
             schemes=self.settings.schemes,
             request_classes=self.settings.request_classes,
+            value_classes=ValueClasses(
+                self.settings.value_classes, find_classes(spider, self.crawler.settings)
+            ),
         )
         fingerprinter: Any = self.crawler.request_fingerprinter
         self._local = LocalQueue(fingerprinter.fingerprint)

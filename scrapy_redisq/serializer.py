@@ -2,7 +2,8 @@
 
 An entry never names anything that is imported or looked up outside the spider: request classes
 come from a registry (Scrapy's own, and ``REDISQ_REQUEST_CLASSES``), callbacks are names of methods
-of the spider's class, and values have the plain types of `scrapy_redisq.values`.
+of the spider's class, and values have the plain types of `scrapy_redisq.values` or classes that
+`scrapy_redisq.value_classes` knows.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from scrapy import Spider
@@ -19,9 +21,17 @@ from scrapy.http import FormRequest, Headers, JsonRequest, Request, XmlRpcReques
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import load_object
 
-from scrapy_redisq.entries import RequestClass, decode_fields, encode_request, reason, shown
+from scrapy_redisq.entries import (
+    CallbackName,
+    RequestClass,
+    decode_fields,
+    encode_request,
+    reason,
+    shown,
+)
 from scrapy_redisq.errors import SchemeRefused, SettingError, Undecodable, Unserializable
-from scrapy_redisq.values import type_name
+from scrapy_redisq.value_classes import NONE, ValueClasses
+from scrapy_redisq.values import decoder, type_name
 
 _REQUEST = RequestClass.of(Request, "")
 _SCRAPY_CLASSES = (
@@ -33,6 +43,8 @@ _SCRAPY_CLASSES = (
 _CALLBACKS_OF_ALL = {"parse", "_parse"}
 """Methods of Scrapy's `Spider` that are callbacks."""
 
+_MAKE_A_METHOD = "make it a method of the spider's class"
+
 _CODES = {kind.code: kind.cls.__name__ for kind in _SCRAPY_CLASSES}
 
 
@@ -41,8 +53,8 @@ class Serializer:
 
     ``spider`` may be None, for requests without callbacks. ``max_bytes`` is
     ``REDISQ_MAX_ENTRY_BYTES``, ``schemes`` is ``REDISQ_SCHEMES`` (None: all that there are);
-    ``request_classes`` is ``REDISQ_REQUEST_CLASSES``, classes or their import paths. Raises
-    `SettingError` for one that is no request class.
+    ``request_classes`` is ``REDISQ_REQUEST_CLASSES``, classes or their import paths; objects of
+    ``value_classes`` may be in requests. Raises `SettingError` for one that is no request class.
     """
 
     def __init__(
@@ -52,6 +64,7 @@ class Serializer:
         max_bytes: int,
         request_classes: Sequence[type | str] = (),
         schemes: Collection[str] | None = None,
+        value_classes: ValueClasses = NONE,
     ) -> None:
         self._spider = spider
         self._max_bytes = max_bytes
@@ -60,10 +73,14 @@ class Serializer:
         self._by_code = {kind.code: kind for kind in _SCRAPY_CLASSES}
         for given in request_classes:
             self._register(_request_class(given))
+        self._value_classes = value_classes
+        self._decode = decoder(value_classes.build)
         self._methods = {} if spider is None else _methods(type(spider))
         # Where one function has several names, its own comes last and stays.
-        by_own_name = sorted(self._methods.items(), key=lambda item: item[0] == item[1].__name__)
-        self._names = {function: name for name, function in by_own_name}
+        by_own_name = sorted(
+            self._methods.items(), key=lambda item: item[0] == _function(item[1]).__name__
+        )
+        self._names = {(type(method), _function(method)): name for name, method in by_own_name}
 
     def _register(self, cls: type[Request]) -> None:
         if cls in self._by_class:
@@ -85,7 +102,8 @@ class Serializer:
         kind = self._by_class.get(type(request))
         if kind is None:
             raise Unserializable(
-                f"class {type_name(type(request))} is not listed in REDISQ_REQUEST_CLASSES"
+                f"class {type_name(type(request))} is not listed in REDISQ_REQUEST_CLASSES",
+                "list it there",
             )
         callback = request.callback
         errback = request.errback
@@ -96,6 +114,7 @@ class Serializer:
             None if errback is None else self._name(errback, "errback"),
             self._max_bytes,
             identity,
+            self._value_classes,
         )
 
     def loads(self, entry: bytes) -> Request:
@@ -104,7 +123,7 @@ class Serializer:
         What the entry names is compared with what the spider's class and the settings offer:
         nothing is imported, and no attribute of the spider is read.
         """
-        fields = decode_fields(entry)
+        fields = decode_fields(entry, self._decode)
         try:
             self._check_scheme(fields["url"])
             return self._request(fields)
@@ -124,30 +143,44 @@ class Serializer:
         if scheme not in self._schemes and scheme.lower() not in self._schemes:
             raise SchemeRefused(scheme_refused(url, self._schemes))
 
-    def _name(self, callback: Callable[..., Any], role: str) -> str | bool:
-        """The name by which other workers find ``callback`` in the spider's class."""
+    def _name(self, callback: Callable[..., Any], role: str) -> CallbackName:
+        """What tells other workers which callback of the spider's class it is."""
         if callback is NO_CALLBACK:
             return False
+        if type(callback) is partial:
+            return [self._name(callback.func, role), list(callback.args), dict(callback.keywords)]
         function = callback
+        kind: type = staticmethod
         if type(callback) is MethodType:
             function = callback.__func__
-            if callback.__self__ is self._spider and type(function) is FunctionType:
-                name = self._names.get(function)
-                if name is not None:
-                    return name
+            if callback.__self__ is self._spider:
+                kind = FunctionType
+            else:
+                kind = classmethod if callback.__self__ is type(self._spider) else MethodType
         if type(function) is FunctionType:
+            name = self._names.get((kind, function))
+            if name is not None:
+                return name
             what = function.__qualname__
         else:
             what = f"{type_name(type(function))} object"
-        raise Unserializable(f"{role}: {what} is not a method of {self._spider_name()}")
+        raise Unserializable(
+            f"{role}: {what} is not a method of {self._spider_name()}", _MAKE_A_METHOD
+        )
 
-    def _method(self, name: str | bool, role: str) -> Callable[..., Any]:
+    def _method(self, name: CallbackName, role: str) -> Callable[..., Any]:
         if isinstance(name, bool):
             return NO_CALLBACK
-        function = self._methods.get(name)
-        if function is None:
+        if isinstance(name, list):
+            name, arguments, keywords = name
+            return partial(self._method(name, role), *arguments, **keywords)
+        method = self._methods.get(name)
+        if method is None:
             raise Undecodable(f"{role} {shown(name)} is not a method of {self._spider_name()}")
-        return MethodType(function, self._spider)
+        if type(method) is staticmethod:
+            return _function(method)
+        owner = type(self._spider) if type(method) is classmethod else self._spider
+        return MethodType(_function(method), owner)
 
     def _spider_name(self) -> str:
         if self._spider is None:
@@ -231,8 +264,17 @@ def _request_class(given: type | str) -> type[Request]:
     return loaded
 
 
-def _methods(cls: type) -> dict[str, FunctionType]:
-    """The plain functions (async and generators too) that are methods of ``cls``, by name.
+Method: TypeAlias = "FunctionType | staticmethod[..., Any] | classmethod[Any, ..., Any]"
+"""As it stands in the dictionary of a class."""
+
+
+def _function(method: Method) -> Callable[..., Any]:
+    return method if isinstance(method, FunctionType) else method.__func__
+
+
+def _methods(cls: type) -> dict[str, Method]:
+    """The plain functions (async and generators too) that are methods of ``cls``, static and class
+    methods too, by name.
 
     Read from the classes' dictionaries, so that no property or other descriptor runs. Scrapy's own
     methods of every spider are not among them: ``_set_crawler`` with a response would break it.
@@ -240,12 +282,23 @@ def _methods(cls: type) -> dict[str, FunctionType]:
     attributes: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         attributes.update(vars(base))
+    scrapys = vars(Spider)
     return {
         name: value
         for name, value in attributes.items()
-        if type(value) is FunctionType
-        and not name.startswith("__")
-        and (value is not vars(Spider).get(name) or name in _CALLBACKS_OF_ALL)
+        if not name.startswith("__")
+        and (
+            (
+                type(value) is FunctionType
+                and (value is not scrapys.get(name) or name in _CALLBACKS_OF_ALL)
+            )
+            # What takes the place of `from_crawler` and its like is no callback either.
+            or (
+                type(value) in (staticmethod, classmethod)
+                and name not in scrapys
+                and type(value.__func__) is FunctionType
+            )
+        )
     }
 
 

@@ -351,6 +351,15 @@ SETTINGS: tuple[Setting, ...] = (
         checks.paths,
     ),
     Setting(
+        "REDISQ_VALUE_CLASSES",
+        (),
+        "a list of classes or their import paths",
+        "Classes whose objects requests may hold, in `meta`, `cb_kwargs` or arguments of a "
+        "callback. Items, dataclasses, attrs classes, enums and named tuples in the spider's "
+        "module and in the project's `items` are found by themselves.",
+        checks.paths,
+    ),
+    Setting(
         "REDISQ_SHARDS",
         1,
         "a whole number from 1 to 64",

@@ -66,6 +66,7 @@ class RedisqSettings:
     retry_after_max: float
     schemes: tuple[str, ...]
     request_classes: tuple[Any, ...]
+    value_classes: tuple[Any, ...]
     shards: int
     connect_timeout: float
     socket_timeout: float

@@ -1,9 +1,9 @@
 """Python values in msgpack, each restored with exactly the type that it had.
 
 msgspec turns tuples and sets into arrays and dates into text; here they become msgpack extension
-types, tagged before msgspec sees them. Subclasses (named tuples, enums, items) are refused: what
-would be restored is not what was given, and restoring it would mean importing a class that the
-data names.
+types, tagged before msgspec sees them. Objects of classes are taken apart and put together by
+`scrapy_redisq.value_classes`, if it knows the class; others are refused: what would be restored is
+not what was given, and restoring it would mean importing a class that the data names.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lxml.etree import _ElementUnicodeResult as SmartString  # type: ignore[impo
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from scrapy_redisq.errors import EntryTooLarge, Unserializable
+from scrapy_redisq.value_classes import NONE, NotStorable, Stored, ValueClasses, cure_for
 
 MAX_DEPTH = 100
 """Containers within containers; far below Python's recursion limit."""
@@ -41,7 +42,8 @@ MAX_DEPTH = 100
     TIMEDELTA,
     DECIMAL,
     UUID_,
-) = range(1, 14)
+    OBJECT,
+) = range(1, 15)
 
 # What msgpack holds by itself, given that the integers fit in 64 bits and the text in UTF-8.
 _ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
@@ -78,16 +80,18 @@ def type_name(kind: type) -> str:
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
-def pack(value: Any, name: str, max_bytes: int) -> Any:
+def pack(value: Any, name: str, max_bytes: int, classes: ValueClasses = NONE) -> Any:
     """Return ``value`` in the form that `encode` takes; containers are copied.
 
-    Raises `Unserializable` with the place (``meta['lock']: _thread.lock``), ``name`` first, and
-    `EntryTooLarge` for a value of more than ``max_bytes`` parts, each of which takes a byte.
+    ``classes``: whose objects are taken apart. Raises `Unserializable` with the place
+    (``meta['lock']: _thread.lock``), ``name`` first, and what helps, and `EntryTooLarge` for a
+    value of more than ``max_bytes`` parts, each of which takes a byte.
     """
     try:
-        return _Packer(max_bytes).pack(value, MAX_DEPTH)
+        return _Packer(max_bytes, classes).pack(value, MAX_DEPTH)
     except _RefusedError as error:
-        raise Unserializable(f"{name}{''.join(reversed(error.path))}: {error.reason}") from None
+        text = f"{name}{''.join(reversed(error.path))}: {error.reason}"
+        raise Unserializable(text, error.cure) from None
     except RecursionError:
         raise Unserializable(f"{name}: nested too deeply") from None
 
@@ -95,15 +99,17 @@ def pack(value: Any, name: str, max_bytes: int) -> Any:
 class _RefusedError(Exception):
     """A value that cannot be packed; ``path`` is filled on the way out, innermost first."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, cure: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.cure = cure
         self.path: list[str] = []
 
 
 class _Packer:
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, classes: ValueClasses) -> None:
         self.max_bytes = max_bytes
+        self.classes = classes
         # Lists that share their parts can stand for far more than they take in memory.
         self.left = max_bytes
 
@@ -118,10 +124,10 @@ class _Packer:
         leaf = _LEAVES.get(kind)
         if leaf is not None:
             return leaf(value)
-        if kind not in _CONTAINERS:
-            raise _RefusedError(type_name(kind))
         if not depth:
             raise _RefusedError(f"nested more than {MAX_DEPTH} levels deep, or within itself")
+        if kind not in _CONTAINERS:
+            return self._pack_object(value, depth - 1)
         self.left -= len(value)
         if self.left < 0:
             raise EntryTooLarge(
@@ -132,6 +138,20 @@ class _Packer:
             return self._pack_dict(value, depth - 1)
         items = self._pack_items(value, depth - 1)
         return items if kind is list else Ext(_CONTAINERS[kind], encode(items))
+
+    def _pack_object(self, value: Any, depth: int) -> Ext:
+        kind = type(value)
+        try:
+            # What was decoded without its class goes on as it is.
+            stored = value if kind is Stored else self.classes.take_apart(value)
+        except NotStorable as error:
+            raise _RefusedError(f"{type_name(kind)}: {error}") from None
+        except Exception as error:  # of the project's own code
+            raise _RefusedError(f"{type_name(kind)}: {type(error).__name__}: {error}") from None
+        if stored is None:
+            raise _RefusedError(type_name(kind), cure_for(kind))
+        self.left -= 1
+        return Ext(OBJECT, encode([stored.name, self.pack(stored.parts, depth)]))
 
     def _pack_items(self, items: Iterable[Any], depth: int) -> list[Any]:
         packed = []
@@ -234,13 +254,15 @@ def _unpack_time(data: memoryview) -> time:
     return time(hour, minute, second, microsecond, _unpack_zone(zone), fold=fold)
 
 
-def _unpack_dict(data: memoryview) -> dict[Any, Any]:
-    parts = _items(data)
+def _dict_of(parts: list[Any]) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _items(data: memoryview) -> list[Any]:
-    items = decode(data)
+    return _checked_items(decode(data))
+
+
+def _checked_items(items: Any) -> list[Any]:
     if type(items) is not list:
         raise TypeError(f"array expected, got {type_name(type(items))}")
     return items
@@ -261,11 +283,14 @@ _LEAVES: dict[type, Callable[[Any], Any]] = {
     SmartString: lambda value: _pack_text(str(value)),
 }
 
+_MADE_OF_ITEMS: dict[int, Callable[[list[Any]], Any]] = {
+    TUPLE: tuple,
+    SET: set,
+    FROZENSET: frozenset,
+    DICT: _dict_of,
+}
+
 _UNPACK: dict[int, Callable[[memoryview], Any]] = {
-    TUPLE: lambda data: tuple(_items(data)),
-    SET: lambda data: set(_items(data)),
-    FROZENSET: lambda data: frozenset(_items(data)),
-    DICT: _unpack_dict,
     INT: lambda data: int.from_bytes(data, "big", signed=True),
     TEXT: lambda data: str(data, "utf-8", "surrogatepass"),
     BYTEARRAY: bytearray,
@@ -278,16 +303,29 @@ _UNPACK: dict[int, Callable[[memoryview], Any]] = {
 }
 
 
-def _unpack(code: int, data: memoryview) -> Any:
-    unpack = _UNPACK.get(code)
-    if unpack is None:
-        raise ValueError(f"unknown extension type {code}")
-    return unpack(data)
+def decoder(build: Callable[[str, Any], Any]) -> Callable[[bytes | memoryview], Any]:
+    """A function that returns the value of some bytes; ``build(name, parts)`` makes objects.
+
+    Any exception may come out of foreign bytes; none imports anything, and memory stays in
+    proportion to the bytes, whatever lengths they claim.
+    """
+
+    def unpack(code: int, data: memoryview) -> Any:
+        if code in _MADE_OF_ITEMS:
+            return _MADE_OF_ITEMS[code](_checked_items(decode(data)))
+        if code == OBJECT:
+            name, parts = _checked_items(decode(data))
+            return build(name, parts)
+        if code not in _UNPACK:
+            raise ValueError(f"unknown extension type {code}")
+        return _UNPACK[code](data)
+
+    decode = Decoder(ext_hook=unpack).decode
+    return decode
 
 
-decode = Decoder(ext_hook=_unpack).decode
-"""The value of some bytes. Any exception may come out of foreign bytes; none imports or runs
-anything, and memory stays in proportion to the bytes, whatever lengths they claim."""
+decode = decoder(Stored)
+"""The value of some bytes, with each object as a `Stored`."""
 
 
 def check_depth(value: Any) -> bool:

@@ -54,6 +54,9 @@ def _wrapped_without_name(function: Any) -> Any:
 
 
 class BaseSpider(scrapy.Spider):
+    @classmethod
+    def parse_class(cls, response: Any) -> None: ...
+
     def parse_inherited(self, response: Any) -> None: ...
 
     def parse_overridden(self, response: Any) -> None: ...
@@ -97,6 +100,9 @@ class BookSpider(BaseSpider):
 
     @staticmethod
     def parse_static(response: Any) -> None: ...
+
+    @classmethod
+    def from_crawler(cls, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class TaggedRequest(Request):
@@ -353,7 +359,7 @@ def test_no_callback(serializer: Serializer) -> None:
 
 
 def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: BookSpider) -> None:
-    """Lambdas, nested functions, partials and others' methods are refused, with their name."""
+    """Lambdas, nested functions and others' methods are refused by name, in partials too."""
 
     def nested(response: Any) -> None: ...
 
@@ -365,13 +371,13 @@ def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: Book
     callbacks = {
         "<lambda>": lambda response: None,
         "nested": nested,
-        "functools.partial": functools.partial(spider.parse_item),
+        "<lambda> is": functools.partial(lambda response, page: None, page=1),
         "Callable": Callable(),
         "Callable.method": Callable().method,
         "BookSpider.parse_item": BookSpider().parse_item,
         "BookSpider.parse_item is": BookSpider.parse_item,
-        "BookSpider.parse_class": spider.parse_class,
-        "BookSpider.parse_static": spider.parse_static,
+        "BookSpider.from_crawler": spider.from_crawler,
+        "BaseSpider.parse_class": super(BookSpider, BookSpider).parse_class,
         "BaseSpider.parse_overridden": spider.overridden_in_base(),
         "builtin_function_or_method": print,
     }
@@ -389,8 +395,6 @@ def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: Book
     [
         "gone",
         "parse_property",
-        "parse_class",
-        "parse_static",
         "touched",
         "name",
         "__init__",

@@ -1,0 +1,289 @@
+"""Classes of a project whose objects can be stored in requests: items, dataclasses, enums.
+
+Entries name a class by its import path, which is looked up among those that the settings list
+(``REDISQ_VALUE_CLASSES``) and those found where the spider and the project's items are. Nothing is
+imported because Redis says so, and no constructor runs: an object gets back what it held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from functools import cache
+from types import MemberDescriptorType, ModuleType
+from typing import Any, NamedTuple
+
+from scrapy import Item, Spider
+from scrapy.utils.misc import load_object
+
+from scrapy_redisq.errors import SettingError, Undecodable
+
+logger = logging.getLogger(__name__)
+
+SETTING = "REDISQ_VALUE_CLASSES"
+TAKES = "classes or their import paths: of items, dataclasses, enums, or of objects with attributes"
+
+CURE = f"list the class in {SETTING}"
+
+
+class NotStorable(Exception):
+    """Raised with the reason why an object cannot be taken apart."""
+
+
+class Stored(NamedTuple):
+    """An object as it is stored, where its class is not known."""
+
+    name: str
+    parts: Any
+
+
+def class_name(cls: type) -> str:
+    """By which entries name a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+class ValueClass:
+    """A class whose objects are stored by what they hold: their attributes, in slots or not."""
+
+    def __init__(self, cls: type) -> None:
+        object.__new__(cls)  # TypeError for what Python does not make in this way
+        self.cls = cls
+        self._slots = _slots(cls)
+
+    def take_apart(self, value: Any) -> Any:
+        """What the object holds, in plain containers; raises `NotStorable`."""
+        parts = attributes_of(value)
+        if "_attrs_cached_hash" in parts:
+            raise NotStorable("its hash is kept, which is another one in each process")
+        return parts
+
+    def build(self, parts: Any) -> Any:
+        """The object again. Any exception if the parts are not such an object's."""
+        value: Any = object.__new__(self.cls)
+        for name, part in _named(parts).items():
+            slot = self._slots.get(name)
+            if slot is not None:
+                slot.__set__(value, part)
+            else:
+                value.__dict__[name] = part
+        return value
+
+
+class _ItemClass(ValueClass):
+    """Items of Scrapy, by their fields."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self._usual = vars(Item()).keys()
+
+    def take_apart(self, value: Any) -> Any:
+        if more := vars(value).keys() - self._usual:
+            raise NotStorable(f"attribute {min(more)!r} is no field")
+        return {name: Item.__getitem__(value, name) for name in Item.keys(value)}
+
+    def build(self, parts: Any) -> Any:
+        item: Any = self.cls.__new__(self.cls)  # type: ignore[call-overload]
+        Item.__init__(item)
+        for name, part in _named(parts).items():
+            Item.__setitem__(item, name, part)
+        return item
+
+
+class _EnumClass(ValueClass):
+    """Members of an enum, by name."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self._members: dict[str, Any] = dict(cls.__members__)  # type: ignore[attr-defined]
+
+    def take_apart(self, value: Any) -> Any:
+        name = value.name
+        if self._members.get(name) is not value:
+            raise NotStorable("a combination without a name")
+        return name
+
+    def build(self, parts: Any) -> Any:
+        return self._members[parts]
+
+
+class _NamedTupleClass(ValueClass):
+    """Named tuples, by their values."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self._length = len(cls._fields)  # type: ignore[attr-defined]
+
+    def take_apart(self, value: Any) -> Any:
+        if getattr(value, "__dict__", None) or len(value) != self._length:
+            raise NotStorable("it holds more than its fields")
+        return list(value)
+
+    def build(self, parts: Any) -> Any:
+        if type(parts) is not list or len(parts) != self._length:
+            raise ValueError("other fields")
+        return tuple.__new__(self.cls, parts)
+
+
+def _value_class(cls: type) -> ValueClass:
+    """Raises TypeError for a class whose objects cannot be stored."""
+    if issubclass(cls, Item):
+        return _ItemClass(cls)
+    if issubclass(cls, Enum):
+        return _EnumClass(cls)
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return _NamedTupleClass(cls)
+    return ValueClass(cls)
+
+
+class ValueClasses:
+    """The classes whose objects are stored: those ``listed``, and those ``found``.
+
+    Raises `SettingError` for one that is listed and whose objects cannot be stored.
+    """
+
+    def __init__(self, listed: Iterable[type | str] = (), found: Iterable[type] = ()) -> None:
+        self._by_class: dict[type, ValueClass] = {}
+        self._by_name: dict[str, ValueClass] = {}
+        for given in listed:
+            self._register(_listed(given))
+        for cls in found:
+            try:
+                self._register(_value_class(cls))
+            except TypeError:  # abstract, for example: there are no objects of it
+                continue
+
+    def _register(self, known: ValueClass) -> None:
+        name = class_name(known.cls)
+        if name not in self._by_name:
+            self._by_class[known.cls] = self._by_name[name] = known
+
+    def take_apart(self, value: Any) -> Stored | None:
+        """What is stored for an object, None if its class is not known. Raises `NotStorable`."""
+        known = self._by_class.get(type(value))
+        return None if known is None else Stored(class_name(known.cls), known.take_apart(value))
+
+    def build(self, name: str, parts: Any) -> Any:
+        """The object again; raises `Undecodable` if its class is not known, or is another one."""
+        known = self._by_name.get(name) if isinstance(name, str) else None
+        if known is None:
+            raise Undecodable(f"class {name!r:.100} is not known: {CURE}")
+        try:
+            return known.build(parts)
+        except Exception as error:
+            raise Undecodable(
+                f"no object of {name}: {type(error).__name__}: {error!s:.100}"
+            ) from error
+
+
+NONE = ValueClasses()
+"""No classes at all."""
+
+
+def _listed(given: type | str) -> ValueClass:
+    try:
+        cls = load_object(given) if isinstance(given, str) else given
+        return _value_class(cls)
+    except Exception as error:
+        raise SettingError(SETTING, given, f"{TAKES} ({error})") from error
+
+
+@cache
+def _slots(cls: Any) -> dict[str, MemberDescriptorType]:
+    return {
+        name: value
+        for base in reversed(cls.__mro__)
+        for name, value in vars(base).items()
+        if type(value) is MemberDescriptorType
+    }
+
+
+def attributes_of(value: object) -> dict[str, Any]:
+    """What an object holds, in its dictionary and in slots; no code of its class runs."""
+    parts = dict(getattr(value, "__dict__", ()))
+    kind: Any = type(value)
+    for name, slot in _slots(kind).items():
+        try:
+            parts[name] = slot.__get__(value)
+        except AttributeError:
+            continue  # nothing was assigned
+    return parts
+
+
+def _named(parts: Any) -> dict[str, Any]:
+    if type(parts) is not dict or not all(type(name) is str for name in parts):
+        raise ValueError("not what such an object holds")
+    return parts
+
+
+def is_data_class(kind: type) -> bool:
+    """Whether objects of the class are there to hold values, so that it needs no listing."""
+    return (
+        issubclass(kind, (Item, Enum))
+        or dataclasses.is_dataclass(kind)
+        or "__attrs_attrs__" in vars(kind)
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    )
+
+
+def cure_for(kind: type) -> str:
+    """What helps where an object of a class cannot be stored."""
+    try:
+        _value_class(kind)
+    except TypeError:
+        return "give plain values in its place"
+    return CURE
+
+
+# Where the classes of a project are
+
+
+def find(spider: Spider, settings: Mapping[str, Any]) -> list[type]:
+    """Items, dataclasses, attrs classes, enums and named tuples in the modules of the spider's
+    class and in the project's ``items``."""
+    found: dict[type, None] = {}
+    for module in _modules(type(spider), settings):
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and is_data_class(value):
+                found[value] = None
+    return list(found)
+
+
+def _modules(spider_class: type, settings: Mapping[str, Any]) -> Iterator[ModuleType]:
+    names = [base.__module__ for base in spider_class.__mro__]
+    own = [name for name in names if name.partition(".")[0] not in ("scrapy", "builtins")]
+    for name in own:
+        if (module := sys.modules.get(name)) is not None:
+            yield module
+    spiders = settings.get("SPIDER_MODULES") or []
+    places = [*own, *([spiders] if isinstance(spiders, str) else spiders)]
+    packages = {
+        ".".join(parts[:depth])
+        for parts in (place.split(".") for place in places)
+        for depth in range(1, len(parts))
+    }
+    for package in sorted(packages):
+        yield from _items_modules(f"{package}.items")
+
+
+def _items_modules(name: str) -> Iterator[ModuleType]:
+    """A module of this name and those in it, if there is one; the project's own code."""
+    try:
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            return
+        module = importlib.import_module(name)
+        yield module
+        for inner in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+            yield importlib.import_module(inner.name)
+    except Exception as error:
+        logger.warning(
+            "Classes in %s are not found: %s: %s. Those that requests hold can be listed in %s",
+            name,
+            type(error).__name__,
+            error,
+            SETTING,
+        )

@@ -1,0 +1,324 @@
+"""Objects of a project's classes go through Redis as they are, and by no constructor."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import threading
+from dataclasses import InitVar, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import attrs
+import msgspec
+import pytest
+import scrapy
+from scrapy.http import Request
+
+from scrapy_redisq.entries import FORMAT, forget_retries
+from scrapy_redisq.errors import SettingError, Undecodable, Unserializable
+from scrapy_redisq.identity import marks
+from scrapy_redisq.serializer import Serializer, loads_fields
+from scrapy_redisq.value_classes import ValueClasses, find
+
+URL = "https://books.example.com/1"
+
+
+class Book(scrapy.Item):
+    title = scrapy.Field()
+    author = scrapy.Field()
+
+
+@dataclass
+class Author:
+    name: str
+    books: list[Any] = field(default_factory=list)
+    born: InitVar[int] = 0
+    age: int = field(init=False, default=0)
+
+    def __post_init__(self, born: int) -> None:
+        Author.made += 1
+        self.age = 2026 - born
+
+    made = 0
+
+
+@dataclass(frozen=True)
+class Frozen:
+    key: tuple[int, ...]
+
+
+class _Slots:
+    __slots__ = ("first", "later")
+
+
+@attrs.frozen
+class Tag:
+    name: str
+
+
+@attrs.define
+class Shelf:
+    tags: set[Tag]
+    note: Any = None
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+    CRIMSON = 1
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Point(NamedTuple):
+    x: int
+    y: Any
+
+
+class Method:
+    """As scrapy-playwright's PageMethod."""
+
+    def __init__(self, method: str, *args: Any, **kwargs: Any) -> None:
+        self.method, self.args, self.kwargs, self.result = method, args, kwargs, None
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class Unlisted:
+    pass
+
+
+class Text(str):
+    pass
+
+
+class BookSpider(scrapy.Spider):
+    name = "books"
+
+    def parse_item(self, response: Any, *args: Any, **kwargs: Any) -> Any:
+        return self, args, kwargs
+
+    @classmethod
+    def parse_class(cls, response: Any) -> Any:
+        return cls
+
+    @staticmethod
+    def parse_static(response: Any) -> Any:
+        return response
+
+
+@pytest.fixture
+def spider() -> BookSpider:
+    return BookSpider()
+
+
+@pytest.fixture
+def serializer(spider: BookSpider) -> Serializer:
+    """Knows what is found in this module, and two classes that are listed."""
+    classes = ValueClasses([Method, f"{__name__}._Slots", Cyclic], find(spider, {}))
+    return Serializer(spider, max_bytes=1 << 16, value_classes=classes)
+
+
+def through(serializer: Serializer, value: Any) -> Any:
+    """``value`` when it has been in Redis."""
+    request = Request(URL, meta={"a": [(value,), {"in": value}]}, cb_kwargs={"value": value})
+    loaded = serializer.loads(serializer.dumps(request))
+    assert repr(loaded.meta["a"]) == repr(request.meta["a"])
+    return loaded.cb_kwargs["value"]
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            Book(title="A", author=Author("B", [Book(title="C")], born=1990)),
+            Frozen((1, 2)),
+            {Frozen((1,)): 1},
+            {Tag("a"), Tag("b")},
+            Shelf({Tag("a")}, Colour.RED),
+            Colour.CRIMSON,
+            Rights.WRITE,
+            Point(1, Point(2, None)),
+        ],
+        ids=repr,
+    )
+    def test_objects_of_the_spiders_module(self, serializer: Serializer, value: Any) -> None:
+        """Equal, of the same type, and no constructor of the project has run for it."""
+        made = Author.made
+        restored = through(serializer, value)
+        assert type(restored) is type(value)
+        assert restored == value
+        assert Author.made == made
+
+    def test_objects_of_listed_classes(self, serializer: Serializer) -> None:
+        """A class of any kind, in dictionary or slots, what was never assigned too."""
+        method = through_without_repr(serializer, Method("click", "a.next", timeout=1.5))
+        assert vars(method) == {
+            "method": "click",
+            "args": ("a.next",),
+            "kwargs": {"timeout": 1.5},
+            "result": None,
+        }
+        slots = _Slots()
+        slots.first = [1]  # type: ignore[attr-defined]
+        restored = through_without_repr(serializer, slots)
+        assert restored.first == [1]
+        assert not hasattr(restored, "later")
+
+    @pytest.mark.parametrize(
+        ("value", "place", "cure"),
+        [
+            (Book(title=threading.Lock()), "['title']: _thread.lock", "plain values"),
+            (
+                Shelf(set(), [Text("a")]),
+                "['note'][0]: tests.test_value_classes.Text",
+                "plain values",
+            ),
+            (Rights.READ | Rights.WRITE, ": tests.test_value_classes.Rights: a combina", ""),
+            (lambda: None, ": function", "plain values"),
+            (Cyclic(), "['itself']", ""),
+            (Unlisted(), ": tests.test_value_classes.Unlisted", "REDISQ_VALUE_CLASSES"),
+        ],
+    )
+    def test_what_cannot_be_stored_is_named(
+        self, serializer: Serializer, value: Any, place: str, cure: str
+    ) -> None:
+        """Where it is, and what helps."""
+        with pytest.raises(Unserializable) as caught:
+            serializer.dumps(Request(URL, meta={"a": value}))
+        assert str(caught.value).startswith(f"meta['a']{place}")
+        assert cure in caught.value.cure
+
+    def test_class_that_is_not_listed(self, spider: BookSpider) -> None:
+        """It is refused with the setting that helps."""
+        with pytest.raises(Unserializable) as caught:
+            Serializer(spider, max_bytes=1 << 16).dumps(Request(URL, meta={"a": Book()}))
+        assert "REDISQ_VALUE_CLASSES" in caught.value.cure
+
+    @pytest.mark.parametrize("given", ["os.nothing", "os.path", int, Text, type, threading.Lock])
+    def test_wrong_setting(self, given: Any) -> None:
+        """What is no class, or one that Python does not make without its constructor."""
+        with pytest.raises(SettingError, match="REDISQ_VALUE_CLASSES"):
+            ValueClasses([given])
+
+
+def through_without_repr(serializer: Serializer, value: Any) -> Any:
+    return serializer.loads(serializer.dumps(Request(URL, meta={"a": value}))).meta["a"]
+
+
+class TestWhatRedisSays:
+    @pytest.mark.parametrize(
+        ("name", "parts"),
+        [
+            ("os.system", {}),
+            ("tests.test_value_classes.Nobody", {}),
+            (7, {}),
+            ([], []),
+            (f"{__name__}.Book", {"__class__": 1}),
+            (f"{__name__}.Book", {1: 1}),
+            (f"{__name__}.Book", []),
+            (f"{__name__}.Colour", "mro"),
+            (f"{__name__}.Point", [1]),
+            (f"{__name__}.Point", {"x": 1, "y": 1}),
+            (f"{__name__}._Slots", {"third": 1}),
+            (f"{__name__}.Author", "name"),
+        ],
+    )
+    def test_other_classes_and_contents(
+        self, serializer: Serializer, name: Any, parts: Any
+    ) -> None:
+        """Nothing is imported or called: it is no request."""
+        data = msgspec.msgpack.encode([name, parts])
+        entry = {ord("u"): URL, ord("m"): {"a": msgspec.msgpack.Ext(14, data)}}
+        modules = set(sys.modules)
+        with pytest.raises(Undecodable):
+            serializer.loads(bytes([FORMAT]) + msgspec.msgpack.encode(entry))
+        assert set(sys.modules) == modules
+
+    def test_tools_that_know_no_class(self, serializer: Serializer) -> None:
+        """They show what is stored, and hand it on unchanged."""
+        meta = {"retry_times": 2, "book": [Book(title="A")]}
+        entry = serializer.dumps(Request(URL, meta=meta))
+        assert loads_fields(entry)["meta"]["book"] == [(f"{__name__}.Book", {"title": "A"})]
+        again = forget_retries(entry)
+        assert again is not None
+        assert serializer.loads(again).meta == {"book": [Book(title="A")]}
+
+
+class TestCallbacks:
+    def test_static_and_class_methods(self, serializer: Serializer, spider: BookSpider) -> None:
+        """They are found by name, as other methods of the spider's class are."""
+        request = Request(URL, callback=spider.parse_static, errback=spider.parse_class)
+        loaded = serializer.loads(serializer.dumps(request))
+        assert loaded.callback is BookSpider.parse_static
+        assert loaded.errback is not None
+        assert loaded.errback("failure") is BookSpider  # type: ignore[arg-type]
+
+    def test_partials_of_methods(self, serializer: Serializer, spider: BookSpider) -> None:
+        """With what they are given, objects of the project too."""
+        callback = partial(partial(spider.parse_item, 1), Colour.RED, book=Book(title="A"))
+        request = Request(URL, callback=callback, errback=partial(spider.parse_static))
+        entry = serializer.dumps(request)
+        loaded = serializer.loads(entry)
+        assert loaded.callback is not None
+        assert loaded.callback(2) == (spider, (Colour.RED, 2), {"book": Book(title="A")})
+        assert loads_fields(entry)["callback"][0] == "parse_item"
+        with pytest.raises(Unserializable, match=r"callback\[2\]\['lock'\]: _thread.lock"):
+            serializer.dumps(
+                Request(URL, callback=partial(spider.parse_item, lock=threading.Lock()))
+            )
+
+    @pytest.mark.parametrize("callback", [["parse_item"], ["gone", [], {}], ["__init__", [], {}]])
+    def test_partials_of_nothing(self, serializer: Serializer, callback: Any) -> None:
+        entry = msgspec.msgpack.encode({ord("u"): URL, ord("c"): callback})
+        with pytest.raises(Undecodable):
+            serializer.loads(bytes([FORMAT]) + entry)
+
+
+def test_items_module_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Classes in the package ``items`` beside the spiders are found, in its modules too; one that
+    cannot be imported is named."""
+    items = tmp_path / "bookshop" / "items"
+    spiders = tmp_path / "bookshop" / "spiders"
+    for folder in (items, spiders):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+    (items / "a_book.py").write_text("import scrapy\nclass Found(scrapy.Item): pass\n")
+    (items / "z_broken.py").write_text("import no_such_module\n")
+    (spiders / "one.py").write_text("import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    one = __import__("bookshop.spiders.one", fromlist=["One"]).One()
+    found = find(one, {"SPIDER_MODULES": ["bookshop.spiders"]})
+    assert [cls.__name__ for cls in found] == ["Found"]
+    assert "no_such_module" in caplog.text
+    assert "REDISQ_VALUE_CLASSES" in caplog.text
+
+
+def test_marks_tell_objects_apart() -> None:
+    """Unfiltered requests for one URL that differ in an item or in a partial's argument differ."""
+
+    def callback(response: Any, page: int) -> None: ...
+
+    requests = [
+        Request(URL),
+        Request(URL, meta={"book": Book(title="A")}),
+        Request(URL, meta={"book": Book(title="B")}),
+        Request(URL, meta={"author": Author("A", born=1990)}),
+        Request(URL, meta={"author": Author("A", born=1991)}),
+        Request(URL, meta={"colour": Colour.RED}),
+        Request(URL, meta={"method": Method("click")}),
+        Request(URL, callback=partial(callback, page=1)),
+        Request(URL, callback=partial(callback, page=2)),
+        Request(URL, callback=lambda response: None),
+    ]
+    assert len({marks(request) for request in requests}) == len(requests)
+    assert marks(requests[1]) == marks(Request(URL, meta={"book": Book(title="A")}))
