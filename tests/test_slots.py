@@ -395,6 +395,7 @@ def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
         assert min(b - a for a, b in itertools.pairwise(at)) > 0.44
 
         frontier.unlimit("127.0.0.2")
+        wait_until(lambda: frontier.status()["created"] == 4_000, 60, "start() has been read")
         for number in range(1, 5):
             assert frontier.drop(f"127.0.0.{number}") > 0
         for worker in workers:

@@ -97,7 +97,15 @@ def test_f38_redirects_and_retries(rig: Rig) -> None:
     def page_or_loop(path: str) -> Answer | None:
         return Answer("", 302, {"Location": "/loop"}) if path == "/loop" else page(path)
 
-    rig.set_up(pages=number_of_pages, page=page_or_loop, RETRY_TIMES=3, REDIRECT_MAX_TIMES=4)
+    rig.set_up(
+        pages=number_of_pages,
+        page=page_or_loop,
+        RETRY_TIMES=3,
+        REDIRECT_MAX_TIMES=4,
+        # While few pages are known, those that fail may be all there is: ten failures in a row
+        # would be a pause of 50 s.
+        REDISQ_BACKOFF_MAX=2,
+    )
     rig.fleet()
     rig.finish()
     # A redirect keeps the dupefilter, as in Scrapy: what is seen is not fetched again.
