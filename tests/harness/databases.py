@@ -370,6 +370,65 @@ class PostgresServer(DatabaseServer):
         return [*command, *self._options]
 
 
+class PgBouncer:
+    """PgBouncer in front of a PostgreSQL: each transaction may be another session's."""
+
+    def __init__(self, server: PostgresServer, *, sessions: int = 2) -> None:
+        binary = pgbouncer_binary()
+        assert binary is not None, "pgbouncer is not installed"
+        self._server = server
+        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
+        self.port = free_port()
+        users = self.folder / "users"
+        users.write_text(f'"{server.user}" "{PASSWORD}"\n')
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": self.port,
+            "unix_socket_dir": "",
+            "auth_type": "scram-sha-256",
+            "auth_file": users,
+            "pool_mode": "transaction",
+            "default_pool_size": sessions,
+        }
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        (self.folder / "ini").write_text(
+            f"[databases]\n* = host=127.0.0.1 port={server.port}\n[pgbouncer]\n" + "\n".join(lines)
+        )
+        if os.geteuid() == 0:
+            for path in (self.folder, *self.folder.iterdir()):
+                shutil.chown(path, _OTHER_USER)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [binary, self.folder / "ini"], stdout=log, stderr=log, **_other_user()
+            )
+        atexit.register(self.close)
+        wait_until(self._answers, 20, f"pgbouncer up, see {self.folder / 'log'}")
+
+    @property
+    def url(self) -> str:
+        return self._server.url_through(self.port)
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            with _engine(self.url).connect():
+                return True
+        except sqlalchemy.exc.OperationalError:
+            return False
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(15)
+        atexit.unregister(self.close)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def pgbouncer_binary() -> str | None:
+    """The path of pgbouncer."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    return shutil.which("pgbouncer", path=path)
+
+
 def mariadb_binaries() -> tuple[str, str] | None:
     """The paths of mariadbd and mariadb-install-db."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])

@@ -6,7 +6,7 @@ Layers, top to bottom; imports point down only::
     tables                       what is written where
     plans, mapping, schema       items to values; tables for classes; tables made and compared
     options, fields, conversion  REDISQ_TABLES; annotations; values that stay exact
-    upsert, staging              records into tables, in the dialect of the database
+    upsert, arrays               records into tables, in the dialect of the database
     server, engine, errors, url  one connection that comes back, and what its errors mean
     records, columns             one row of one table; types of columns
 """

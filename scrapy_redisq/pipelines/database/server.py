@@ -22,7 +22,6 @@ from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch, SinkUna
 from scrapy_redisq.pipelines.database.columns import MYSQL
 from scrapy_redisq.pipelines.database.engine import engine
 from scrapy_redisq.pipelines.database.errors import ErrorClasses, Kind, words
-from scrapy_redisq.pipelines.database.staging import forget
 from scrapy_redisq.pipelines.database.url import SETTING, address, parsed, secrets
 
 __all__ = ["DatabaseServer"]
@@ -184,7 +183,6 @@ class DatabaseServer:
             connection.rollback()
         except Exception:
             return False
-        forget(connection)
         return True
 
     def _drop(self) -> None:

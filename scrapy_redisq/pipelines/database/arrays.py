@@ -1,0 +1,71 @@
+"""Many rows into PostgreSQL by one statement: an array for each column.
+
+It takes about half of the time of a statement a row, as COPY into a temporary table does. Such a
+table would be state of the session, which a pooler such as PgBouncer hands to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from scrapy_redisq.pipelines.database.columns import JsonText
+
+__all__ = ["rows_of_arrays", "take"]
+
+
+def rows_of_arrays(
+    columns: Mapping[str, sqlalchemy.Column[Any]], dialect: sqlalchemy.Dialect
+) -> sqlalchemy.Select[Any] | None:
+    """A SELECT of the rows whose values come in arrays, one for each name.
+
+    None: there is a column of a type that an array might not hold as it is.
+    """
+    arrays = []
+    for bind, column in columns.items():
+        element = _element(column.type, dialect)
+        if element is None:
+            return None
+        value: Any = sqlalchemy.bindparam(bind, type_=sqlalchemy.types.NullType())
+        arrays.append(sqlalchemy.cast(value, ARRAY(element)))
+    names: Any = (sqlalchemy.column(f"c{number}") for number in range(len(arrays)))
+    rows = sqlalchemy.func.unnest(*arrays).table_valued(*names).render_derived()
+    return sqlalchemy.select(*rows.c)
+
+
+def _element(type_: Any, dialect: sqlalchemy.Dialect) -> Any:
+    """The type of the array's values: without the column's length and digits, as a cast would cut
+    off what is too long, where the column refuses it."""
+    implementation = type_.dialect_impl(dialect)
+    if isinstance(implementation, sqlalchemy.types.TypeDecorator):
+        implementation = implementation.impl_instance
+    if isinstance(implementation, sqlalchemy.Enum) and implementation.native_enum:
+        return implementation
+    if isinstance(implementation, (sqlalchemy.JSON, JsonText)):
+        return implementation
+    if isinstance(implementation, sqlalchemy.DateTime):
+        return sqlalchemy.DateTime(timezone=implementation.timezone)
+    for known, element in _ELEMENTS:
+        if isinstance(implementation, known):
+            return element
+    return None
+
+
+_ELEMENTS: tuple[tuple[type[Any], Any], ...] = (
+    (sqlalchemy.String, sqlalchemy.Text()),
+    (sqlalchemy.Integer, sqlalchemy.BigInteger()),
+    (sqlalchemy.Float, sqlalchemy.Double()),
+    (sqlalchemy.Numeric, sqlalchemy.Numeric()),
+    (sqlalchemy.Boolean, sqlalchemy.Boolean()),
+    (sqlalchemy.Date, sqlalchemy.Date()),
+    (sqlalchemy.Uuid, sqlalchemy.Uuid()),
+    (sqlalchemy.LargeBinary, sqlalchemy.LargeBinary()),
+)
+
+
+def take(columns: Sequence[Sequence[Any]]) -> bool:
+    """Whether the driver makes arrays of the values of each column: they are of one type."""
+    return all(len(set(map(type, values)) - {type(None)}) <= 1 for values in columns)

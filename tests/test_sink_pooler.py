@@ -1,0 +1,120 @@
+"""PostgreSQL behind a pooler, where a worker's next transaction may be in another's session."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from scrapy_redisq.errors import SinkUnavailable
+from scrapy_redisq.pipelines.database.records import Record, Target
+from scrapy_redisq.pipelines.database.server import DatabaseServer
+from scrapy_redisq.pipelines.database.upsert import write
+from tests.harness.databases import PgBouncer, PostgresServer, pgbouncer_binary
+from tests.harness.servers import wait_until
+
+BATCHES = 12
+ROWS = 150
+
+
+@pytest.fixture
+def pooler(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    if pgbouncer_binary() is None:
+        pytest.skip("NO PgBouncer ON THIS MACHINE: see .ci/run for what to install")
+    postgres_server.empty()
+    pooler = PgBouncer(postgres_server)
+    yield pooler
+    pooler.close()
+
+
+def _target(server: DatabaseServer, name: str, value: Any) -> Target:
+    table = sa.Table(
+        name,
+        sa.MetaData(),
+        sa.Column("key", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("value", value),
+    )
+    with server.transaction() as connection:
+        table.create(connection)
+    return Target(table, ("key",))
+
+
+def test_workers_do_not_meet_in_a_session(pooler: PgBouncer) -> None:
+    """Each batch is in its own table, of its own types, in UTC, whoever has had the session."""
+    zone = datetime.timezone(datetime.timedelta(hours=5))
+    moment = datetime.datetime(2026, 1, 1, 1, tzinfo=zone)
+    stored = datetime.datetime(2025, 12, 31, 20)
+    kinds: list[tuple[Any, Any, Any]] = [
+        (sa.Text, "00007", "00007"),
+        (sa.Integer, 7, 7),
+        (sa.DateTime, moment, stored),
+        (sa.LargeBinary, b"7", b"7"),
+    ]
+    begin = threading.Barrier(len(kinds))
+    failed = []
+
+    def work(number: int) -> None:
+        kind, value, expected = kinds[number]
+        server = DatabaseServer(pooler.url, connect_timeout=20)
+        try:
+            server.open()
+            target = _target(server, f"t{number}", kind)
+            begin.wait(20)
+            for batch in range(BATCHES):
+                size = 1 if batch % 3 == 2 else ROWS  # a statement for one, another for many
+                keys = range(batch * ROWS, batch * ROWS + size)
+                with server.transaction() as connection:
+                    write(connection, [Record(target, {"key": k, "value": value}) for k in keys])
+            with server.transaction() as connection:
+                found = connection.execute(sa.select(target.table.c.value)).scalars().all()
+            assert found == [expected] * (8 * ROWS + 4)
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            server.close()
+
+    workers = [threading.Thread(target=work, args=[number]) for number in range(len(kinds))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert failed == []
+
+
+def test_a_statement_that_waits_is_cancelled(
+    pooler: PgBouncer, postgres_server: PostgresServer
+) -> None:
+    """Also through the pooler, and only that one."""
+    server = DatabaseServer(pooler.url, connect_timeout=20)
+    server.open()
+    target = _target(server, "books", sa.Text)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with server.transaction() as connection:
+                connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+                write(connection, [Record(target, {"key": 1, "value": "a"})])
+        except SinkUnavailable as error:
+            raised.append(error)
+
+    holder = sa.create_engine(postgres_server.url, poolclass=sa.NullPool)
+    with holder.connect() as connection:
+        connection.exec_driver_sql("LOCK TABLE books")
+        worker = threading.Thread(target=work)
+        worker.start()
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_until(lambda: postgres_server.query(waiting), 20, "a statement that waits")
+        server.cancel()
+        worker.join(20)
+        assert not worker.is_alive()
+        assert "cancel" in str(raised[0])
+    with server.transaction() as after:
+        write(after, [Record(target, {"key": 1, "value": "b"})])
+    server.close()
+    assert postgres_server.query("SELECT * FROM books") == [(1, "b")]
