@@ -2,12 +2,13 @@
 
 Layers, top to bottom; imports point down only::
 
-    addon, commands                                  what a user touches
+    addon, commands, feeds                           what a user touches
     pipelines/                                       items into databases, files, Redis
     retry, backoff, robots                           downloader middlewares over the scheduler
     scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
     slots, turns, outcomes                           limits and trouble of slots
     frontier/                                        the protocol: knows Redis, knows no Scrapy
+    participation                                    which crawls join a frontier at all
     connection, suitability, embedded/               servers: clients, what one must be, our own
     seeds, serializer, entries, values, delays       requests as bytes, and how long they wait
     redis_url, settings, fleet_limits, setting_table, checks, limits, errors
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.backoff import RedisqBackOffMiddleware as RedisqBackOffMiddleware
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
+    from scrapy_redisq.feeds import feed_uri_params as feed_uri_params
     from scrapy_redisq.frontier import Frontier as Frontier
     from scrapy_redisq.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
     from scrapy_redisq.robots import RedisqRobotsTxtMiddleware as RedisqRobotsTxtMiddleware
@@ -40,6 +42,7 @@ _HOMES = {
     "RedisqRetryMiddleware": "scrapy_redisq.retry",
     "RedisqRobotsTxtMiddleware": "scrapy_redisq.robots",
     "Scheduler": "scrapy_redisq.scheduler",
+    "feed_uri_params": "scrapy_redisq.feeds",
 }
 
 __all__ = [
@@ -51,6 +54,7 @@ __all__ = [
     "RedisqRetryMiddleware",
     "RedisqRobotsTxtMiddleware",
     "Scheduler",
+    "feed_uri_params",
 ]
 
 

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import contextvars
 import itertools
+import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -66,6 +68,24 @@ def require_asyncio() -> None:
             "scrapy-redisq needs asyncio. Remove TWISTED_REACTOR from the settings, or set it to "
             "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default)"
         )
+
+
+def running_command() -> tuple[str, object] | None:
+    """Name and object of the ``scrapy`` command that is being run in this process, if one is.
+
+    Scrapy tells nobody, and takes the name out of ``sys.argv``. But a command's call lasts until
+    its crawl has ended: in this thread or, as the shell's crawler has its own, in the main one.
+    """
+    main = threading.main_thread().ident
+    for innermost in (sys._getframe(), sys._current_frames().get(main or 0)):
+        frame = innermost
+        while frame is not None:
+            module = getattr(frame.f_globals.get("__spec__"), "name", None)
+            if frame.f_code.co_name == "execute" and module == "scrapy.cmdline":
+                called = frame.f_locals
+                return str(called.get("cmdname")), called.get("cmd")
+            frame = frame.f_back
+    return None
 
 
 def spider_with_limits(spider: Spider) -> Spider | None:

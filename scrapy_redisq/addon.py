@@ -1,10 +1,15 @@
-"""The add-on that puts the scheduler, the dupefilter and the middlewares in place."""
+"""The add-on that puts scheduler, dupefilter, middlewares and `feed_uri_params` in place."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from scrapy.settings import BaseSettings
+
+from scrapy_redisq.participation import why_alone
+
+logger = logging.getLogger(__name__)
 
 _REPLACED = {
     "scrapy.downloadermiddlewares.retry.RetryMiddleware": (
@@ -31,12 +36,17 @@ class Addon:
     """``ADDONS = {"scrapy_redisq.Addon": 500}``: the same as setting all of them by hand.
 
     `RedisqRetryMiddleware` and `RedisqRobotsTxtMiddleware` take the places of Scrapy's,
-    `RedisqBackOffMiddleware` comes to the end. What the project sets itself stays as it is, a retry
-    or robots.txt middleware of its own too.
+    `RedisqBackOffMiddleware` comes to the end, feed URIs may say ``%(worker)s``. What the project
+    sets itself stays as it is, a retry or robots.txt middleware of its own too. A crawl that joins
+    no frontier stays Scrapy's.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy; add-ons rank below project settings."""
+        settings.set("FEED_URI_PARAMS", "scrapy_redisq.feed_uri_params", priority="addon")
+        if reason := why_alone(settings):
+            logger.info("%s", reason)
+            return
         settings.set("SCHEDULER", "scrapy_redisq.Scheduler", priority="addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_redisq.BloomDupeFilter", priority="addon")
         for scrapys, own in _REPLACED.items():

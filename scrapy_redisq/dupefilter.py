@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import redis
-from scrapy.dupefilters import BaseDupeFilter
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.request import RequestFingerprinter, referer_str
 
@@ -25,6 +25,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, execute, load, raw_string
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.participation import joins
 from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.settings import RedisqSettings
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Request
-    from typing_extensions import Self
-
 __all__ = ["BloomDupeFilter", "ExactDupeFilter", "RedisqDupeFilter"]
 
 T = TypeVar("T")
@@ -75,8 +74,9 @@ class RedisqDupeFilter(BaseDupeFilter):
         self._paused_until = 0.0
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        return cls(crawler)
+    def from_crawler(cls, crawler: Crawler) -> Any:
+        """A dupefilter of this class, or Scrapy's own for a crawl that uses no Redis."""
+        return cls(crawler) if joins(crawler.settings) else RFPDupeFilter.from_crawler(crawler)
 
     def open(self) -> None:
         """Connect. Only for use alone; waits up to REDISQ_CONNECT_TIMEOUT for the server.

@@ -14,10 +14,11 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Spider, signals
 from scrapy.core.scheduler import BaseScheduler
+from scrapy.core.scheduler import Scheduler as ScrapysScheduler
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
@@ -37,6 +38,7 @@ from scrapy_redisq.errors import (
     RunOver,
     Undecodable,
 )
+from scrapy_redisq.feeds import warn_of_shared_feeds
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.membership import MAX_KEPT_BYTES, Finish, Lease, Membership, Reply
 from scrapy_redisq.frontier.pace import FLUSH
@@ -45,6 +47,7 @@ from scrapy_redisq.intake import Intake
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.pages import SLOT_KEY, Page, Pages, Problem
+from scrapy_redisq.participation import why_alone
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.session import Session
 from scrapy_redisq.settings import RedisqSettings
@@ -52,9 +55,6 @@ from scrapy_redisq.slots import Slots
 from scrapy_redisq.value_classes import ValueClasses
 from scrapy_redisq.value_classes import find as find_classes
 from scrapy_redisq.values import type_name
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,11 @@ class Scheduler(BaseScheduler):
         """The run that this worker belongs to is complete: there is nothing to do."""
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
+    def from_crawler(cls, crawler: Crawler) -> Any:
+        """A scheduler of this class, or Scrapy's own for a crawl that joins no frontier."""
+        if reason := why_alone(crawler.settings):
+            logger.info("%s", reason)
+            return ScrapysScheduler.from_crawler(crawler)
         return cls(crawler)
 
     # Opening and closing
@@ -112,6 +116,7 @@ class Scheduler(BaseScheduler):
     async def _set_up(self, spider: Spider) -> None:
         self.spider = spider
         self.settings = RedisqSettings.read(self.crawler.settings, spider_with_limits(spider))
+        warn_of_shared_feeds(self.crawler.settings)
         self._one_slot = self.settings.scheduling == "priority"
         self.retry_pauses = RetryPauses(
             self.settings.retry_delays,

@@ -57,6 +57,22 @@ class Setting:
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
+        "REDISQ_ENABLED",
+        True,
+        "True or False",
+        "`False`: Scrapy's own scheduler and dupefilter, in memory, without Redis: see "
+        "[Trying a spider](#trying-a-spider).",
+        checks.boolean,
+    ),
+    Setting(
+        "REDISQ_COMMANDS",
+        (),
+        "a list of names of commands",
+        "Commands of the project's own whose crawls join the frontier, beside `crawl`, `runspider` "
+        "and what is made from them. All others run without it.",
+        checks.paths,
+    ),
+    Setting(
         "REDISQ_URL",
         EMBEDDED_URL,
         "redis://, rediss://, unix:// or embedded:///path",
@@ -483,3 +499,8 @@ SETTINGS: tuple[Setting, ...] = (
         checks.integer(0, 1_000_000_000),
     ),
 )
+
+
+def setting(name: str) -> Setting:
+    """The setting called ``name``."""
+    return next(one for one in SETTINGS if one.name == name)

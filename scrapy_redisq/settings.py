@@ -27,6 +27,8 @@ def check_frontier_name(name: str) -> str:
 class RedisqSettings:
     """All settings, checked. Durations are seconds, sizes are bytes."""
 
+    enabled: bool
+    commands: tuple[Any, ...]
     url: str
     frontier: str
     scheduling: str

@@ -15,6 +15,7 @@ There is no timer, unless the sink asks for one (`BatchPipeline.batch_seconds`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -42,6 +43,7 @@ from scrapy_redisq._scrapy import (
 )
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pages import Problem
+from scrapy_redisq.participation import is_tool
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.settings import RedisqSettings
 
@@ -134,7 +136,11 @@ class BatchPipeline:
     # What a sink of your own may define
 
     async def open(self) -> None:
-        """Connect. If this raises, the crawl does not start."""
+        """Connect. If this raises, the crawl does not start.
+
+        Called when the spider is opened; under `scrapy parse` and other tools, which have no items
+        as a rule, when the first item comes.
+        """
 
     async def write(self, rows: list[Row]) -> None:
         """Write all rows, or none and raise.
@@ -191,6 +197,7 @@ class _Batches:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._scheduler: Scheduler | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._closing = False
         self._patient_until = 0.0
@@ -198,12 +205,23 @@ class _Batches:
         self._failed: SinkMismatch | None = None
 
     async def open(self) -> None:
-        pipeline = self._pipeline
         watch_output(self._crawler)
         scheduler = scheduler_of(self._crawler)
         # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
         if Scheduler in type(scheduler).__mro__:
             self._scheduler = scheduler
+        # `scrapy shell` and the like have no items, `scrapy parse --pipelines` has.
+        if not is_tool(self._crawler.settings):
+            await self._opened()
+
+    async def _opened(self) -> None:
+        """Returns when the sink is open."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        await self._opening
+
+    async def _open(self) -> None:
+        pipeline = self._pipeline
         spider: Any = self._crawler.spider
         try:
             pipeline.settings = RedisqSettings.read(self._crawler.settings)
@@ -218,6 +236,10 @@ class _Batches:
 
     async def close(self) -> None:
         """Write what waits."""
+        if self._opening is None:
+            return
+        with contextlib.suppress(Exception):  # those who wait for it have been told
+            await self._opening
         if self._writing is not None:
             self._closing = True
             self._changed.set()
@@ -230,6 +252,8 @@ class _Batches:
 
     async def take(self, item: Any) -> None:
         """Have an item written."""
+        if self._writing is None:
+            await self._opened()
         found = current_item.get()
         page = found[0] if found else None
         if self._failed is not None:

@@ -1,0 +1,64 @@
+"""Scrapy's feeds beside other workers: a URI for each worker, and a word where they share one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from scrapy import Spider
+from scrapy.settings import BaseSettings
+
+from scrapy_redisq.redis_url import redact
+
+__all__ = ["feed_uri_params", "warn_of_shared_feeds"]
+
+logger = logging.getLogger(__name__)
+
+PLACEHOLDER = re.compile(r"%\((\w+)\)")
+
+SAME_FOR_ALL = {"name", "time", "batch_id"}
+"""Scrapy's placeholders that two workers may fill alike; ``time`` has whole seconds."""
+
+SHARED_SCHEMES = {"", "file", "ftp", "ftps", "gs", "s3"}
+"""Of Scrapy's storages those that two workers cannot write to at once."""
+
+_workers: WeakKeyDictionary[Spider, str] = WeakKeyDictionary()
+
+
+def feed_uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
+    """For ``FEED_URI_PARAMS``: what feed URIs may name, and ``%(worker)s`` beside it.
+
+    That is host, process id and a random part: host and process id come back where containers are
+    restarted. It stays the same for a spider's crawl. An attribute of the spider called so wins.
+    """
+    worker = _workers.setdefault(
+        spider, f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    )
+    return {"worker": worker, **params}
+
+
+def warn_of_shared_feeds(settings: BaseSettings) -> None:
+    """Log each feed that all workers would write to: the last one replaces what others wrote, or
+    their blocks meet in the midst of an item."""
+    own_storages = settings.getdict("FEED_STORAGES")
+    uris = [settings["FEED_URI"]] if settings["FEED_URI"] else []  # deprecated
+    for uri in map(str, [*uris, *settings.getdict("FEEDS")]):
+        scheme = "stdout" if uri.startswith("stdout:") else uri.partition("://")[0]
+        if scheme == uri:
+            scheme = ""  # a path
+        per_worker = not SAME_FOR_ALL.issuperset(PLACEHOLDER.findall(uri))
+        device = uri.removeprefix("file://").startswith("/dev/")
+        if per_worker or device or scheme in own_storages or scheme not in SHARED_SCHEMES:
+            continue
+        logger.warning(
+            "The feed %s is one for all workers, who break it for each other. Write items by a "
+            "pipeline of scrapy_redisq.pipelines, or give each worker a feed of its own by "
+            "%%(worker)s in its name (FEED_URI_PARAMS = 'scrapy_redisq.feed_uri_params', which the "
+            "add-on sets)",
+            redact(uri),
+        )

@@ -1,0 +1,172 @@
+"""Scrapy's tools beside the crawls: `shell`, `parse`, `fetch` and others only look."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from scrapy import cmdline
+from scrapy.commands import ScrapyCommand
+from scrapy.commands.crawl import Command as CrawlCommand
+from scrapy.commands.parse import Command as ParseCommand
+from scrapy.settings import Settings
+
+from scrapy_redisq.addon import Addon
+from scrapy_redisq.participation import joins
+from tests.harness.crawl import PROJECT, Crawl
+from tests.harness.launcher import fork
+from tests.harness.servers import free_port
+from tests.harness.site import Site, linked_pages
+
+TABLES = {"dict": {"table": "pages", "key": ["url"], "columns": {"url": "str", "pid": "int"}}}
+
+
+def no_redis(folder: Path) -> dict[str, str]:
+    """Everything by hand beside the add-on, and no server."""
+    return {
+        "REDISQ_URL": f"redis://127.0.0.1:{free_port()}/0",
+        "REDISQ_CONNECT_TIMEOUT": "0",
+        "SCHEDULER": "scrapy_redisq.Scheduler",
+        "DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter",
+        "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.DatabasePipeline": 1}),
+        "REDISQ_DATABASE_URL": f"sqlite:///{folder}/items.sqlite",
+        "REDISQ_TABLES": json.dumps(TABLES),
+        "LOG_ENABLED": "True",
+    }
+
+
+def test_tools_need_no_redis_and_write_nothing_that_is_not_asked_for(tmp_path: Path) -> None:
+    """Nor does a sink open: only `parse --pipelines` writes, as it says."""
+    with Site(linked_pages(10)) as site:
+        page = f"{site.url}/1"
+        tools = {
+            "shell": ["shell", page, "-c", "fetch(response.url) or response.status"],
+            "fetch": ["fetch", page, "--spider", "follow"],
+            "check": ["check", "contracted"],
+            "parse": ["parse", page, "--spider", "follow", "--depth", "2"],
+            "write": ["parse", page, "--spider", "follow", "--pipelines"],
+        }
+        processes = {}
+        for name, command in tools.items():
+            (tmp_path / name).mkdir()
+            given = no_redis(tmp_path / name).items()
+            options = [part for key, value in given for part in ("-s", f"{key}={value}")]
+            output = tmp_path / name / "log"
+            arguments = [*command, *options, "-a", f"site={site.url}"]
+            if name in {"shell", "check", "fetch"}:
+                arguments = arguments[:-2]
+            environment = {**os.environ, "SITE": site.url}
+            processes[name] = fork("scrapy", arguments, PROJECT, output, environment)
+        ended = {name: process.wait(60) for name, process in processes.items()}
+    logs = {name: (tmp_path / name / "log").read_text() for name in tools}
+    assert ended == dict.fromkeys(tools, 0), logs
+    for name, log in logs.items():
+        assert f"scrapy {tools[name][0]} has no frontier" in log, log
+        assert "Traceback" not in log and "ERROR" not in log, log
+        assert (tmp_path / name / "items.sqlite").exists() == (name == "write")
+    assert "\n200" in logs["shell"]
+    assert "Ran 1 contract" in logs["check"] and "OK" in logs["check"]
+    with sqlite3.connect(tmp_path / "write" / "items.sqlite") as database:
+        assert database.execute("SELECT url FROM pages").fetchall() == [(page,)]
+    database.close()
+
+
+def test_a_spider_is_tried_without_a_frontier(tmp_path: Path) -> None:
+    """REDISQ_ENABLED=False: Scrapy's own scheduler, in memory, whatever the settings name."""
+    with Site(linked_pages(10)) as site:
+        settings = {**no_redis(tmp_path), "REDISQ_ENABLED": "False", "ITEM_PIPELINES": "{}"}
+        crawl = Crawl("follow", tmp_path, settings=settings, arguments={"site": site.url}).wait()
+        assert crawl.reason == "finished", crawl.log
+        assert len(site.counts()) == 10
+    assert crawl.stats["scheduler/enqueued/memory"] == crawl.stats["item_scraped_count"]
+    assert crawl.stats["dupefilter/filtered"] > 0
+
+
+class Own(ScrapyCommand):
+    """A command of a project's own, which says whether its crawl would join."""
+
+    requires_crawler_process = False
+    joined: bool
+
+    def short_desc(self) -> str:
+        return "Say whether its crawl would join"
+
+    def run(self, args: list[str], opts: object) -> None:
+        asked = self.answer
+        if "thread" in args:  # as the crawler of scrapy shell
+            thread = threading.Thread(target=asked)
+            thread.start()
+            thread.join()
+        else:
+            asked()
+
+    def answer(self) -> None:
+        assert self.settings is not None
+        type(self).joined = joins(self.settings)
+        Addon().update_settings(self.settings)
+        assert (self.settings.getpriority("SCHEDULER") == 15) == type(self).joined
+
+
+class FromCrawl(Own, CrawlCommand):
+    requires_crawler_process = False
+    requires_project = False
+
+
+class FromParse(Own, ParseCommand):
+    requires_crawler_process = False
+    requires_project = False
+
+    def process_options(self, args: list[str], opts: object) -> None:
+        pass
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of commands, which Scrapy names by the module that each class says it is of."""
+    module = ModuleType("own_commands")
+    monkeypatch.setitem(sys.modules, "own_commands", module)
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")
+    yield module
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "listed", "expected"),
+    [
+        (Own, [], "", False),
+        (Own, ["thread"], "", False),
+        (Own, [], "other,own_commands", True),
+        (Own, ["thread"], "own_commands", True),
+        (FromCrawl, [], "", True),
+        (FromParse, [], "", False),
+    ],
+)
+def test_a_projects_own_command_joins_if_it_is_a_crawl_or_listed(
+    command_line: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Own],
+    arguments: list[str],
+    listed: str,
+    expected: bool,
+) -> None:
+    """`crawl` and what is made from it, REDISQ_COMMANDS; any other works without a frontier."""
+    monkeypatch.setattr(kind, "__module__", "own_commands")
+    command_line.__dict__["Command"] = kind
+    settings = Settings({"COMMANDS_MODULE": "own_commands", "REDISQ_COMMANDS": listed})
+    with pytest.raises(SystemExit) as ended:
+        cmdline.execute(["scrapy", "own_commands", *arguments], settings)
+    assert ended.value.code == 0
+    assert kind.joined is expected
+
+
+def test_a_crawl_that_is_started_from_python_joins() -> None:
+    """Whatever is in sys.argv; unless it is switched off. A wrong value is left to the worker."""
+    assert joins(Settings())
+    assert not joins(Settings({"REDISQ_ENABLED": "no"}))
+    assert joins(Settings({"REDISQ_ENABLED": "perhaps", "REDISQ_COMMANDS": 7}))
