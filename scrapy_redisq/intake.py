@@ -165,7 +165,9 @@ class Intake:
         )
         # Fingerprints leave the fragment out, and real pages link to many.
         url = request.url.partition("#")[0] if cacheable else ""
-        if cacheable and url in self._seen_cache:
+        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run.
+        ask_anew = of_start and self._settings.keep_seen
+        if cacheable and url in self._seen_cache and not ask_anew:
             self._courier.roster.memberships[0].local_duplicates += 1
             return self.duplicate(request)
         if filtered:

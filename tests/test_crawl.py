@@ -177,18 +177,20 @@ class TestRuns:
         assert generations == {run.decode()}, "the first run's dupefilter was not deleted"
 
     def test_keep_seen(self, redis_server: RedisServer, crawl: Run) -> None:
-        """With REDISQ_KEEP_SEEN a new run fetches start pages again, and then what is new."""
+        """With REDISQ_KEEP_SEEN a new run fetches start pages again, also one that pages link to
+        before ``start()`` comes to it, and then what is new."""
         with Site(linked_pages(30)) as site:
             settings = {"REDISQ_KEEP_SEEN": True}
-            assert crawl("follow", site, settings=settings).wait().reason == "finished"
+            assert crawl("later", site, settings=settings).wait().reason == "finished"
             assert set(site.counts().values()) == {1}
             site.page = lambda path: '<a href="/1">seen</a><a href="/new">new</a>'
-            assert crawl("follow", site, settings=settings).wait().reason == "finished"
+            again = crawl("later", site, settings=settings, last="/1")
+            assert again.wait().reason == "finished"
             counts = site.counts()
-        assert counts["/0"] == 2
+        assert counts["/0"] == counts["/1"] == 2
         assert counts["/new"] == 1
-        assert sum(counts.values()) == 30 + 2
-        assert nothing_left(redis_server)["created"] == 2
+        assert sum(counts.values()) == 30 + 3
+        assert nothing_left(redis_server, "later")["created"] == 3
 
     def test_without_resume(self, redis_server: RedisServer, crawl: Run) -> None:
         """REDISQ_RESUME=False forgets an unfinished run."""

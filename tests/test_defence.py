@@ -386,6 +386,42 @@ def _spoil(client: redis.Redis, name: str, kind: str) -> None:
     client.execute_command(WRONG[kind], name, *more)
 
 
+def test_a_wrong_type_where_people_look(one_client: redis.Redis) -> None:
+    """What people and robots.txt change of slots and dead letters is changed as a whole, or not."""
+    client, worker = one_client, _maker(one_client)()
+    add(worker, *"ab")
+    (lease,) = worker.claim(1)
+    worker.finish(lease, "dead", reason="test")
+    worker.exchange()
+    run = worker.joined.run
+    rule = ["meta", "counts", "ready", "limits", "aside", "paused", "ruled"]
+    letters, robots = ["letters", "dead"], ["meta", "robots", "robots_until"]
+    asked: list[tuple[calls.Call[Any], list[str]]] = [
+        (calls.pause(NAME, 0, "host"), rule),
+        (calls.resume(NAME, 0, "host"), rule),
+        (calls.limit(NAME, 0, "host", "1 0 1 0"), rule),
+        (calls.crawl_delay(NAME, 0, run, "host", "host", 1.0, 60), rule),
+        (calls.robots(NAME, 0, run, "host", "token"), robots),
+        (calls.look(NAME, 0), ["meta", "counts", "ready", "delayed", "workers"]),
+        (calls.letters(NAME, 0, 0, 9), letters),
+        (calls.purge(NAME, 0, ["1"]), letters),
+        (calls.requeue(NAME, 0, ["1"], [None]), ["meta", "counts", "ready", *letters]),
+    ]
+    for name in sorted({name for _, names in asked for name in names}):
+        good = client.dump(key(name))
+        for call in [call for call, names in asked if name in names]:
+            _spoil(client, key(name), "list" if name == "meta" else "string")
+            before = _all_but_heartbeat(client)
+            with pytest.raises(
+                FrontierCorrupt, match=rf"{re.escape(key(name))} is not of the type"
+            ):
+                execute(client, call)
+            assert _all_but_heartbeat(client) == before
+            client.delete(key(name))
+            if good:
+                client.restore(key(name), 0, good)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("name", SHARED)
 def test_a_wrong_type(one_client: redis.Redis, name: str, kind: str) -> None:
@@ -589,6 +625,27 @@ def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
     assert not client.keys("*:queue:*") + client.keys("*:levels:*")  # type: ignore[operator]
 
 
+def test_slots_of_many_priorities_are_listed_in_portions(redis_server: RedisServer) -> None:
+    """One call looks at 10,000 queues at most, and says what there is at least."""
+    with redis_server.client() as client:
+        Worker(client, NAME, EXACT)
+        pipeline = client.pipeline(transaction=False)
+        for slot in map(str, range(150)):
+            for n in range(100):
+                pipeline.rpush(key(f"queue:{slot}:{n}"), "x", "y")
+            pipeline.zadd(key(f"levels:{slot}"), {str(n): -n for n in range(100)})
+            pipeline.zadd(key("ready"), {slot: 1})
+        pipeline.execute()
+        before = client.info("commandstats").get("cmdstat_llen", {}).get("calls", 0)
+        names = [str(n) for n in range(150)]
+        _, records = execute(client, calls.slots(NAME, 0, names=names))
+        looked_at = client.info("commandstats")["cmdstat_llen"]["calls"] - before
+        assert looked_at <= 10_000
+        assert {record[1] for record in records} == {2 * 66 + 34}
+        _, ((_, queued, *_),) = execute(client, calls.slots(NAME, 0, names=["7"]))
+        assert queued == 200
+
+
 def test_large_entries_come_in_portions(client: redis.Redis) -> None:
     """Of entries of a megabyte a reply brings some; so does one that is repeated, and a look at
     dead letters."""
@@ -610,8 +667,9 @@ def test_large_entries_come_in_portions(client: redis.Redis) -> None:
     with Frontier.from_url(_url(client), NAME) as frontier:
         assert len(list(frontier.dead())) == 20
         assert len(execute(client, calls.letters(NAME, 0, 0, 99))) <= 10
+        assert frontier.requeue() == 20
     steps = 0
     while execute(client, calls.leave(NAME, 0, worker.joined.run, worker.id)):
         steps += 1
     assert steps > 10
-    assert client.llen(key("queue:host:0")) == 70
+    assert client.llen(key("queue:host:0")) == 90

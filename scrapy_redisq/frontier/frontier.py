@@ -378,15 +378,20 @@ class Frontier(SlotMethods):
         return requeued
 
     def _requeue(self, shard: int, numbers: list[str]) -> int:
-        letters = {letter.id: letter for letter in self._named(shard, numbers)}
-        entries: list[bytes | None] = []
-        for number in numbers:
-            letter = letters.get(f"{shard}-{number}")
-            entries.append(forget_retries(letter.entry) if letter else None)
-        while (requeued := self._run(calls.requeue(self.name, shard, numbers, entries))) < 0:
-            run = self._meta(self._status(0)).get("run", "")
-            drive(self._run, runs.open_shard(self.name, shard, run))
-        return int(requeued)
+        requeued = 0
+        while numbers:
+            reply = self._run(calls.named_letters(self.name, shard, numbers))
+            part, numbers = numbers[: len(reply) // 2], numbers[len(reply) // 2 :]
+            letters = {letter.id: letter for letter in _letters(shard, reply)}
+            entries: list[bytes | None] = []
+            for number in part:
+                letter = letters.get(f"{shard}-{number}")
+                entries.append(forget_retries(letter.entry) if letter else None)
+            while (done := self._run(calls.requeue(self.name, shard, part, entries))) < 0:
+                run = self._meta(self._status(0)).get("run", "")
+                drive(self._run, runs.open_shard(self.name, shard, run))
+            requeued += done
+        return requeued
 
     def purge(
         self,

@@ -5,7 +5,10 @@
 --          has not; -1: the run is not this one
 -- Cost     O(log slots)
 -- Retry    safe
+-- Error    another key is in the place of one that all slots share; nothing was changed
 
+local foreign = foreign_key_of_slots()
+if foreign then return foreign_error(foreign) end
 if redis.call('HGET', META, 'run') ~= input.run then return -1 end
 local state = slot_of(input.slot)
 local was, of_run = state.robots, input.run .. ' '

@@ -2,5 +2,8 @@
 --
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been to do}
 -- Cost     O(workers)
+-- Error    another key is in the place of one that all slots share
+local foreign = foreign_key()
+if foreign then return foreign_error(foreign) end
 local counts = redis.call('HMGET', COUNTS, 'created', 'requeued')
 return {all_finished() and 1 or 0, tonumber(counts[1] or 0) + tonumber(counts[2] or 0)}

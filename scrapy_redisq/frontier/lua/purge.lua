@@ -5,6 +5,8 @@
 -- Cost     O(ids)
 -- Retry    safe
 
+local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
+if foreign then return foreign_error(foreign) end
 local n = 0
 for _, id in ipairs(input.ids) do
   redis.call('ZREM', DEAD, id)

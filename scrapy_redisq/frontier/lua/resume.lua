@@ -4,7 +4,10 @@
 -- Reply    1; 0 if there is no frontier
 -- Cost     O(1)
 -- Retry    safe
+-- Error    another key is in the place of one that all slots share; nothing was changed
 
+local foreign = foreign_key_of_slots()
+if foreign then return foreign_error(foreign) end
 if redis.call('EXISTS', META) == 0 then return 0 end
 local state = slot_of(input.slot)
 redis.call('ZREM', ASIDE, input.slot)

@@ -11,11 +11,14 @@
 --            lost    the run is not this one
 -- Cost     O(log hosts + size of the text)
 -- Retry    safe
+-- Error    another key is in the place of one of these; nothing was changed
 -- Memory   the first write of a text adds, so at maxmemory it is refused whole
 
 -- Microseconds.
 local CLAIM = 5000000
 
+local foreign = foreign_of({'HLEN', META, 'HLEN', ROBOTS, 'ZCARD', ROBOTS_UNTIL})
+if foreign then return foreign_error(foreign) end
 if redis.call('HGET', META, 'run') ~= input.run then return {'lost', '', 0} end
 local host, mine = input.host, 'by ' .. input.token
 local stored = redis.call('HGET', ROBOTS, host)

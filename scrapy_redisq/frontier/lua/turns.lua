@@ -56,6 +56,11 @@ local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
 local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 
+-- The same as foreign_key(), also of what is kept of slots.
+local function foreign_key_of_slots()
+  return foreign_key({'HLEN', LIMITS, 'ZCARD', ASIDE, 'ZCARD', PAUSED, 'ZCARD', RULED})
+end
+
 -- AutoThrottle, if it is on: target concurrency, delay of a slot not yet known, shortest and
 -- longest delay (us).
 local throttle

@@ -1,5 +1,6 @@
 """Spiders of the tests. ``site`` is the base URL of the site to crawl."""
 
+import asyncio
 import inspect
 import os
 import time
@@ -25,6 +26,27 @@ class Follow(scrapy.Spider):
         for href in response.css("a::attr(href)").getall():
             if not href.startswith(("mailto:", "http://", "https://", "#")):
                 yield response.follow(href)
+
+
+class Later(Follow):
+    """Asks for the page ``last``, as a start request like any other, when the first was parsed."""
+
+    name = "later"
+
+    def __init__(self, last="", **kwargs):
+        super().__init__(**kwargs)
+        self.last, self.parsed = last, asyncio.Event()
+
+    async def start(self):
+        async for request in super().start():
+            yield request
+        if self.last:
+            await self.parsed.wait()
+            yield scrapy.Request(f"{self.site}{self.last}")
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.parsed.set()
 
 
 class Many(Follow):
