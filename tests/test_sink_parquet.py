@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -43,6 +44,7 @@ from tests.harness.site import Answer, Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
+DOCS = Path(__file__).parent.parent / "docs/sinks.md"
 SECRET = "wJalrXUtnFEMIK7MDENG"
 
 
@@ -421,6 +423,23 @@ class TestFiles:
         assert [row["n"] for row in read(tmp_path / "dict")] == ["1", "2"]
         assert len(read(obstacle)) == 1
         assert len(names(tmp_path)) == 3
+
+    def test_a_class_that_gains_a_field(self, tmp_path: Path) -> None:
+        """The documented line reads files of before and after, and dicts of any keys."""
+        (line,) = re.findall(r"```python\n(files = .*?)```", DOCS.read_text(), re.S)
+        old = make_dataclass("Growing", [("url", str)], namespace={"__module__": __name__})
+        new = make_dataclass(
+            "Growing", [("url", str), ("pages", int)], namespace={"__module__": __name__}
+        )
+        for items in [old("a")], [new("b", 5)], [{"url": "a"}, {"pages": 5}]:
+            write(tmp_path, items)
+        for folder, pages in (f"{__name__}.Growing", 5), ("dict", "5"):
+            assert "Path(" in line
+            found: dict[str, Any] = {"pyarrow": pa, "Path": lambda _, name=folder: tmp_path / name}
+            exec(line, found)
+            rows = found["table"].to_pylist()
+            assert {(row["url"], row["pages"]) for row in rows} >= {("a", None)}
+            assert pages in {row["pages"] for row in rows}
 
     def test_full_disk_leaves_nothing(self, tmp_path: Path) -> None:
         """A file that cannot be written to its end is removed: the error is raised for a retry."""

@@ -38,6 +38,7 @@ from tests.harness.site import Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300})}
 KEY = "books:items"
+DOCS = Path(__file__).parent.parent / "docs/sinks.md"
 
 
 class Title(str):
@@ -218,6 +219,28 @@ def test_key_of_another_type(redis_server: RedisServer, kind: str) -> None:
     with redis_server.client() as client:
         client.delete(KEY)
     asyncio.run(run())
+
+
+def test_documented_rights(redis_server: RedisServer) -> None:
+    """A user with those of docs/sinks.md can write lists and streams, and none of them is idle."""
+    (sentence,) = re.findall(r"restricted rights needs (.*?)\.\n", DOCS.read_text(), re.S)
+    named = {name.lower() for name in re.findall(r"`([A-Z]+)`", sentence)}
+    url = redis_server.url.replace("://", "://writer:pw@")
+    with redis_server.client() as client:
+        commands = ["-@all", *(f"+{name}" for name in sorted(named))]
+        client.acl_setuser(
+            "writer", enabled=True, passwords=["+pw"], keys=[KEY, "s"], commands=commands
+        )
+        client.config_resetstat()
+    for most in 0, 2:
+        kinds = ("list", KEY), ("stream", "s")
+        for kind, key in kinds:
+            given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_KEY": key, "REDISQ_ITEMS_MAX": most}
+            write(url, [{"n": 1}, {"n": 2}, {"n": 3}], **given)
+    with redis_server.client() as client:
+        called = {name.lower() for name in client.info("commandstats")}
+        client.acl_deluser("writer")
+    assert named <= {name.removeprefix("cmdstat_") for name in called}
 
 
 @pytest.fixture

@@ -65,10 +65,6 @@ AWAY_AFTER = 3
 """Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
 
 
-SILENT_AFTER = 5.0
-"""Seconds that one write may take before the sink is said to be away."""
-
-
 class ItemRefused(DropItem):
     """Raised by `BatchPipeline.process_item` when the sink cannot take the item: a dead letter."""
 
@@ -114,6 +110,9 @@ class BatchPipeline:
     Otherwise Scrapy does not wait for the item, so that it does not hold the response; the page's
     lease is kept until the item is written.
     """
+
+    silent_seconds: float = 5.0
+    """How long one `write` may take before the sink counts as away, and nothing more is claimed."""
 
     batches: int = 0
     """Batches begun so far."""
@@ -371,8 +370,9 @@ class _Batches:
 
     async def _timed_write(self, rows: list[Row]) -> None:
         began = time.monotonic()
-        silent = f"no answer for {SILENT_AFTER:g} s"
-        warning = asyncio.get_running_loop().call_later(SILENT_AFTER, self._is_away, silent)
+        patience = self._pipeline.silent_seconds
+        silent = f"no answer for {patience:g} s"
+        warning = asyncio.get_running_loop().call_later(patience, self._is_away, silent)
         try:
             await self._patient_write(rows)
         finally:

@@ -37,23 +37,19 @@ class ParquetPipeline(BatchPipeline):
     Scrapy does not wait for the file, but the page's lease is kept until it is there. If the
     process dies between the two, the page is fetched again and its rows are in two files: each
     has the columns ``redisq_key``, the same for the same item, and ``redisq_written``. To read each
-    item once, with DuckDB or with pyarrow and pandas::
+    item once, see ``docs/sinks.md``.
 
-        SELECT DISTINCT ON (redisq_key) * FROM 'items/shop.items.Book/*.parquet'
-        ORDER BY redisq_written DESC
-
-        pyarrow.dataset.dataset("items/shop.items.Book").to_table().to_pandas()
-            .sort_values("redisq_written").drop_duplicates("redisq_key", keep="last")
-
-    The columns come from the annotations of the item's class (see ``arrow.py``),
-    so that all files of a class have the same. Dicts have columns of text, and only those of their
-    batch (``read_parquet(…, union_by_name = true)``).
+    The columns come from the annotations of the item's class (see ``arrow.py``), so that all files
+    of a class have the same until it is changed. Dicts have columns of text, and only those of
+    their batch.
 
     Readers never see half a file: see ``folders.py``. What a killed process
     leaves behind is hidden (``.….tmp``), or on S3 an incomplete upload that a lifecycle rule of the
     bucket can remove. S3 takes its keys, endpoint and region from Scrapy's ``AWS_…`` settings or
     from where all AWS tools look; others from fsspec's configuration.
     """
+
+    silent_seconds = 300.0  # large files to slow stores; meanwhile at most two batches gather
 
     _folder: Folder
 
