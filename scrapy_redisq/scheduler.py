@@ -235,7 +235,7 @@ class Scheduler(BaseScheduler):
                 await self._close_foreign_filter(reason)
             return
         try:
-            await asyncio.wait_for(self._leave(), self.settings.close_timeout)
+            await asyncio.wait_for(self._leave(reason), self.settings.close_timeout)
         except asyncio.TimeoutError:
             logger.error(
                 "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and "
@@ -265,10 +265,19 @@ class Scheduler(BaseScheduler):
         if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
             await maybe_deferred_to_future(closing)
 
-    async def _leave(self) -> None:
+    async def _leave(self, reason: str) -> None:
         await self.courier.stop()
-        if not self._lost and await self.courier.leave():
+        if self._lost:
+            return
+        if await self.courier.leave():
             logger.info("The run is complete: this was the last worker to leave")
+        elif reason == "finished" and (waiting := await self.courier.roster.left_waiting()):
+            # Scrapy cannot be told to go on.
+            logger.warning(
+                "%d requests came in when this worker had decided to end, and no worker is left: "
+                "they wait until the crawl is started again",
+                waiting,
+            )
 
     def _report_dead(self) -> None:
         roster = self.courier.roster

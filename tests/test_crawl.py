@@ -203,6 +203,18 @@ class TestRuns:
             assert len(site.hits) == fetched + 60
         assert nothing_left(redis_server)["created"] == 60
 
+    def test_pushed_too_late(self, redis_server: RedisServer, crawl: Run) -> None:
+        """What is pushed when the last worker has decided to end waits, and its log says so."""
+        with Site(linked_pages(4)) as site:
+            worker = crawl("pushed", site).wait()
+            assert worker.reason == "finished"
+            assert "1 requests came in when this worker had decided to end" in worker.log
+            assert "The run is complete" not in worker.log
+            assert len(site.hits) == 4
+        with frontier_of(redis_server, "pushed") as frontier:
+            status = frontier.status()
+        assert (status["state"], status["queued"]) == ("stopped", 1)
+
     def test_ready_too_late(self, redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
         """A worker that is ready only when the others have finished has nothing to do."""
         until = tmp_path / "finished"

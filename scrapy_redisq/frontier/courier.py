@@ -57,6 +57,9 @@ FAILING = 600.0
 WARN_EVERY = 30.0
 """Seconds between warnings about the same trouble."""
 
+STILL = 10.0
+"""Seconds without a claim or a finish after which a worker beside a full Redis stands still."""
+
 TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, ServerFull, OSError)
 """What passes: Redis is away, or says that it takes no commands now."""
 
@@ -155,6 +158,8 @@ class Courier:
         self._retry_last = min(RETRY_LAST, roster.terms.lease_ttl / 8)
         self._warned: dict[str, float] = {}
         self._missing = 0
+        self._moved_at = time.monotonic()
+        self._stands_still = False
         self._must_rejoin = False
 
     # What the worker hands in
@@ -347,6 +352,7 @@ class Courier:
         if self._must_rejoin:
             await self._rejoin()
         reply: Reply | None = None
+        held = len(membership.held)
         while reply is None:
             membership.full = self._pace.still_full()
             told = self.worker.turns(membership)
@@ -358,7 +364,7 @@ class Courier:
             except ServerFull as error:
                 if membership.full:
                     raise ServerBusy(str(error)) from error
-                self._warn("full", "%s: what is found waits, finishing and claiming go on", error)
+                self._full(error)
                 self._pace.full()
                 membership.refused()
             except ScriptFailed as error:
@@ -366,6 +372,8 @@ class Courier:
                     raise
         if reply.in_the_way:
             self._warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
+        if reply.leases or len(membership.held) < held:
+            self._moved_at, self._stands_still = time.monotonic(), False
         if reply.status in {"ok", "replayed"}:
             self.worker.received(membership, reply, told, sent_at)
         elif reply.status == "lost":
@@ -385,6 +393,22 @@ class Courier:
             self._must_rejoin = True
             await self._rejoin()
         return reply
+
+    def _full(self, error: ServerFull) -> None:
+        self._warn(
+            "full",
+            "%s: what is found waits, finishing and claiming go on. Raise its maxmemory, or delete "
+            "what is not needed",
+            error,
+        )
+        if time.monotonic() - self._moved_at > STILL and not self._stands_still:
+            self._stands_still = True
+            logger.warning(
+                "For %g s this worker has claimed and finished nothing, as Redis is full: what "
+                "pages have found must be stored before they are done. Nothing is lost, and it "
+                "goes on when there is room",
+                STILL,
+            )
 
     def _call(
         self, membership: Membership, want: int, demand: Demand, told: list[list[Any]]

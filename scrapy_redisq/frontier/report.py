@@ -96,7 +96,7 @@ def summary(
     totals: dict[str, int] = {}
     for shard in shards:
         for field_name, value in pairs(shard.get("counts", [])).items():
-            totals[field_name] = totals.get(field_name, 0) + _number(value)
+            totals[field_name] = totals.get(field_name, 0) + number(value)
     counts = {field_name: totals.get(field_name, 0) for field_name in COUNTS}
     delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
     leased = totals.get("leased", 0)
@@ -115,7 +115,7 @@ def summary(
         "run": meta.get("run"),
         "run_name": meta.get("name"),
         "state": state,
-        "began": _utc(_number(meta.get("began", 0))),
+        "began": _utc(number(meta.get("began", 0))),
         **counts,
         "done": counts["finished"] - counts["dead"] - counts["dropped"],
         "queued": max(0, unfinished - leased - delayed),
@@ -144,7 +144,7 @@ def summary(
     }
 
 
-def _number(text: Any) -> int:
+def number(text: Any) -> int:
     """What a script counts, 0 where something else stands."""
     try:
         return int(text)
@@ -162,18 +162,18 @@ def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
         now = status.get("now", 0)
         for worker_id, deadline, leased, flat in status.get("workers", []):
             info = pairs(flat)
-            heartbeat = deadline - _number(info.get("ttl", 0))
+            heartbeat = deadline - number(info.get("ttl", 0))
             worker = workers.setdefault(
                 worker_id,
                 {
                     "id": worker_id,
                     "host": info.get("host", ""),
-                    "pid": _number(info.get("pid", 0)),
+                    "pid": number(info.get("pid", 0)),
                     "spider": info.get("spider", ""),
                     "leased": 0,
-                    "pages": _number(info.get("pages", 0)),
-                    "items": _number(info.get("items", 0)),
-                    "since": _utc(_number(info.get("since", 0))),
+                    "pages": number(info.get("pages", 0)),
+                    "items": number(info.get("items", 0)),
+                    "since": _utc(number(info.get("since", 0))),
                     "seen_ago": 0.0,
                     "alive": deadline >= now and "fenced" not in info,
                 },

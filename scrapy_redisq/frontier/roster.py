@@ -27,6 +27,7 @@ from scrapy_redisq.frontier.membership import (
     Letter,
     Membership,
 )
+from scrapy_redisq.frontier.report import number, pairs
 from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
@@ -285,6 +286,17 @@ class Roster:
     async def is_complete(self) -> bool:
         """Whether everything is finished on all shards."""
         return await self.do(runs.is_idle(self.terms.name, len(self.memberships)))
+
+    async def left_waiting(self) -> int:
+        """How many requests wait although no worker is there; 0 if one is."""
+        waiting = 0
+        for membership in self.memberships:
+            status = await self.run(calls.status(self.terms.name, membership.shard)) or {}
+            if any(worker[1] >= status["now"] for worker in status.get("workers", [])):
+                return 0
+            counts = pairs(status.get("counts", []))
+            waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
+        return max(0, waiting)
 
     async def open_shard(self, membership: Membership) -> None:
         """Open a run that others have completed, or a shard that they have sealed, because this

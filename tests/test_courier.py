@@ -1,0 +1,127 @@
+"""The courier between a worker that is driven by hand and a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from scrapy_redisq.frontier import courier as module
+from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand, ServerHelp
+from scrapy_redisq.frontier.membership import Enqueue, Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.roster import Roster, Terms
+from scrapy_redisq.frontier.scripts import load
+from tests.harness.servers import RedisServer
+from tests.harness.worker import EXACT, NAME, fingerprint_of
+
+
+class Puppet:
+    """A worker that takes what it is told to take, and ends nothing by itself."""
+
+    pages = items = 0
+
+    def __init__(self) -> None:
+        self.demanded = NOTHING
+        self.leases: list[tuple[Membership, Lease]] = []
+        self.is_complete = False
+        self.error: Exception | None = None
+
+    def settle(self) -> None: ...
+
+    def demand(self) -> Demand:
+        return self.demanded
+
+    def in_progress(self) -> bool:
+        return bool(self.leases)
+
+    def starting(self) -> tuple[bool, bool]:
+        return False, True
+
+    def turns(self, membership: Membership) -> list[list[Any]]:
+        return []
+
+    def received(
+        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+    ) -> None:
+        self.leases += [(membership, lease) for lease in reply.leases]
+
+    def announced(self, slot: str, parked: float) -> None: ...
+
+    def stuck(self, seconds: int) -> None: ...
+
+    def forgotten(self) -> None:
+        self.leases.clear()
+
+    def completed(self) -> None:
+        self.is_complete = True
+
+    def lost(self, error: Exception) -> None:
+        self.error = error
+
+
+async def until(condition: Any, what: str) -> None:
+    for _ in range(2_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within 20 s: {what}")
+
+
+def request(roster: Roster, url: str, page: Lease | None = None) -> Enqueue:
+    fingerprint = roster.seen.encode(fingerprint_of(url))
+    return Enqueue("host", 0, url.encode(), fingerprint, page=page.id if page else None)
+
+
+def test_full_for_long(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where all pages that a worker holds have found something, a full Redis stops it: its log says
+    so once, and it goes on when there is room."""
+    monkeypatch.setattr(module, "STILL", 0.5)
+    caplog.set_level(logging.WARNING)
+
+    async def crawl(client: redis.Redis) -> None:
+        server = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        terms = Terms(NAME, EXACT, 60.0, 5, 100, 10_000)
+        roster = Roster(server, terms)
+        await roster.join()
+        courier = Courier(roster, puppet, ServerHelp())
+        courier.start()
+        for n in range(2):
+            courier.enqueue(request(roster, f"{n}"))
+        puppet.demanded = Demand(True, 2, 2, {}, most=2)
+        await until(lambda: len(puppet.leases) == 2, "claimed")
+        client.script_load(load("exchange", "exact").text)
+        client.config_set("maxmemory", 1)
+        for membership, lease in puppet.leases:
+            courier.enqueue(request(roster, f"{lease.id}/link", lease))
+            courier.finish(membership, Finish(lease.id, "done"))
+        puppet.leases.clear()
+        courier.poke()
+        await until(lambda: "claimed and finished nothing" in caplog.text, "it says so")
+        await asyncio.sleep(2 * module.FULL_RETRY)
+        assert caplog.text.count("claimed and finished nothing") == 1
+        assert caplog.text.count("Raise its maxmemory") == 1
+        client.config_set("maxmemory", 0)
+        await until(lambda: courier.waiting() == 0, "there is room")
+        await until(lambda: len(puppet.leases) == 2, "it goes on")
+        for membership, lease in puppet.leases:
+            courier.finish(membership, Finish(lease.id, "done"))
+        puppet.leases.clear()
+        await until(lambda: puppet.is_complete, "complete")
+        await courier.stop()
+        assert await courier.leave()
+        assert await roster.left_waiting() == 0
+        assert puppet.error is None
+        await server.aclose()
+
+    with redis_server.client() as client:
+        try:
+            asyncio.run(crawl(client))
+        finally:
+            client.config_set("maxmemory", 0)
