@@ -518,7 +518,8 @@ class Engine:
             in_pipeline = page is not request and item is not None and item[0] is page
             self._askers[request] = page, in_pipeline
             with _dealing_with(page, downloading=True):
-                return fetch(request, *spider).addBoth(self._fetched, request)
+                # A downloader of the project's own may answer at once, or raise.
+                return maybeDeferred(fetch, request, *spider).addBoth(self._fetched, request)
 
         self._downloader.fetch = followed
 

@@ -38,6 +38,9 @@ class Hit:
     host: str
     agent: str
     started: float
+    method: str = "GET"
+    headers: Headers = field(default_factory=dict)
+    body: bytes = b""
 
 
 class Site:
@@ -67,6 +70,10 @@ class Site:
     def urls(self, hosts: int) -> str:
         """The URLs of its first hosts, as the spider ``hosts`` takes them."""
         return " ".join(f"http://127.0.0.{n}:{self.port}" for n in range(1, hosts + 1))
+
+    def answer(self, hit: Hit) -> Answer | str | None:
+        """For sites that look at more than the path."""
+        return self.page(hit.path)
 
     def counts(self) -> Counter[str]:
         """How often each path was fetched."""
@@ -124,19 +131,18 @@ class Site:
     async def _answer(
         self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        path = line.split()[1].decode()
+        method, path, _ = line.decode().split()
         headers: Headers = {}
         while header := (await reader.readline()).strip():
             name, _, value = header.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
-        if length := int(headers.get("content-length", 0)):
-            await reader.readexactly(length)
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
         at = time.monotonic()
         started = float(headers.get("x-started", at))
-        self.hits.append(
-            Hit(at, path, headers.get("host", ""), headers.get("user-agent", ""), started)
-        )
-        answer = self.page(path)
+        host, agent = headers.get("host", ""), headers.get("user-agent", "")
+        hit = Hit(at, path, host, agent, started, method, headers, body)
+        self.hits.append(hit)
+        answer = self.answer(hit)
         if answer is None:
             answer = Answer("not found", 404)
         elif isinstance(answer, str):
@@ -145,11 +151,11 @@ class Site:
             await asyncio.sleep(answer.delay)
         while answer.until is not None and not answer.until.is_set():
             await asyncio.sleep(0.02)
-        body = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
+        content = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
         head = [f"HTTP/1.1 {answer.status} X", f"Content-Type: {answer.content_type}"]
         head += [f"{name}: {value}" for name, value in answer.headers.items()]
-        head += [f"Content-Length: {len(body)}", "", ""]
-        writer.write("\r\n".join(head).encode() + body)
+        head += [f"Content-Length: {len(content)}", "", ""]
+        writer.write("\r\n".join(head).encode() + content)
         await writer.drain()
 
 

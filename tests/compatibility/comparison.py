@@ -1,0 +1,257 @@
+"""Crawls by Scrapy's scheduler and by this one, and what differs between them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scrapy.settings import Settings
+from scrapy.spiderloader import SpiderLoader
+from scrapy.utils.spider import iter_spider_classes
+
+from tests.compatibility.compared import Compared
+from tests.compatibility.pages import Hosts
+from tests.compatibility.worker import Crawl, Job
+from tests.harness.launcher import Forked, fork
+
+ROOT = Path(__file__).parent.parent.parent
+MODES = {"own": 1, "one": 1, "two": 2}
+"""How a spider is crawled, and by how many processes: "own" is Scrapy's scheduler."""
+
+LIMIT = 120
+"""Seconds after which crawls are given up."""
+
+COMMON = {
+    "SPIDER_MODULES": ["tests.compatibility.spiders"],
+    "SPIDER_MIDDLEWARES": {"tests.compatibility.compared.Gate": 1_000_000},
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "ROBOTSTXT_OBEY": False,
+    "RETRY_TIMES": 2,
+    "DOWNLOAD_DELAY": 0,
+    "LOG_LEVEL": "WARNING",
+}
+SHARED = {
+    "ADDONS": {"scrapy_redisq.Addon": 500},
+    "REDISQ_RETRY_BASE": 0.05,
+    "REDISQ_BACKOFF_MAX": 1,
+}
+
+# What is different in any two crawls.
+_OTHER_STATS = re.compile(
+    r"start_time|finish_time|elapsed_time_seconds|.*_per_minute|memusage/.*|log_count/.*"
+    r"|redisq/.*|feedexport/.*"
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Spiders that are crawled by one process, or by two."""
+
+    how: str
+    spiders: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    twice: str = ""
+    """A spider that the process crawls twice, as two workers of one frontier."""
+    ours: tuple[str, ...] = ("one", "two")
+    """By how many workers, beside Scrapy's own scheduler."""
+
+    @property
+    def modes(self) -> dict[str, int]:
+        """Each with the number of its processes."""
+        return {mode: number for mode, number in MODES.items() if mode in ("own", *self.ours)}
+
+
+@dataclass
+class Outcome:
+    """What a spider did, by however many workers."""
+
+    pages: Counter[str]
+    items: Counter[str] = field(default_factory=Counter)
+    stats: dict[str, Any] = field(default_factory=dict)
+    log: set[str] = field(default_factory=set)
+
+    def add(self, report: dict[str, Any], clean: Cleaner) -> None:
+        """Add what one worker did."""
+        self.items.update(clean(json.dumps(item, sort_keys=True)) for item in report["items"])
+        self.log |= {clean(" ".join(filter(None, entry))) for entry in report["log"]}
+        for name, value in report["stats"].items():
+            if _OTHER_STATS.fullmatch(name):
+                continue
+            name = clean(name)  # noqa: PLW2901
+            if isinstance(value, str):
+                self.stats[name] = self.stats.get(name, frozenset()) | {clean(value)}
+            elif name.endswith("_max"):
+                self.stats[name] = max(self.stats.get(name, 0), value)
+            elif value is not None:
+                self.stats[name] = self.stats.get(name, 0) + value
+
+
+class Cleaner:
+    """Takes out of a text what is different in any two crawls: hosts, ports, folders, times."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def __call__(self, text: str) -> str:
+        text = re.sub(r"127\.0\.0\.(\d+)(:\d{4,})?", self._host, text)
+        text = re.sub(r"0x[0-9a-f]+|\bline \d+\b", "…", text)
+        return text.replace(self._folder, "FOLDER")
+
+    @staticmethod
+    def _host(match: re.Match[str]) -> str:
+        return "main" if int(match[1]) % 2 else "other"
+
+
+class Comparison:
+    """Runs the spiders of a group in one of three ways, and keeps what they did."""
+
+    def __init__(self, name: str, group: Group, folder: Path, redis_url: str) -> None:
+        self.name, self.group, self.folder, self._redis_url = name, group, folder, redis_url
+        loader = SpiderLoader.from_settings(Settings(COMMON))
+        self.classes: list[type[Compared]] = [loader.load(each) for each in group.spiders]
+        self.outcomes: dict[str, dict[str, Outcome]] = {}
+
+    def run(self) -> None:
+        """Crawl with Scrapy's scheduler, and with this one by one and by two workers, at once."""
+        with contextlib.ExitStack() as stack:
+            pages = [each.pages for each in self.classes]
+            sites = {mode: stack.enter_context(Hosts(pages)) for mode in self.group.modes}
+            processes = {}
+            for mode, workers in self.group.modes.items():
+                for worker in range(workers):
+                    processes[mode, worker] = self._start(mode, worker, sites[mode])
+                    stack.callback(processes[mode, worker].kill)
+            for (mode, worker), process in processes.items():
+                code = process.wait(LIMIT)
+                assert code == 0, self._output(mode, worker).read_text()[-3000:]
+            for mode, site in sites.items():
+                self.outcomes[mode] = self._gather(mode, site)
+
+    def _start(self, mode: str, worker: int, site: Hosts) -> Forked:
+        """One process that crawls all spiders of the group."""
+        settings = {**COMMON, **self.group.settings}
+        if mode != "own":
+            frontier = f"{mode}-{self.name}-%(spider)s"
+            settings |= {**SHARED, "REDISQ_URL": self._redis_url, "REDISQ_FRONTIER": frontier}
+        crawls = []
+        for number, spider in enumerate(self.group.spiders):
+            numbers = [worker]
+            crawlers = MODES[mode]
+            if mode == "one" and spider == self.group.twice:
+                numbers = [0, 1]
+                crawlers = 2
+            crawls += [self._crawl(mode, spider, one, crawlers, site, number) for one in numbers]
+        output = self._output(mode, worker)
+        report, file = output.with_suffix(".json"), output.with_suffix(".job")
+        job: Job = {
+            "how": self.group.how,
+            "crawls": crawls,
+            "settings": settings,
+            "report": str(report),
+        }
+        file.write_text(json.dumps(job))
+        return fork("tests.compatibility.worker", [str(file)], ROOT, output, os.environ)
+
+    def _crawl(
+        self, mode: str, spider: str, worker: int, workers: int, site: Hosts, number: int
+    ) -> Crawl:
+        """One spider, as one of ``workers``: two in one folder, as on one machine."""
+        folder = self.folder / mode / spider
+        folder.mkdir(parents=True, exist_ok=True)
+        gates = [f"{folder}/gate-{each}" for each in range(workers)]
+        return {
+            "label": f"{spider}#{worker}",
+            "spider": spider,
+            "arguments": {
+                "site": site.main(number),
+                "other": site.other(number),
+                "folder": str(folder),
+                "worker": str(worker),
+            },
+            "settings": {
+                "GATE": [gates[worker], *gates],
+                "HTTPCACHE_DIR": f"{folder}/cache",
+                "FILES_STORE": f"{folder}/files",
+                "IMAGES_STORE": f"{folder}/images",
+            },
+        }
+
+    def _output(self, mode: str, worker: int) -> Path:
+        return self.folder / f"{mode}-{worker}.log"
+
+    def _gather(self, mode: str, site: Hosts) -> dict[str, Outcome]:
+        clean = Cleaner(self.folder / mode)
+        outcomes = {
+            spider: Outcome(Counter({clean(page): n for page, n in site.fetched(number).items()}))
+            for number, spider in enumerate(self.group.spiders)
+        }
+        for worker in range(MODES[mode]):
+            reports = json.loads(self._output(mode, worker).with_suffix(".json").read_text())
+            for label, report in reports.items():
+                outcomes.setdefault(label.partition("#")[0], Outcome(Counter())).add(report, clean)
+        for spider, outcome in outcomes.items():
+            for file in sorted((self.folder / mode / spider).glob("*.jsonl")):
+                outcome.items.update(
+                    f"feed {clean(line)}" for line in file.read_text().splitlines()
+                )
+        return outcomes
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing that differs."""
+
+    spider: str
+    mode: str
+    what: str
+    scrapys: str
+    ours: str
+
+    def __str__(self) -> str:
+        lines = f"{self.spider} {self.mode} {self.what}:", self.scrapys, self.ours
+        return "{}\n    Scrapy  {}\n    here    {}".format(*lines)
+
+
+def differences(comparison: Comparison) -> Iterator[Found]:
+    """What differs from Scrapy's own scheduler."""
+    own = comparison.outcomes["own"]
+    for mode in comparison.group.ours:
+        for spider, ours in comparison.outcomes[mode].items():
+            scrapys = own.get(spider, Outcome(Counter()))
+            for what in ("pages", "items"):
+                before, now = getattr(scrapys, what), getattr(ours, what)
+                if before != now:
+                    yield Found(spider, mode, what, _more(before, now), _more(now, before))
+            for entry in sorted(scrapys.log ^ ours.log):
+                where = ("only", "") if entry in scrapys.log else ("", "only")
+                yield Found(spider, mode, f"log {entry}", *where)
+            for stat in sorted(scrapys.stats.keys() | ours.stats.keys()):
+                before, now = scrapys.stats.get(stat), ours.stats.get(stat)
+                if before != now:
+                    yield Found(spider, mode, f"stat {stat}", _text(before), _text(now))
+
+
+def _text(value: Any) -> str:
+    return str(sorted(value) if isinstance(value, frozenset) else value)
+
+
+def _more(some: Counter[str], others: Counter[str]) -> str:
+    return str(sorted((some - others).items()))[:1500]
+
+
+def spiders_of(*modules: Any) -> tuple[str, ...]:
+    """The names of the spiders that modules define."""
+    return tuple(
+        spider.name
+        for module in modules
+        for spider in iter_spider_classes(module)
+        if issubclass(spider, Compared)
+    )

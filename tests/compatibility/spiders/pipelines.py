@@ -1,0 +1,106 @@
+"""Item pipelines: of files, of images, and those that drop, wait and raise."""
+
+import asyncio
+import struct
+import zlib
+
+from scrapy.exceptions import DropItem
+
+from tests.compatibility.compared import Compared
+from tests.compatibility.pages import links, redirect
+from tests.harness.site import Answer
+
+
+def _png(size):
+    def chunk(kind, data):
+        content = kind + data
+        return struct.pack(">I", len(data)) + content + struct.pack(">I", zlib.crc32(content))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress((b"\0" + b"\x7f" * size) * size))
+    return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
+
+
+class Files(Compared):
+    """Files that items name: shared by items, moved, missing."""
+
+    name = "files"
+    custom_settings = {
+        "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+        "MEDIA_ALLOW_REDIRECTS": True,
+    }
+    pages = {
+        "/": links("/1", "/2"),
+        "/1": "one",
+        "/2": "two",
+        "/a.txt": "a",
+        "/b.txt": redirect("/c.txt"),
+        "/c.txt": "c",
+    }
+
+    def parse(self, response):
+        yield {
+            "url": response.url,
+            "file_urls": [f"{self.site}/{name}.txt" for name in "abd"],
+        }
+        for href in response.css("a::attr(href)").getall():
+            yield response.follow(href)
+
+    def shown(self, item):
+        return {**item, "files": sorted((file["url"], file["status"]) for file in item["files"])}
+
+
+class Images(Compared):
+    """Images with thumbnails, one too small, one that is none."""
+
+    name = "images"
+    custom_settings = {
+        "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
+        "IMAGES_MIN_HEIGHT": 8,
+        "IMAGES_THUMBS": {"small": (4, 4)},
+    }
+    pages = {
+        "/": "begin",
+        "/large.png": Answer(_png(16), content_type="image/png"),
+        "/small.png": Answer(_png(2), content_type="image/png"),
+        "/none.png": Answer("no image", content_type="image/png"),
+    }
+
+    def parse(self, response):
+        names = ("large", "small", "none")
+        yield {"image_urls": [f"{self.site}/{name}.png" for name in names]}
+
+    def shown(self, item):
+        return {**item, "images": sorted(image["url"] for image in item["images"])}
+
+
+class Judge:
+    """Drops some items, waits for some, raises at some."""
+
+    async def process_item(self, item, spider=None):
+        path = item["url"].rpartition("/")[2]
+        if path == "1":
+            raise DropItem("not this one")
+        if path == "2":
+            await asyncio.sleep(0.02)
+        if path == "3":
+            raise RuntimeError("in a pipeline")
+        return {**item, "judged": True}
+
+
+class Judged(Compared):
+    """Items that are dropped, awaited, and that a pipeline raises at."""
+
+    name = "judged"
+    custom_settings = {"ITEM_PIPELINES": {Judge: 1}}
+    pages = {"/": links("/1", "/2", "/3"), **{f"/{n}": "page" for n in (1, 2, 3)}}
+
+
+class Feeds(Compared):
+    """Writes a feed; the file is compared, too."""
+
+    name = "feeds"
+    pages = {"/": links("/1", "/2"), "/1": "one", "/2": "two"}
+    custom_settings = {
+        "FEEDS": {"%(folder)s/%(name)s-%(worker)s.jsonl": {"format": "jsonlines"}},
+    }

@@ -1,0 +1,108 @@
+"""Spiders of all kinds do with this scheduler what they do with Scrapy's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import scrapy
+
+from tests.compatibility.comparison import (
+    COMMON,
+    ROOT,
+    SHARED,
+    Comparison,
+    Group,
+    differences,
+    spiders_of,
+)
+from tests.compatibility.differences import DIFFERENCES
+from tests.compatibility.spiders import callbacks, classes, fetching, pipelines, plugins
+from tests.harness.launcher import fork
+from tests.harness.servers import RedisServer, any_server
+
+pytestmark = pytest.mark.skipif(
+    scrapy.version_info < (2, 19), reason="is a comparison with the newest Scrapy"
+)
+
+PLUGINS = {"spidermon": "monitored", "scrapy_poet": "injected", "scrapy_playwright": "played"}
+NEEDS = {"images": "PIL"}
+
+GROUPS = {
+    "all": Group(
+        "AsyncCrawlerProcess",
+        tuple(
+            name
+            for name in spiders_of(fetching, classes, callbacks, pipelines, plugins)
+            if find_spec(NEEDS.get(name, "scrapy"))
+        ),
+    ),
+    "twice": Group("CrawlerProcess", ("follow", "generators"), twice="follow", ours=("one",)),
+    "async_runner": Group("AsyncCrawlerRunner", ("follow", "generators"), ours=("two",)),
+    "runner": Group("CrawlerRunner", ("follow", "rules"), ours=("one",)),
+    "no_reactor": Group(
+        "asyncio.run",
+        ("follow", "robots", "redirects", "retries", "generators", "judged", "idle"),
+        {"TWISTED_REACTOR_ENABLED": False},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """One with a log on disk: a server without one is warned of."""
+    server = RedisServer(any_server(), aof=True)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_as_with_scrapys_own(name: str, server: RedisServer, tmp_path: Path) -> None:
+    """Pages fetched, items, stats and what is logged are the same by one worker and by two, but
+    for what `DIFFERENCES` lists."""
+    comparison = Comparison(name, GROUPS[name], tmp_path, server.url)
+    comparison.run()
+    found = list(differences(comparison))
+    new = [one for one in found if not any(known.explains(one) for known in DIFFERENCES)]
+    assert not new, "\n".join(map(str, new))
+    gone = [
+        known
+        for known in DIFFERENCES
+        if name == "all"
+        and known.certain
+        and (known.spider == "*" or known.spider in GROUPS[name].spiders)
+        and not any(known.explains(one) for one in found)
+    ]
+    assert not gone, "no longer different, to be taken from the table:\n" + "\n".join(
+        map(str, gone)
+    )
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_plugin_is_there(plugin: str) -> None:
+    """Is skipped to say that a plugin is not installed, and was left out of the comparison."""
+    pytest.importorskip(plugin)
+    assert PLUGINS[plugin] in GROUPS["all"].spiders
+
+
+def test_contracts(server: RedisServer, tmp_path: Path) -> None:
+    """``scrapy check`` says the same."""
+    processes, said = {}, {}
+    for mode, settings in (("own", COMMON), ("one", COMMON | SHARED)):
+        module = tmp_path / f"{mode}_settings.py"
+        lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
+        module.write_text("".join(lines) + f"REDISQ_URL = {server.url!r}\n" * (mode == "one"))
+        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": module.stem}
+        environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{tmp_path}"
+        output = tmp_path / f"{mode}.log"
+        processes[mode] = fork("scrapy", ["check", "contracts"], tmp_path, output, environment)
+    for mode, process in processes.items():
+        code = process.wait(60)
+        output = (tmp_path / f"{mode}.log").read_text()
+        said[mode] = code, re.sub(r"in [\d.]+s", "in …", output)
+    assert said["one"] == said["own"]
+    assert "FAILED (failures=1)" in said["own"][1], said["own"][1]

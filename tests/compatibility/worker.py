@@ -1,0 +1,166 @@
+"""One process of the comparison: several spiders at once, and what became of each.
+
+``python -m tests.compatibility.worker JOB`` reads the file JOB (see `Job`) and writes what each
+spider did to the file ``report``: its items, stats, and what was logged from WARNING on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import warnings
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypedDict
+
+from itemadapter import ItemAdapter
+from scrapy import signals
+from scrapy.crawler import (
+    AsyncCrawlerProcess,
+    AsyncCrawlerRunner,
+    Crawler,
+    CrawlerProcess,
+    CrawlerRunner,
+)
+from scrapy.settings import Settings
+from scrapy.spiderloader import SpiderLoader
+from scrapy.utils.defer import deferred_from_coro
+
+crawling: ContextVar[str] = ContextVar("crawling", default="")
+"""The crawl that this context belongs to: timers, sockets and tasks inherit it."""
+
+
+class Crawl(TypedDict):
+    label: str
+    spider: str
+    arguments: dict[str, str]
+    settings: dict[str, Any]
+
+
+class Job(TypedDict):
+    how: str
+    """AsyncCrawlerProcess, CrawlerProcess, AsyncCrawlerRunner, CrawlerRunner or asyncio.run."""
+    crawls: list[Crawl]
+    settings: dict[str, Any]
+    report: str
+
+
+class Report(TypedDict):
+    items: list[Any]
+    stats: dict[str, Any]
+    log: list[list[str]]
+
+
+def shown(value: Any) -> Any:
+    """``value`` as JSON may have it."""
+    if isinstance(value, dict):
+        return {str(name): shown(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown(each) for each in value]
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return repr(value)
+
+
+class Notes(logging.Handler):
+    """Keeps what is logged, by the crawl that it belongs to."""
+
+    def __init__(self, reports: dict[str, Report]) -> None:
+        super().__init__(logging.WARNING)
+        self.reports = reports
+
+    def emit(self, record: logging.LogRecord) -> None:
+        spider = getattr(record, "spider", None)
+        label = getattr(spider, "label", "") or crawling.get()
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        entry = [record.levelname, record.name, record.getMessage().strip().split("\n")[0], error]
+        self.reports.setdefault(label, _report())["log"].append(entry)
+
+
+def _report() -> Report:
+    return {"items": [], "stats": {}, "log": []}
+
+
+def crawler_of(crawl: Crawl, common: Settings, report: Report) -> Crawler:
+    settings = common.copy()
+    spider = SpiderLoader.from_settings(settings).load(crawl["spider"])
+    for name, value in crawl["settings"].items():
+        settings.set(name, value, priority="project")
+    settings["ADDONS"].update(getattr(spider, "addons", {}))
+    crawler = Crawler(spider, settings, init_reactor=False)
+
+    def scraped(item: Any, spider: Any) -> None:
+        one = ItemAdapter(item).asdict()
+        show = getattr(spider, "shown", None)
+        report["items"].append(shown(show(one) if show else one))
+
+    crawler.signals.connect(scraped, signals.item_scraped, weak=False)
+    return crawler
+
+
+def begin(runner: Any, crawl: Crawl, crawler: Crawler) -> Any:
+    crawling.set(crawl["label"])
+    try:
+        return runner.crawl(crawler, label=crawl["label"], **crawl["arguments"])
+    finally:
+        crawling.set("")
+
+
+def main(job: Job) -> None:
+    settings = Settings()
+    settings.setdict(job["settings"], priority="project")
+    reports = {crawl["label"]: _report() for crawl in job["crawls"]}
+    how = job["how"]
+    process: Any = None
+    if how.endswith("Process"):
+        kind = {"AsyncCrawlerProcess": AsyncCrawlerProcess, "CrawlerProcess": CrawlerProcess}[how]
+        process = kind(settings)
+    logging.captureWarnings(True)
+    warnings.simplefilter("always")
+    logging.getLogger().addHandler(Notes(reports))
+    if process is None and how != "asyncio.run":
+        from scrapy.utils.reactor import install_reactor  # noqa: PLC0415
+
+        install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+
+    made: list[tuple[Crawl, Crawler]] = []
+
+    def crawlers() -> list[tuple[Crawl, Crawler]]:
+        for one in job["crawls"]:
+            made.append((one, crawler_of(one, settings, reports[one["label"]])))
+        return made
+
+    async def by_runner() -> None:
+        runner = AsyncCrawlerRunner(settings)
+        await asyncio.gather(*[begin(runner, *each) for each in crawlers()])
+
+    if process is not None:
+        for each in crawlers():
+            begin(process, *each)
+        process.start()
+    elif how == "asyncio.run":
+        asyncio.run(by_runner())
+    else:
+        from twisted.internet.defer import DeferredList  # noqa: PLC0415
+        from twisted.internet.task import react  # noqa: PLC0415
+
+        def by_deferreds() -> Any:
+            runner = CrawlerRunner(settings)
+            return DeferredList([begin(runner, *each) for each in crawlers()])
+
+        def started(reactor: Any) -> Any:
+            return deferred_from_coro(by_runner()) if how.startswith("Async") else by_deferreds()
+
+        try:
+            react(started)
+        except SystemExit as ended:
+            assert not ended.code, ended
+    for one, crawler in made:
+        reports[one["label"]]["stats"] = shown(crawler.stats.get_stats() if crawler.stats else {})
+    Path(job["report"]).write_text(json.dumps(reports))
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
