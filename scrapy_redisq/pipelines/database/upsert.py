@@ -148,7 +148,7 @@ def statement(
     """How rows of these columns are written, in the database's own words where they are known."""
     build = {"sqlite": _on_conflict, "postgresql": _on_conflict}
     build |= {"mysql": _on_duplicate_key, "mariadb": _on_duplicate_key}
-    if dialect.name not in build or not _nameable(target, columns, dialect):
+    if dialect.name not in build:
         return _Portable(target, columns)
     upsert, table = build[dialect.name], target.table
     binds = _binds(target, columns)
@@ -181,15 +181,6 @@ def _bound(target: Target, binds: dict[str, str]) -> dict[str, sqlalchemy.BindPa
         name: sqlalchemy.bindparam(bind, type_=target.table.columns[name].type)
         for name, bind in binds.items()
     }
-
-
-def _nameable(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect) -> bool:
-    """Whether an upsert can speak of these names."""
-    if dialect.name not in {"mysql", "mariadb"}:
-        # There it would mean the old row: an error in PostgreSQL, and no change in SQLite.
-        return target.table.name.lower() != "excluded"
-    # SQLAlchemy doubles the "%" of VALUES(`%`) once too often for MySQL.
-    return not any("%" in target.table.columns[name].name for name in columns)
 
 
 def _insert(target: Target, dialect: sqlalchemy.Dialect) -> Any:
