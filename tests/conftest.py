@@ -5,10 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from scrapy.settings import Settings
 
+from scrapy_redisq.commands.main import main
+from tests.harness.command import Ran, Redisq
 from tests.harness.crawl import Run
 from tests.harness.databases import (
     Database,
@@ -140,3 +144,25 @@ def each_database(request: pytest.FixtureRequest) -> Iterator[Database]:
     yield database
     database.resume()
     database.start()
+
+
+@pytest.fixture
+def redisq(
+    redis_server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Redisq:
+    """Runs ``scrapy redisq ARGS`` in this process, outside a project, on an empty server."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: str, **settings: Any) -> Ran:
+        given = {"REDISQ_URL": redis_server.url, **settings}
+        capsys.readouterr()
+        try:
+            code = main(args, Settings(given, priority="cmdline"))
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run

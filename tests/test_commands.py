@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import errno
 import json
@@ -15,23 +14,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 from scrapy.settings import Settings
 
 from scrapy_redisq.commands import display, status
-from scrapy_redisq.commands.main import main
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
 from scrapy_redisq.commands.slot_table import SlotSummary, rate_text, slot_table
 from scrapy_redisq.frontier import Frontier, FrontierConfig, SlotStatus
-from scrapy_redisq.frontier.membership import Finish
 from scrapy_redisq.limits import SlotLimit
-from scrapy_redisq.serializer import loads_fields
+from tests.harness.command import Ran, Redisq, at, scrapy
 from tests.harness.servers import RedisServer, any_server, free_port, wait_until
 from tests.test_frontier import Worker, some_urls
 
@@ -42,64 +39,10 @@ STATUS_FIELDS = {
 WORKER_FIELDS = {"id", "host", "pid", "spider", "leased", "pages", "items", "since", "seen_ago"}
 
 
-class Ran(NamedTuple):
-    """What a call left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Redisq = Callable[..., Ran]
-
-
-@pytest.fixture
-def redisq(
-    redis_server: RedisServer,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Redisq:
-    """Runs ``scrapy redisq ARGS`` in this process, outside a project, on an empty server."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args: str, **settings: Any) -> Ran:
-        given = {"REDISQ_URL": redis_server.url, **settings}
-        capsys.readouterr()
-        try:
-            code = main(args, Settings(given, priority="cmdline"))
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        return Ran(code, *capsys.readouterr())
-
-    return run
-
-
 @pytest.fixture
 def frontier(redis_server: RedisServer) -> Iterator[Frontier]:
     with Frontier.from_url(redis_server.url, "books") as frontier:
         yield frontier
-
-
-def scrapy(
-    *args: str, cwd: Path, stdin: str = "", environment: dict[str, str] | None = None
-) -> Ran:
-    """A real ``scrapy`` process."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-m", "scrapy", *args],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
-def at(server: RedisServer) -> tuple[str, str]:
-    return ("-s", f"REDISQ_URL={server.url}")
 
 
 @pytest.mark.parametrize(
@@ -700,171 +643,6 @@ class TestPush:
             assert ran.code == 1
             assert "'shop.Fingerprinter'" in ran.err
             assert frontier.status()["created"] == 1
-
-
-class TestDead:
-    @pytest.fixture
-    def letters(self, frontier: Frontier) -> list[str]:
-        """Ids of 25 dead letters, newest first; every fifth died of item_error."""
-        frontier.push(
-            {"url": f"https://a.example/{i}", "callback": "parse_x", "meta": {"n": i}}
-            for i in range(25)
-        )
-        worker = Worker(frontier)
-        for n, (membership, lease) in enumerate(worker.claim()):
-            reason = "item_error" if n % 5 == 0 else "spider_error"
-            membership.add(Finish(lease.id, "dead", reason, "KeyError: '\x1b[31m'\nFrames"))
-            worker.exchange(membership)
-        return [letter.id for letter in frontier.dead()]
-
-    def test_list(self, redisq: Redisq, letters: list[str]) -> None:
-        """The newest 20: id, reason, URL, callback, and the first line of the detail."""
-        ran = redisq("dead", "list", "books")
-        assert ran.code == 0
-        heads = [line.split()[:2] for line in ran.out.splitlines() if line.startswith("0-")]
-        assert [head[0] for head in heads] == letters[:20]
-        assert heads[0][1] == "spider_error"
-        assert "  https://a.example/24 → parse_x\n" in ran.out
-        assert "  KeyError: '\\x1b[31m'\n" in ran.out
-        assert "--limit 0" in ran.out
-        everything = redisq("dead", "list", "books", "--limit", "0").out
-        assert everything.count("https://") == 25
-        assert "--limit" not in everything
-
-    def test_list_of_one_reason(self, redisq: Redisq, letters: list[str]) -> None:
-        """Only those that died of it."""
-        ran = redisq("dead", "list", "books", "--reason", "item_error", "--limit", "2")
-        urls = [word for word in ran.out.split() if "://" in word]
-        assert urls == ["https://a.example/20", "https://a.example/15"]
-        assert redisq("dead", "list", "books", "--reason", "x").out == "books: no dead letters\n"
-
-    def test_json(self, redisq: Redisq, frontier: Frontier) -> None:
-        """All of a letter in JSON, whatever types its request holds; all letters by default."""
-        frontier.push(
-            [
-                {
-                    "url": "https://a.example/",
-                    "method": "POST",
-                    "body": "ü",
-                    "headers": {"X": "1"},
-                    "meta": {"f": float("inf"), "b": b"\xff", "t": (1, 2), "s": {3}, "k": {4: 5}},
-                }
-            ]
-        )
-        Worker(frontier).finish("dead", "download", "gone")
-        (line,) = redisq("dead", "list", "books", "--json").out.splitlines()
-        letter = json.loads(line, parse_constant=pytest.fail)
-        assert (letter["id"], letter["reason"], letter["detail"]) == ("0-1", "download", "gone")
-        assert (letter["slot"], letter["priority"], letter["deliveries"]) == ("a.example", 0, 0)
-        assert letter["request"] == {
-            "class": "Request",
-            "url": "https://a.example/",
-            "method": "POST",
-            "body": "ü",
-            "headers": {"X": ["1"]},
-            "meta": {"f": "inf", "b": "\\xff", "t": [1, 2], "s": [3], "k": {"4": 5}},
-        }
-
-    def test_an_entry_that_nobody_can_read(self, redisq: Redisq, frontier: Frontier) -> None:
-        """A foreign entry is listed with what it seems to be."""
-        frontier.push(["https://a.example/"])
-        queue = "redisq:{books:0}:queue:a.example:0"
-        frontier.client.lset(queue, 0, b"\x00\x80\x04pickled.")
-        Worker(frontier).finish("dead", "undecodable")
-        assert "(a pickle; pickles are never loaded)" in redisq("dead", "list", "books").out
-        letter = json.loads(redisq("dead", "list", "books", "--json").out)
-        assert (letter["request"], letter["undecodable"][:8]) == (None, "a pickle")
-
-    def test_requeue_by_id(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
-        """Those named, once; an id of nothing makes the code 1."""
-        ran = redisq("dead", "requeue", "books", letters[0], letters[1], letters[1])
-        assert ran == (0, "books: 2 dead letters requeued\n", "")
-        ran = redisq("dead", "requeue", "books", letters[0], letters[2])
-        assert (ran.code, ran.out) == (1, "books: 1 dead letter requeued\n")
-        assert "no such dead letter: 1" in ran.err
-        assert frontier.status()["queued"] == 3
-
-    def test_requeue_by_reason_and_all(
-        self, redisq: Redisq, frontier: Frontier, letters: list[str]
-    ) -> None:
-        """One reason's, then all that are left, then none."""
-        ran = redisq("dead", "requeue", "books", "--reason", "item_error")
-        assert ran.out == "books: 5 dead letters requeued\n"
-        assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 20 dead")
-        assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 0 dead")
-        told = frontier.status()
-        assert (told["queued"], told["dead"]) == (25, 0)
-
-    def test_one_slot(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
-        """Only those of a slot are listed and requeued; reason and slot can be combined."""
-        frontier.push(["https://b.example/"])
-        Worker(frontier, "w2").finish("dead", "item_error")
-        assert redisq("dead", "list", "books", "--slot", "b.example").out.count("https://") == 1
-        both = ("--reason", "item_error", "--slot", "b.example")
-        assert len(redisq("dead", "list", "books", "--json", *both).out.splitlines()) == 1
-        ran = redisq("dead", "requeue", "books", "--slot", "b.example")
-        assert ran.out == "books: 1 dead letter requeued\n"
-        assert redisq("dead", "requeue", "books", "--all", "--slot", "x").code == 2
-
-    def test_requeue_counts_from_zero(self, redisq: Redisq, frontier: Frontier) -> None:
-        """Retries and deliveries of a requeued request begin again; the rest stays as it was."""
-        meta = {"retry_times": 2, "t": (1, {"a": 2}), "n": 10**30}
-        fields = {"url": "https://a.example/", "headers": {"X": "1"}, "body": "x", "method": "PUT"}
-        frontier.push([{**fields, "meta": meta, "priority": -2, "cookies": {"c": "d"}}])
-        Worker(frontier).finish("dead", "retries")
-        before = loads_fields(next(frontier.dead()).entry)
-        assert redisq("dead", "requeue", "books", "0-1").code == 0
-        ((_, lease),) = Worker(frontier, "w2").claim()
-        assert lease.deliveries == 0
-        del before["meta"]["retry_times"]
-        assert loads_fields(lease.entry) == before
-        assert before["meta"] == {"t": (1, {"a": 2}), "n": 10**30}
-
-    def test_show(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
-        """All of one letter, for people and as JSON; an id of nothing makes the code 1."""
-        ran = redisq("dead", "show", "books", letters[0])
-        assert ran.code == 0
-        for text in (letters[0], "spider_error", "a.example", '"n": 24', "KeyError: '\\x1b[31m'"):
-            assert text in ran.out
-        assert "claimed" in ran.out
-        (listed,) = redisq("dead", "list", "books", "--json", "--limit", "1").out.splitlines()
-        shown = redisq("dead", "show", "books", letters[0], "--json").out
-        assert json.loads(shown) == json.loads(listed)
-        assert redisq("dead", "show", "books", "0-999").code == 1
-        assert redisq("dead", "show", "books", "x").code == 2
-
-    def test_purge(self, redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
-        """Those chosen, then all; they remain counted."""
-        assert redisq("dead", "purge", "books", letters[0]).out == "books: 1 dead letter purged\n"
-        assert redisq("dead", "purge", "books", letters[0]).code == 1
-        ran = redisq("dead", "purge", "books", "--reason", "item_error")
-        assert ran.out == "books: 5 dead letters purged\n"
-        assert redisq("dead", "purge", "books", "0-1", "--reason", "x").code == 2
-        assert redisq("dead", "purge", "books").out == "books: 19 dead letters purged\n"
-        assert list(frontier.dead()) == []
-        told = frontier.status()
-        assert (told["dead"], told["finished"], told["created"]) == (25, 25, 25)
-        with frontier.client as client:
-            assert not client.exists("redisq:{books:0}:dead", "redisq:{books:0}:letters")
-
-    def test_export(
-        self, redisq: Redisq, frontier: Frontier, letters: list[str], tmp_path: Path
-    ) -> None:
-        """One JSON object a line with the stored request; a file is replaced as a whole."""
-        path = tmp_path / "letters.jsonl"
-        path.write_text("old")
-        ran = redisq("dead", "export", "books", str(path))
-        assert ran == (0, f"books: 25 dead letters exported to {path}\n", "")
-        exported = [json.loads(line) for line in path.read_text().splitlines()]
-        assert [letter["id"] for letter in exported] == letters
-        stored = {letter.id: letter.entry for letter in frontier.dead()}
-        assert all(base64.b64decode(each["entry"]) == stored[each["id"]] for each in exported)
-        lines = redisq("dead", "export", "books", "-", "--reason", "item_error").out.splitlines()
-        assert len(lines) == 5
-        ran = redisq("dead", "export", "books", str(tmp_path / "no" / "file"))
-        assert ran.code == 1
-        assert "no/file" in ran.err or "No such file" in ran.err
-        assert [each.name for each in tmp_path.iterdir() if "letters" in each.name] == [path.name]
 
 
 class TestReset:

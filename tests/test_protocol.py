@@ -957,7 +957,7 @@ def test_a_foreign_key_in_the_way_back(
     elif way == "reap":
         die(client, worker)
     elif way == "requeue":
-        execute(client, calls.requeue(NAME, 0, ["1"]))
+        execute(client, calls.requeue(NAME, 0, [b"1"]))
     named = wait_until(lambda: ask(heir, 0).in_the_way, 5, "it is named")
     assert "queue:host:0" in named
     client.delete(key("queue:host:0"))
@@ -1023,7 +1023,7 @@ def test_at_maxmemory(
     assert reap(client, worker) == (2, 0, 0)
     assert len(worker.claim(2)) == 2
     assert counts(client)["finished"] == 2
-    assert execute(client, calls.requeue(NAME, 0, ["1"])) == 1
+    assert execute(client, calls.requeue(NAME, 0, [b"1"])) == 1
     full(False)
     membership.full = False
     reply = worker.exchange()
@@ -1193,9 +1193,9 @@ class TestScriptErrors:
         real = read_shard(client, NAME, 0)
         real.check()
         assert (real.count("created"), real.count("finished"), real.count("dead")) == (56, 4, 2)
-        letters = execute(client, calls.letters(NAME, 0, 0, 9))
-        assert all(b"no priority" in letter for letter in letters[1::2])
-        assert [letter.endswith((b"bad", b"child-1")) for letter in letters[1::2]] == [True] * 2
+        letters = execute(client, calls.letters(NAME, 0, most=10)).letters
+        assert all(b"no priority" in letter for _, letter in letters)
+        assert [letter.endswith((b"bad", b"child-1")) for _, letter in letters] == [True] * 2
 
     def test_no_operation(self, member: Callable[..., Worker], client: redis.Redis) -> None:
         """Where the script fails without any, none is at fault: nothing is lost."""

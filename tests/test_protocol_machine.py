@@ -494,8 +494,8 @@ class Crawl(RuleBasedStateMachine):
 
     def requeue(self) -> None:
         for shard in range(self.config.shards):
-            letters = execute(self.client, calls.letters(NAME, shard, 0, 99))
-            ids = [id.decode() for id in letters[::2]]
+            page = execute(self.client, calls.letters(NAME, shard, most=100))
+            ids = [id for id, _ in page.letters]
             entries = [n for n, e in self.model.entries.items() if e.state == "dead"]
             entries = [n for n in entries if self.model.entries[n].shard == shard]
             requeued = execute(self.client, calls.requeue(NAME, shard, ids))

@@ -15,8 +15,7 @@ from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqRetryMiddleware
 from scrapy_redisq.delays import RetryPauses, delay_of, retry_after, without_delay
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.frontier.report import DeadLetter
+from scrapy_redisq.frontier import DeadLetter, Frontier
 from scrapy_redisq.serializer import loads_fields
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until

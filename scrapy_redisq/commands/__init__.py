@@ -7,7 +7,8 @@ rest is imported when it is run:
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
 ``status``, ``slots``, ``push``, ``dead``, ``reset``, ``server``   the sub commands
-``display``, ``slot_table``  tables for people
+``export``, ``letters``  files of dead letters, and what one of them looks like
+``display``, ``slot_table``, ``table``  tables for people
 """
 
 from __future__ import annotations

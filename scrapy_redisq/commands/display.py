@@ -1,7 +1,8 @@
-"""Tables for people: compact, readable in 80 columns, whatever the names hold."""
+"""What people see: compact, readable in 80 columns and whole in fewer, whatever the names hold."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -9,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
+
+from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table, flow
 
 PIPE_WIDTH = 120
 """Columns where nobody says how many there are: in files and pipes."""
@@ -80,11 +81,6 @@ def _share(part: float, whole: float) -> str:
     return f"{int(percent)} %" if percent >= 1 or not part else "< 1 %"
 
 
-def plain_table() -> Table:
-    """A table with a line under its head, and nothing else."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
-
-
 # One frontier
 
 
@@ -118,7 +114,7 @@ def _title(status: Mapping[str, Any]) -> Text:
     )
 
 
-def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Table:
+def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> RenderableType:
     rows: list[tuple[tuple[str, str], ...]] = [
         tuple((name, f"{status[name]:,}") for name in names)
         for names in (
@@ -133,18 +129,39 @@ def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Ta
         rows.append((("pages/s", rate(rates[""])), ("progress", share), dropped))
     elif status["dropped"]:
         rows.append((dropped, ("", ""), ("", "")))
-    grid = Table.grid(padding=(0, 1))
-    for _ in range(3):
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(justify="right", min_width=11, no_wrap=True)
-        grid.add_column(width=2)
-    for row in rows:
-        cells: list[Text] = []
-        for name, value in row:
-            bad = name == "dead" and value != "0"
-            cells += [Text(name), Text(value, style="bold red" if bad else ""), Text("")]
-        grid.add_row(*cells)
-    return grid
+    return _Numbers(rows)
+
+
+class _Numbers:
+    """Names and numbers in three columns, or where these do not fit one after the other."""
+
+    def __init__(self, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = list(zip(*self._rows, strict=True))
+        names = [max(len(name) for name, _ in column) for column in columns]
+        values = [max(11, *(len(value) for _, value in column)) for column in columns]
+        lines = []
+        for row in self._rows:
+            cells = [
+                _named(name.ljust(names[i]), value.rjust(values[i]))
+                for i, (name, value) in enumerate(row)
+            ]
+            lines.append(Text("    ").join(cells))
+        if max(len(line) for line in lines) <= options.max_width:
+            for line in lines:
+                line.rstrip()
+            yield from lines
+        else:
+            pairs = itertools.chain.from_iterable(self._rows)
+            items = [_named(name, value) for name, value in pairs if name]
+            yield from flow(console, items, options.max_width)
+
+
+def _named(name: str, value: str) -> Text:
+    bad = name.strip() == "dead" and value.strip() != "0"
+    return Text.assemble((f"{name} ", "dim"), (value, "bold red" if bad else ""))
 
 
 def _seen(status: Mapping[str, Any]) -> Text:
@@ -178,26 +195,24 @@ def _slots(status: Mapping[str, Any]) -> Text:
 
 def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | None]) -> Table:
     with_rates = rates.get("") is not None
-    table = plain_table()
-    table.add_column("worker", overflow="fold")  # the one that gives way where space is short
-    for name in ("leased", "pages", "items", *(["pages/s"] if with_rates else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("up", justify="right", no_wrap=True)
-    table.add_column("heard of", justify="right", no_wrap=True)
+    names = ("leased", "pages", "items", *(["pages/s"] if with_rates else []), "up", "heard of")
+    rows: list[list[Cell]] = []
     for worker in sorted(workers, key=lambda item: (item["host"], item["pid"], item["id"])):
         heard = f"{worker['seen_ago']:.1f} s ago"
         if worker["seen_ago"] >= 60:
             heard = f"{duration(worker['seen_ago'])} ago"
-        table.add_row(
-            Text(f"{clean(worker['host'])}:{worker['pid']}"),
-            f"{worker['leased']:,}",
-            f"{worker['pages']:,}",
-            f"{worker['items']:,}",
-            *([rate(rates.get(worker["id"]))] if with_rates else []),
-            ago(worker["since"]),
-            Text(heard) if worker["alive"] else Text(f"dead, {heard}", style="bold red"),
+        rows.append(
+            [
+                f"{clean(worker['host'])}:{worker['pid']}",
+                f"{worker['leased']:,}",
+                f"{worker['pages']:,}",
+                f"{worker['items']:,}",
+                *([rate(rates.get(worker["id"]))] if with_rates else []),
+                ago(worker["since"]),
+                heard if worker["alive"] else Text(f"dead, {heard}", style="bold red"),
+            ]
         )
-    return table
+    return Table([Column("worker", NAME_COLUMN, left=True), *map(Column, names)], rows)
 
 
 # Many frontiers
@@ -206,23 +221,23 @@ def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | N
 def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None]) -> Table:
     """One line for each frontier."""
     with_rates = any(per_second is not None for per_second in rates)
-    table = plain_table()
-    table.add_column("frontier", overflow="fold")
-    table.add_column("state", no_wrap=True)
     names = ("queued", "leased", "finished", "dead")
-    for name in (*names, "workers", *(["pages/s"] if with_rates else [])):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows: list[list[Cell]] = []
     for status, per_second in zip(statuses, rates, strict=True):
         state = status["state"]
         waiting = {**status, "queued": status["queued"] + status["delayed"]}
-        table.add_row(
-            Text(clean(status["frontier"])),
-            Text(state, style=STATE_STYLES.get(state, "")),
-            *(f"{waiting[name]:,}" for name in names),
-            str(sum(worker["alive"] for worker in status["workers"])),
-            *([rate(per_second)] if with_rates else []),
+        rows.append(
+            [
+                clean(status["frontier"]),
+                Text(state, style=STATE_STYLES.get(state, "")),
+                *(f"{waiting[name]:,}" for name in names),
+                str(sum(worker["alive"] for worker in status["workers"])),
+                *([rate(per_second)] if with_rates else []),
+            ]
         )
-    return table
+    numbers = (*names, "workers", *(["pages/s"] if with_rates else []))
+    frontier = Column("frontier", NAME_COLUMN, left=True)
+    return Table([frontier, Column("state", left=True), *map(Column, numbers)], rows)
 
 
 def line(status: Mapping[str, Any], per_second: float | None) -> str:

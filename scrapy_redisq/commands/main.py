@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import redis
 from scrapy.settings import Settings
@@ -31,13 +35,18 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
 
 
+# What messages hold beside ASCII, for terminals that have only that.
+IN_ASCII = {"→": "->", "…": "...", "─": "-"}
+
+
 def main(args: Sequence[str], settings: Settings) -> int:
     """Run ``scrapy redisq ARGS`` and return its exit code.
 
     Exits by itself, as argparse does, for help (0) and wrong usage (2).
     """
-    arguments = make_parser().parse_args(args)
+    _prepare_output()
     try:
+        arguments = make_parser().parse_args(args)
         project = Project(settings, getattr(arguments, "name", None))
         code = COMMANDS[arguments.command](arguments, project)
         sys.stdout.flush()
@@ -49,6 +58,33 @@ def main(args: Sequence[str], settings: Settings) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read this has enough ("| head"). Nothing may be flushed into the pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read this has enough ("| head").
+        _write_nothing_more()
         return 1
+    except OSError as error:
+        print(f"scrapy redisq: {one_line(redact(str(error)))}", file=sys.stderr)
+        _write_nothing_more()  # it may be stdout that is full
+        return 1
+
+
+def _prepare_output() -> None:
+    """Everything can be written: whatever the terminal's encoding lacks, or if nobody reads it."""
+    codecs.register_error("redisq", _in_ascii)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # ">&-"
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="redisq")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(IN_ASCII.get(c) or ascii(c)[1:-1] for c in lacking), error.end
+
+
+def _write_nothing_more() -> None:
+    """Nothing may be flushed into a broken pipe at exit."""
+    with contextlib.suppress(OSError, ValueError):  # no file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

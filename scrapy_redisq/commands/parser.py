@@ -168,7 +168,7 @@ def _add_slots(commands: Any) -> None:
         "--limit",
         metavar="N",
         type=_limit,
-        help="show at most N, 0: all (default: 50, with --json all)",
+        help="show at most N, 0: all, of over 1,000 in no order (default: 50, with --json all)",
     )
     slots.add_argument(
         "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
@@ -266,17 +266,21 @@ def _add_dead(commands: Any) -> None:
     purge = actions.add_parser(
         "purge",
         help="delete dead letters",
-        description="Delete dead letters: all of them, or those chosen. They remain counted.",
+        description="Delete dead letters: all of them, or those chosen. They remain counted.\n"
+        "With --exported just those that a file of export holds, as far as they are still there\n"
+        "and the same: none that has come since, or that was changed in the file.",
         epilog=GLOBAL_OPTIONS,
     )
     _add_name(purge)
     _add_choice(purge)
+    purge.add_argument("--exported", metavar="FILE", help="only those that this export holds")
     purge.set_defaults(error=purge.error)
     export = actions.add_parser(
         "export",
         help="write dead letters to a file",
         description="Write dead letters to a file, as JSON lines like those of list --json, each "
-        "with\nits stored request (entry, base64).",
+        "with\nits stored request (entry, base64). FILE is replaced as a whole, and not\n"
+        "by nothing. Then: scrapy redisq dead purge NAME --exported FILE",
         epilog=GLOBAL_OPTIONS,
     )
     _add_name(export)

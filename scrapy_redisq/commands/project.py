@@ -6,12 +6,15 @@ configuration for a new run, and above all the same fingerprints.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Request
@@ -22,11 +25,36 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.entries import reason
-from scrapy_redisq.errors import SettingError
+from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier import Frontier, FrontierConfig
 from scrapy_redisq.redis_url import embedded_folder
 from scrapy_redisq.seeds import DEFAULT_FINGERPRINTER, SeedReader
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.settings import RedisqSettings, check_frontier_name
+
+SCAN_BATCH = 1_000
+SCAN_BATCHES = 1_000
+"""A search for frontiers looks at a million keys at most, about a second of Redis' time."""
+
+MOST_NAMES = 20
+"""Frontiers that a message lists."""
+
+_META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
+
+
+def frontier_names(client: redis.Redis) -> tuple[list[str], bool]:
+    """The names of all frontiers on the server, and whether the search saw all of its keys."""
+    names = set()
+    cursor = 0
+    for _ in range(SCAN_BATCHES):
+        cursor, keys = client.scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
+        for key in keys:
+            # What is no name of a frontier can be no frontier.
+            with contextlib.suppress(UnicodeDecodeError, SettingError):
+                if found := _META_KEY.fullmatch(key.decode() if isinstance(key, bytes) else key):
+                    names.add(check_frontier_name(found[1]))
+        if cursor == 0:
+            break
+    return sorted(names), cursor == 0
 
 
 class Project:
@@ -53,7 +81,7 @@ class Project:
     def nothing_there(self) -> bool:
         """Whether no embedded server has ever run here: nothing to look at, nothing to start."""
         folder = self.embedded_folder
-        return folder is not None and not folder.is_dir()
+        return folder is not None and not (folder.is_dir() and any(folder.iterdir()))
 
     @contextmanager
     def server(self) -> Iterator[Server]:
@@ -72,6 +100,18 @@ class Project:
     def frontier(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, for everything but pushing."""
         return Frontier(server, name, dead_max=self.settings.dead_max)
+
+    @contextmanager
+    def known_frontier(self, server: Server, name: str) -> Iterator[Frontier]:
+        """The frontier ``name``, for what makes no sense without it: raises `FrontierError` with
+        the names that there are."""
+        with self.frontier(server, name) as frontier:
+            if frontier.config() is None:
+                names, _ = frontier_names(frontier.client)
+                others = f"; there are: {', '.join(names[:MOST_NAMES])}" if names else ""
+                more = " …" if len(names) > MOST_NAMES else ""
+                raise FrontierError(f"there is no frontier {name!r}{others}{more}")
+            yield frontier
 
     def frontier_to_push(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, with the fingerprinter and the configuration of this project.
@@ -158,7 +198,15 @@ def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
         return None
     found = []
     for spider in spiders:
-        own = Crawler(spider, settings).settings
+        try:
+            own = Crawler(spider, settings).settings
+        except Exception as error:
+            print(
+                f"scrapy redisq: custom_settings of spider {spider.name!r} are left out: "
+                f"{reason(error)}",
+                file=sys.stderr,
+            )
+            continue
         pattern = own.get("REDISQ_FRONTIER") or "%(spider)s"
         try:
             if pattern % {"spider": spider.name} == frontier:

@@ -52,6 +52,11 @@ def run(arguments: Namespace, project: Project) -> int:
         return 2
     batches: Iterable[list[NumberedLine]]
     if from_stdin:
+        if sys.stdin is None:
+            print("scrapy redisq push: - reads from stdin, and there is none", file=sys.stderr)
+            return 2
+        if sys.stdin.isatty():
+            print("Requests, one on each line; Ctrl-D ends them:", file=sys.stderr)
         longest = LINE_FACTOR * project.settings.max_entry_bytes
         batches, unit = read_lines(sys.stdin.fileno(), longest), "line"
     else:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands.display import ago, clean, duration, plain_table
+from scrapy_redisq.commands.display import ago, clean, duration
+from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
 from scrapy_redisq.frontier import SlotStatus
 from scrapy_redisq.limits import SlotLimit
 
@@ -32,17 +33,25 @@ class SlotSummary:
             yield slot
 
 
+COLUMNS = (
+    Column("slot", NAME_COLUMN, left=True),
+    *map(Column, ("queued", "leased", "last", "next")),
+    Column("trouble, limits", NAME_COLUMN, left=True),
+)
+
+
 def slot_table(frontier: str, shown: Sequence[SlotStatus], summary: SlotSummary) -> RenderableType:
     """``shown`` in their order, and how many there are of all kinds."""
-    parts: list[RenderableType] = [_title(frontier, summary)]
+    parts: list[RenderableType] = [title(frontier, summary)]
     if shown:
-        parts += [Text(""), _table(shown)]
+        parts += [Text(""), Table(COLUMNS, [row_of(slot) for slot in shown])]
     if (more := summary.slots - len(shown)) > 0:
         parts.append(Text(f"{more:,} more: --limit 0 shows all, --json too.", style="dim"))
     return Group(*parts)
 
 
-def _title(frontier: str, summary: SlotSummary) -> Text:
+def title(frontier: str, summary: SlotSummary) -> Text:
+    """How many there are, and how many of them are held up."""
     counts = (
         (summary.paused, "paused"),
         (summary.set_aside, "set aside"),
@@ -59,23 +68,17 @@ def _slots(number: int) -> str:
     return "1 slot" if number == 1 else f"{number:,} slots" if number else "no slots"
 
 
-def _table(slots: Sequence[SlotStatus]) -> RenderableType:
-    table = plain_table()
-    table.add_column("slot", overflow="fold")  # gives way where space is short
-    for name in ("queued", "leased", "last", "next"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("trouble, limits")
-    for slot in slots:
-        remarks = [text for text in (trouble_of(slot), limits_of(slot)) if text]
-        table.add_row(
-            Text(clean(slot.slot)),
-            f"{slot.queued:,}",
-            f"{slot.leased:,}",
-            str(slot.status or ""),
-            _next_start(slot),
-            Text("\n").join(remarks),
-        )
-    return table
+def row_of(slot: SlotStatus) -> list[Cell]:
+    """What the table has of a slot."""
+    remarks = [text for text in (trouble_of(slot), limits_of(slot)) if text]
+    return [
+        clean(slot.slot),
+        f"{slot.queued:,}",
+        f"{slot.leased:,}",
+        str(slot.status or ""),
+        _next_start(slot),
+        Text("\n").join(remarks) if remarks else "",
+    ]
 
 
 def _next_start(slot: SlotStatus) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import json
 import sys
 from argparse import Namespace
@@ -13,9 +14,17 @@ from datetime import datetime
 from rich.console import RenderableType
 
 from scrapy_redisq.commands.display import clean, console
-from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.slot_table import SlotSummary, limit_text, slot_table
-from scrapy_redisq.commands.status import frontier_names, watch_lines, watch_live
+from scrapy_redisq.commands.project import MOST_NAMES, Project, frontier_names
+from scrapy_redisq.commands.slot_table import (
+    COLUMNS,
+    SlotSummary,
+    limit_text,
+    row_of,
+    slot_table,
+    title,
+)
+from scrapy_redisq.commands.status import watch_lines, watch_live
+from scrapy_redisq.commands.table import Table, write_lines
 from scrapy_redisq.connection import Server
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import Frontier, SlotStatus
@@ -23,6 +32,9 @@ from scrapy_redisq.limits import OPTION_TAKES, parse_limit
 
 SHOWN = 50
 """Slots listed for people if nobody says how many."""
+
+SORTED = 1_000
+"""Up to so many slots ``--limit 0`` sorts; more are printed as they come, in no order."""
 
 FRAME = 5
 """Lines of the terminal that are not for slots."""
@@ -37,9 +49,7 @@ def run(arguments: Namespace, project: Project) -> int:
         return 1
     with project.server() as server:
         name = arguments.name or _only_frontier(server)
-        with project.frontier(server, name) as frontier:
-            if frontier.config() is None:
-                raise FrontierError(f"there is no frontier {name!r}")
+        with project.known_frontier(server, name) as frontier:
             return _ACTIONS[arguments.action](arguments, frontier)
 
 
@@ -50,7 +60,7 @@ def _only_frontier(server: Server) -> str:
         return names[0]
     if not names:
         raise FrontierError(f"there is no frontier on {server.address}")
-    raise FrontierError(f"name one of the frontiers: {', '.join(names[:20])}")
+    raise FrontierError(f"name one of the frontiers: {', '.join(names[:MOST_NAMES])}")
 
 
 # Ruling
@@ -149,12 +159,30 @@ def _list(arguments: Namespace, frontier: Frontier) -> int:
     if not arguments.watch:
         if arguments.json:
             _print_json(arguments, frontier)
+        elif arguments.limit == 0:
+            _print_all(frontier)
         else:
             console().print(_table(frontier, _most(arguments)))
         return 0
     with contextlib.suppress(KeyboardInterrupt):
         _watch(arguments, frontier)
     return 0
+
+
+def _print_all(frontier: Frontier) -> None:
+    """Few as a table; many as they come, so that they need neither time nor memory before."""
+    out = console()
+    summary = SlotSummary()
+    slots = summary.count(frontier.slots())
+    first = sorted(itertools.islice(slots, SORTED), key=lambda slot: slot.rank)
+    more = list(itertools.islice(slots, 1))
+    if not more:
+        out.print(slot_table(frontier.name, first, summary))
+        return
+    table = Table(COLUMNS, [row_of(slot) for slot in first])
+    rest = (row_of(slot) for slot in itertools.chain(more, slots))
+    write_lines(out, table.lines(out, out.width, rest))
+    out.print(title(frontier.name, summary))
 
 
 def _most(arguments: Namespace) -> int:

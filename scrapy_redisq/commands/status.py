@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import time
 from argparse import Namespace
@@ -18,10 +17,12 @@ from rich.live import Live
 from rich.text import Text
 
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.project import Project
+from scrapy_redisq.commands.project import Project, frontier_names
 from scrapy_redisq.connection import Server
 from scrapy_redisq.errors import FrontierError, ServerError
 from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.frontier.report import absent
+from scrapy_redisq.settings import check_frontier_name
 
 REFRESH = 1.0
 """Seconds between two looks of ``--watch``."""
@@ -32,26 +33,32 @@ RELIST = 10
 RATE_WINDOW = 5.0
 """Seconds over which pages per second are averaged."""
 
-SCAN_BATCH = 1_000
-SCAN_BATCHES = 1_000
-"""A search for frontiers looks at a million keys at most, about a second of Redis' time."""
-
-_META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
-
 
 def run(arguments: Namespace, project: Project) -> int:
     """Show the status; with ``--watch`` until Ctrl-C, which is how that is meant to end."""
     if not arguments.watch:
         return _once(arguments, project)
-    with contextlib.suppress(KeyboardInterrupt), project.server() as server:
-        _watch(arguments, Watched(project, server, arguments.name))
+    with contextlib.suppress(KeyboardInterrupt):
+        if project.nothing_there():
+            print(f"no embedded server has run in {project.embedded_folder} yet", file=sys.stderr)
+        while project.nothing_there():  # a look starts none
+            time.sleep(REFRESH)
+        with project.server() as server:
+            _watch(arguments, Watched(project, server, arguments.name))
     return 0
 
 
 def _once(arguments: Namespace, project: Project) -> int:
-    if arguments.name is None and project.nothing_there():
-        if not arguments.json:
-            print(f"No frontier: no embedded server has run in {project.embedded_folder}")
+    if project.nothing_there():
+        if arguments.name is None:
+            if not arguments.json:
+                print(f"No frontier: no embedded server has run in {project.embedded_folder}")
+            return 0
+        nothing = absent(check_frontier_name(arguments.name))
+        if arguments.json:
+            _print_json([nothing])
+        else:
+            display.console().print(display.full(nothing, {}))
         return 0
     with project.server() as server:
         watched = Watched(project, server, arguments.name)
@@ -64,21 +71,6 @@ def _once(arguments: Namespace, project: Project) -> int:
             return 0
         finally:
             watched.close()
-
-
-def frontier_names(client: redis.Redis) -> tuple[list[str], bool]:
-    """The names of all frontiers on the server, and whether the search saw all of its keys."""
-    names = set()
-    cursor = 0
-    for _ in range(SCAN_BATCHES):
-        cursor, keys = client.scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
-        for key in keys:
-            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-            if found := _META_KEY.fullmatch(text):
-                names.add(found[1])
-        if cursor == 0:
-            break
-    return sorted(names), cursor == 0
 
 
 class Rates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +13,11 @@ import redis
 
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.delays import milliseconds
-from scrapy_redisq.entries import forget_retries
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierLost, RedisqError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
-from scrapy_redisq.frontier.report import DeadLetter, absent, config_of, dead_letter, pairs, summary
+from scrapy_redisq.frontier.letters import LetterMethods
+from scrapy_redisq.frontier.report import absent, config_of, pairs, summary
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
@@ -29,10 +29,6 @@ PUSH_BATCH = 300
 """Requests that one push script adds."""
 
 
-LETTERS_BATCH = 20
-"""Dead letters in one script: each may be of REDISQ_MAX_ENTRY_BYTES."""
-
-
 @dataclass
 class Pushed:
     """What became of pushed requests. ``errors``: (number counted from 1, what is wrong)."""
@@ -42,27 +38,7 @@ class Pushed:
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
-def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
-    """The numbers of dead letters by shard; raises ValueError for what is no id."""
-    by_shard: dict[int, list[str]] = {}
-    for letter_id in ids:
-        shard, _, number = letter_id.partition("-")
-        if not (shard.isdecimal() and number.isdecimal()):
-            raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
-        by_shard.setdefault(int(shard), []).append(number)
-    return by_shard
-
-
-def _letters(shard: int, reply: list[Any]) -> list[DeadLetter]:
-    pairs = zip(reply[::2], reply[1::2], strict=True)
-    return [
-        dead_letter(f"{shard}-{number.decode(errors='backslashreplace')}", letter)
-        for number, letter in pairs
-        if letter is not None
-    ]
-
-
-class Frontier(SlotMethods):
+class Frontier(SlotMethods, LetterMethods):
     """All crawl state of one crawl, as seen from outside.
 
     >>> with Frontier.from_url("redis://localhost", "books") as frontier:
@@ -171,6 +147,9 @@ class Frontier(SlotMethods):
     def _status(self, shard: int) -> dict[str, Any]:
         # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
         return self._run(calls.status(self.name, shard)) or {}
+
+    def _run_id(self) -> str:
+        return self._meta(self._status(0)).get("run", "")
 
     def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
         """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""
@@ -310,105 +289,6 @@ class Frontier(SlotMethods):
             for shard in range(config.shards)
         ]
         return SeenStatus.total(parts)
-
-    # Dead letters
-
-    def dead(
-        self, limit: int | None = None, *, reason: str | None = None, slot: str | None = None
-    ) -> Iterator[DeadLetter]:
-        """Dead letters, newest first within each shard; at most ``limit``.
-
-        Only those with ``reason`` and of ``slot``, if given.
-        """
-        config = self.config()
-        letters = itertools.chain.from_iterable(
-            self._dead_of(shard) for shard in range(config.shards if config else 0)
-        )
-        found = (
-            letter
-            for letter in letters
-            if reason in (None, letter.reason) and slot in (None, letter.slot)
-        )
-        return itertools.islice(found, limit)
-
-    def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        """The dead letter of this id; None if there is none. Raises ValueError for no id."""
-        for shard, numbers in _by_shard([letter_id]).items():
-            for letter in self._named(shard, numbers):
-                return letter
-        return None
-
-    def _named(self, shard: int, numbers: list[str]) -> list[DeadLetter]:
-        found: list[DeadLetter] = []
-        while numbers:
-            reply = self._run(calls.named_letters(self.name, shard, numbers))
-            found += _letters(shard, reply)
-            numbers = numbers[len(reply) // 2 :]
-        return found
-
-    def _dead_of(self, shard: int) -> Iterator[DeadLetter]:
-        first = 0
-        while reply := self._run(calls.letters(self.name, shard, first, first + LETTERS_BATCH - 1)):
-            yield from _letters(shard, reply)
-            first += len(reply) // 2
-
-    def requeue(
-        self,
-        ids: Iterable[str] | None = None,
-        *,
-        reason: str | None = None,
-        slot: str | None = None,
-    ) -> int:
-        """Put dead letters back to the front of their queues, past the dupefilter.
-
-        Deliveries and retries are counted from zero. Without ``ids`` all of them, or those with
-        ``reason`` and of ``slot``. -> how many. Raises `FrontierLost` if a new run is just
-        beginning.
-        """
-        if ids is None:
-            ids = [letter.id for letter in self.dead(reason=reason, slot=slot)]
-        by_shard = _by_shard(ids)
-        requeued = 0
-        for shard_number, numbers in by_shard.items():
-            # Oldest last: each goes to the front, so the oldest is claimed first.
-            numbers.sort(key=int, reverse=True)
-            for start in range(0, len(numbers), LETTERS_BATCH):
-                part = numbers[start : start + LETTERS_BATCH]
-                requeued += self._requeue(shard_number, part)
-        return requeued
-
-    def _requeue(self, shard: int, numbers: list[str]) -> int:
-        requeued = 0
-        while numbers:
-            reply = self._run(calls.named_letters(self.name, shard, numbers))
-            part, numbers = numbers[: len(reply) // 2], numbers[len(reply) // 2 :]
-            letters = {letter.id: letter for letter in _letters(shard, reply)}
-            entries: list[bytes | None] = []
-            for number in part:
-                letter = letters.get(f"{shard}-{number}")
-                entries.append(forget_retries(letter.entry) if letter else None)
-            while (done := self._run(calls.requeue(self.name, shard, part, entries))) < 0:
-                run = self._meta(self._status(0)).get("run", "")
-                drive(self._run, runs.open_shard(self.name, shard, run))
-            requeued += done
-        return requeued
-
-    def purge(
-        self,
-        ids: Iterable[str] | None = None,
-        *,
-        reason: str | None = None,
-        slot: str | None = None,
-    ) -> int:
-        """Delete dead letters, chosen as by `requeue`; -> how many. They remain counted."""
-        if ids is None:
-            ids = [letter.id for letter in self.dead(reason=reason, slot=slot)]
-        purged = 0
-        for shard, numbers in _by_shard(ids).items():
-            for start in range(0, len(numbers), LETTERS_BATCH):
-                part = numbers[start : start + LETTERS_BATCH]
-                purged += self._run(calls.purge(self.name, shard, part))
-        return purged
 
     # Resetting
 

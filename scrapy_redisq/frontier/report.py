@@ -1,17 +1,12 @@
-"""What scripts reply, as people and tools read it: statuses and dead letters."""
+"""What scripts reply of a whole frontier, as people and tools read it."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-import msgspec
-
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import unpack
 from scrapy_redisq.frontier.seen import SeenStatus
 
 COUNTS = (
@@ -21,29 +16,6 @@ COUNTS = (
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
 """What the item pipelines of all workers did in this run."""
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A request that failed for good.
-
-    ``claimed_at`` is when it was handed out for the last time, to ``worker``, and ``at`` when it
-    was given up, in seconds since 1970, by the server's clock. ``error`` is the type of the
-    exception or "", ``status`` that of the response or 0.
-    """
-
-    id: str
-    reason: str
-    detail: str
-    slot: str
-    priority: int
-    worker: str
-    deliveries: int
-    at: float
-    claimed_at: float
-    error: str
-    status: int
-    entry: bytes = field(repr=False)
 
 
 def pairs(flat: Iterable[Any]) -> dict[str, str]:
@@ -181,33 +153,3 @@ def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
             worker["leased"] += leased
             worker["seen_ago"] = round(max(0.0, (now - heartbeat) / 1e6), 3)
     return list(workers.values())
-
-
-def dead_letter(letter_id: str, value: bytes) -> DeadLetter:
-    """A dead letter from 4 bytes length of its header, its header and its entry; a foreign one
-    from anything else."""
-    try:
-        return _parse_letter(letter_id, value)
-    except (struct.error, msgspec.DecodeError, KeyError, TypeError, ValueError):
-        detail = "not written by scrapy-redisq"
-        return DeadLetter(letter_id, "foreign", detail, "", 0, "", 0, 0.0, 0.0, "", 0, b"")
-
-
-def _parse_letter(letter_id: str, value: bytes) -> DeadLetter:
-    (length,) = struct.unpack_from(">I", value)
-    header = unpack(value[4 : 4 + length])
-    entry = value[4 + length :]
-    return DeadLetter(
-        id=letter_id,
-        reason=header["reason"],
-        detail=header["detail"],
-        slot=header["slot"],
-        priority=int(header["priority"]),
-        worker=header["worker"],
-        deliveries=header["deliveries"],
-        at=int(header["at"]) / 1e6,
-        claimed_at=int(header["claimed"]) / 1e6,
-        error=header["error"],
-        status=header["status"],
-        entry=entry[1:],
-    )

@@ -1,15 +1,19 @@
 -- Deletes dead letters. How many requests died remains counted.
 --
--- Input    ids {id...}, at most 100
--- Reply    how many were deleted
--- Cost     O(ids)
+-- Input    letters {{id, SHA-1 of the letter in hexadecimal digits}...}, at most 100
+-- Reply    {1 if it was deleted, 0 if it is not there, or another one under its id...}
+-- Cost     O(bytes of the letters)
 -- Retry    safe
 
 local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
 if foreign then return foreign_error(foreign) end
-local n = 0
-for _, id in ipairs(input.ids) do
-  redis.call('ZREM', DEAD, id)
-  n = n + redis.call('HDEL', LETTERS, id)
+local answer = {}
+for i, item in ipairs(input.letters) do
+  local letter = redis.call('HGET', LETTERS, item[1])
+  answer[i] = 0
+  if letter and redis.sha1hex(letter) == item[2] then
+    redis.call('ZREM', DEAD, item[1])
+    answer[i] = redis.call('HDEL', LETTERS, item[1])
+  end
 end
-return n
+return answer

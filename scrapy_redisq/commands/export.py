@@ -1,0 +1,135 @@
+"""Files of dead letters: written whole, and read back to delete what they hold, and only that."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from scrapy_redisq.commands.display import clean
+from scrapy_redisq.commands.letters import as_json
+from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.frontier import DeadLetter, Frontier
+from scrapy_redisq.frontier.letters import place_of
+
+BATCH = 200
+"""Lines of an export that are compared with the frontier at a time."""
+
+
+class NoExport(RedisqError):
+    """Raised when a file is not what ``dead export`` writes. The message says which line."""
+
+
+def export(arguments: Namespace, frontier: Frontier) -> int:
+    """Write dead letters to a file or stdout; 1 if there are none to put in the place of a file."""
+    letters = frontier.dead(reason=arguments.reason, slot=arguments.slot)
+    if arguments.file == "-":
+        _write(frontier.name, letters, sys.stdout.write)
+        return 0
+    path = Path(arguments.file).resolve()  # what a link leads to is replaced, not the link
+    first = next(letters, None)
+    if first is None and path.is_file() and path.stat().st_size:
+        kept = f"{clean(arguments.file)} is left as it was"
+        print(f"{clean(frontier.name)}: no dead letters to export; {kept}", file=sys.stderr)
+        return 1
+    if first is not None:
+        letters = itertools.chain([first], letters)
+    if path.exists() and not path.is_file():  # a pipe, a device: nothing that could be replaced
+        with path.open("w", encoding="utf-8") as file:
+            written = _write(frontier.name, letters, file.write)
+    else:
+        written = _replace(path, lambda write: _write(frontier.name, letters, write))
+    what = "1 dead letter" if written == 1 else f"{written:,} dead letters"
+    print(f"{clean(frontier.name)}: {what} exported to {clean(arguments.file)}")
+    return 0
+
+
+def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) -> int:
+    """All of it or nothing: an export that was cut off would look like a complete one."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as file:
+        try:
+            written = write_all(file.write)
+            file.flush()
+            # Its letters may be purged from Redis next.
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+    return written
+
+
+def _write(name: str, letters: Iterable[DeadLetter], write: Callable[[str], object]) -> int:
+    written = 0
+    for letter in letters:
+        write(json.dumps(_exported(name, letter)) + "\n")
+        written += 1
+    return written
+
+
+def _exported(name: str, letter: DeadLetter) -> dict[str, Any]:
+    """All that is known of a letter; ``entry`` is what is stored of its request."""
+    entry = base64.b64encode(letter.entry).decode()
+    return {"frontier": name, **as_json(letter), "entry": entry}
+
+
+def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
+    """Delete the dead letters that a file of `export` holds, as far as they are still the same.
+
+    Nothing is deleted if anything in the file is not what `export` writes. 1 if letters were kept
+    because they differ from those of the file.
+    """
+    path = Path(arguments.exported)
+    for _ in _lines(path, frontier.name):
+        pass  # all of the file is looked at before the first letter is deleted
+    seen: set[str] = set()
+    purged = kept = 0
+    lines = _lines(path, frontier.name)
+    while batch := list(itertools.islice(lines, BATCH)):
+        told = {line["id"]: line for line in batch if line["id"] not in seen}
+        seen |= told.keys()
+        same = []
+        for letter in frontier.dead_letters(told):
+            # As it is read from a file, where there are no tuples.
+            now = json.loads(json.dumps(_exported(frontier.name, letter)))
+            if now == told.get(letter.id):
+                same.append(letter)
+            else:
+                kept += 1
+        purged += len(frontier.purge_same(same))
+    what = "1 dead letter" if purged == 1 else f"{purged:,} dead letters"
+    print(f"{clean(frontier.name)}: {what} purged")
+    if gone := len(seen) - purged - kept:
+        print(f"{gone:,} of the file are not there any more", file=sys.stderr)
+    if kept:
+        print(f"{kept:,} are not as they are in the file, and were kept", file=sys.stderr)
+    return 1 if kept else 0
+
+
+def _lines(path: Path, name: str) -> Iterator[dict[str, Any]]:
+    """What an export of the frontier ``name`` holds. Raises `NoExport` if it is anything else."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                letter = json.loads(line)
+                place_of(letter["id"])
+                whole = isinstance(letter["frontier"], str) and isinstance(letter["entry"], str)
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                whole = False
+            if not whole:
+                what = "is not of an export of dead letters, or is cut off"
+            elif letter["frontier"] != name:
+                what = f"is of the frontier {letter['frontier']!r}, not of {name!r}"
+            else:
+                yield letter
+                continue
+            raise NoExport(f"{path}: line {number} {what}; nothing was deleted")

@@ -1,0 +1,470 @@
+"""``scrapy redisq dead``: looking at dead letters, trying them again, deleting the right ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.frontier import letters as letters_module
+from scrapy_redisq.frontier.membership import Finish
+from scrapy_redisq.serializer import loads_fields
+from tests.harness.command import Redisq
+from tests.harness.servers import RedisServer
+from tests.test_frontier import Worker, some_urls
+
+
+@pytest.fixture
+def frontier(redis_server: RedisServer) -> Iterator[Frontier]:
+    with Frontier.from_url(redis_server.url, "books") as frontier:
+        yield frontier
+
+
+@pytest.fixture
+def letters(frontier: Frontier) -> list[str]:
+    """Ids of 25 dead letters, newest first; every fifth died of item_error."""
+    frontier.push(
+        {"url": f"https://a.example/{i}", "callback": "parse_x", "meta": {"n": i}}
+        for i in range(25)
+    )
+    worker = Worker(frontier)
+    for n, (membership, lease) in enumerate(worker.claim()):
+        reason = "item_error" if n % 5 == 0 else "spider_error"
+        membership.add(Finish(lease.id, "dead", reason, "KeyError: '\x1b[31m'\nFrames"))
+        worker.exchange(membership)
+    return [letter.id for letter in frontier.dead()]
+
+
+def test_list(redisq: Redisq, letters: list[str]) -> None:
+    """The newest 20: id, reason, URL, callback, and the first line of the detail."""
+    ran = redisq("dead", "list", "books")
+    assert ran.code == 0
+    heads = [line.split()[:2] for line in ran.out.splitlines() if line.startswith("0-")]
+    assert [head[0] for head in heads] == letters[:20]
+    assert heads[0][1] == "spider_error"
+    assert "  https://a.example/24 → parse_x\n" in ran.out
+    assert "  KeyError: '\\x1b[31m'\n" in ran.out
+    assert "--limit 0" in ran.out
+    everything = redisq("dead", "list", "books", "--limit", "0").out
+    assert everything.count("https://") == 25
+    assert "--limit" not in everything
+
+
+def test_list_of_one_reason(redisq: Redisq, letters: list[str]) -> None:
+    """Only those that died of it."""
+    ran = redisq("dead", "list", "books", "--reason", "item_error", "--limit", "2")
+    urls = [word for word in ran.out.split() if "://" in word]
+    assert urls == ["https://a.example/20", "https://a.example/15"]
+    assert redisq("dead", "list", "books", "--reason", "x").out == "books: no dead letters\n"
+
+
+def test_json(redisq: Redisq, frontier: Frontier) -> None:
+    """All of a letter in JSON, whatever types its request holds; all letters by default."""
+    frontier.push(
+        [
+            {
+                "url": "https://a.example/",
+                "method": "POST",
+                "body": "ü",
+                "headers": {"X": "1"},
+                "meta": {"f": float("inf"), "b": b"\xff", "t": (1, 2), "s": {3}, "k": {4: 5}},
+            }
+        ]
+    )
+    Worker(frontier).finish("dead", "download", "gone")
+    (line,) = redisq("dead", "list", "books", "--json").out.splitlines()
+    letter = json.loads(line, parse_constant=pytest.fail)
+    assert (letter["id"], letter["reason"], letter["detail"]) == ("0-1", "download", "gone")
+    assert (letter["slot"], letter["priority"], letter["deliveries"]) == ("a.example", 0, 0)
+    assert letter["request"] == {
+        "class": "Request",
+        "url": "https://a.example/",
+        "method": "POST",
+        "body": "ü",
+        "headers": {"X": ["1"]},
+        "meta": {"f": "inf", "b": "\\xff", "t": [1, 2], "s": [3], "k": {"4": 5}},
+    }
+
+
+def test_an_entry_that_nobody_can_read(redisq: Redisq, frontier: Frontier) -> None:
+    """A foreign entry is listed with what it seems to be."""
+    frontier.push(["https://a.example/"])
+    queue = "redisq:{books:0}:queue:a.example:0"
+    frontier.client.lset(queue, 0, b"\x00\x80\x04pickled.")
+    Worker(frontier).finish("dead", "undecodable")
+    assert "(a pickle; pickles are never loaded)" in redisq("dead", "list", "books").out
+    letter = json.loads(redisq("dead", "list", "books", "--json").out)
+    assert (letter["request"], letter["undecodable"][:8]) == (None, "a pickle")
+
+
+def test_requeue_by_id(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+    """Those named, once; an id of nothing makes the code 1."""
+    ran = redisq("dead", "requeue", "books", letters[0], letters[1], letters[1])
+    assert ran == (0, "books: 2 dead letters requeued\n", "")
+    ran = redisq("dead", "requeue", "books", letters[0], letters[2])
+    assert (ran.code, ran.out) == (1, "books: 1 dead letter requeued\n")
+    assert "no such dead letter: 1" in ran.err
+    assert frontier.status()["queued"] == 3
+
+
+def test_requeue_by_reason_and_all(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+    """One reason's, then all that are left, then none."""
+    ran = redisq("dead", "requeue", "books", "--reason", "item_error")
+    assert ran.out == "books: 5 dead letters requeued\n"
+    assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 20 dead")
+    assert redisq("dead", "requeue", "books", "--all").out.startswith("books: 0 dead")
+    told = frontier.status()
+    assert (told["queued"], told["dead"]) == (25, 0)
+
+
+def test_one_slot(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+    """Only those of a slot are listed and requeued; reason and slot can be combined."""
+    frontier.push(["https://b.example/"])
+    Worker(frontier, "w2").finish("dead", "item_error")
+    assert redisq("dead", "list", "books", "--slot", "b.example").out.count("https://") == 1
+    both = ("--reason", "item_error", "--slot", "b.example")
+    assert len(redisq("dead", "list", "books", "--json", *both).out.splitlines()) == 1
+    ran = redisq("dead", "requeue", "books", "--slot", "b.example")
+    assert ran.out == "books: 1 dead letter requeued\n"
+    assert redisq("dead", "requeue", "books", "--all", "--slot", "x").code == 2
+
+
+def test_requeue_counts_from_zero(redisq: Redisq, frontier: Frontier) -> None:
+    """Retries and deliveries of a requeued request begin again; the rest stays as it was."""
+    meta = {"retry_times": 2, "t": (1, {"a": 2}), "n": 10**30}
+    fields = {"url": "https://a.example/", "headers": {"X": "1"}, "body": "x", "method": "PUT"}
+    frontier.push([{**fields, "meta": meta, "priority": -2, "cookies": {"c": "d"}}])
+    Worker(frontier).finish("dead", "retries")
+    before = loads_fields(next(frontier.dead()).entry)
+    assert redisq("dead", "requeue", "books", "0-1").code == 0
+    ((_, lease),) = Worker(frontier, "w2").claim()
+    assert lease.deliveries == 0
+    del before["meta"]["retry_times"]
+    assert loads_fields(lease.entry) == before
+    assert before["meta"] == {"t": (1, {"a": 2}), "n": 10**30}
+
+
+def test_show(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+    """All of one letter, for people and as JSON; an id of nothing makes the code 1."""
+    ran = redisq("dead", "show", "books", letters[0])
+    assert ran.code == 0
+    for text in (letters[0], "spider_error", "a.example", '"n": 24', "KeyError: '\\x1b[31m'"):
+        assert text in ran.out
+    assert "claimed" in ran.out
+    (listed,) = redisq("dead", "list", "books", "--json", "--limit", "1").out.splitlines()
+    shown = redisq("dead", "show", "books", letters[0], "--json").out
+    assert json.loads(shown) == json.loads(listed)
+    assert redisq("dead", "show", "books", "0-999").code == 1
+    assert redisq("dead", "show", "books", "x").code == 2
+
+
+def test_purge(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
+    """Those chosen, then all; they remain counted."""
+    assert redisq("dead", "purge", "books", letters[0]).out == "books: 1 dead letter purged\n"
+    assert redisq("dead", "purge", "books", letters[0]).code == 1
+    ran = redisq("dead", "purge", "books", "--reason", "item_error")
+    assert ran.out == "books: 5 dead letters purged\n"
+    assert redisq("dead", "purge", "books", "0-1", "--reason", "x").code == 2
+    assert redisq("dead", "purge", "books").out == "books: 19 dead letters purged\n"
+    assert list(frontier.dead()) == []
+    told = frontier.status()
+    assert (told["dead"], told["finished"], told["created"]) == (25, 25, 25)
+    with frontier.client as client:
+        assert not client.exists("redisq:{books:0}:dead", "redisq:{books:0}:letters")
+
+
+def test_export(redisq: Redisq, frontier: Frontier, letters: list[str], tmp_path: Path) -> None:
+    """One JSON object a line with the stored request; a file is replaced as a whole."""
+    path = tmp_path / "letters.jsonl"
+    path.write_text("old")
+    ran = redisq("dead", "export", "books", str(path))
+    assert ran == (0, f"books: 25 dead letters exported to {path}\n", "")
+    exported = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [letter["id"] for letter in exported] == letters
+    stored = {letter.id: letter.entry for letter in frontier.dead()}
+    assert all(base64.b64decode(each["entry"]) == stored[each["id"]] for each in exported)
+    lines = redisq("dead", "export", "books", "-", "--reason", "item_error").out.splitlines()
+    assert len(lines) == 5
+    ran = redisq("dead", "export", "books", str(tmp_path / "no" / "file"))
+    assert ran.code == 1
+    assert "no/file" in ran.err or "No such file" in ran.err
+    assert [each.name for each in tmp_path.iterdir() if "letters" in each.name] == [path.name]
+
+
+def die(frontier: Frontier, worker: str, count: int, reason: str = "download") -> None:
+    """So many requests more become dead letters."""
+    frontier.push(f"https://a.example/{worker}/{n}" for n in range(count))
+    member = Worker(frontier, worker)
+    while pairs := member.claim():
+        for membership, lease in pairs:
+            membership.add(Finish(lease.id, "dead", reason, f"by {worker}"))
+        member.exchange(pairs[0][0])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(["list"], ["show", "0-1"], ["requeue", "--all"], ["purge"], ["export", "old"]),
+        *(["list", "--json"], ["purge", "--exported", "old"], ["requeue", "0-1"]),
+    ],
+)
+def test_a_name_that_is_none(
+    redisq: Redisq, frontier: Frontier, tmp_path: Path, args: list[str]
+) -> None:
+    """A typo is an error that lists the names, not an empty list; no file is replaced for it."""
+    frontier.push(some_urls(1))
+    (tmp_path / "old").write_text("kept")
+    action, *rest = args
+    ran = redisq("dead", action, "boosk", *rest)
+    assert ran == (1, "", "scrapy redisq: there is no frontier 'boosk'; there are: books\n")
+    assert (tmp_path / "old").read_text() == "kept"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_letters_that_come_and_go_while_they_are_read(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """Nothing that is there all the while is skipped, or comes twice: new ones, purged ones, the
+    one at which the reader is."""
+    monkeypatch.setattr(letters_module, "READ_BATCH", 5)
+    config = letters_module.FrontierConfig(shards=shards)
+    with Frontier.from_url(redis_server.url, "books", config=config) as frontier:
+        for host in "abc":
+            frontier.push(f"https://{host}.example/{n}" for n in range(10))
+        member = Worker(frontier)
+        for membership, lease in member.claim():
+            membership.add(Finish(lease.id, "dead", "download"))
+            member.exchange(membership)
+        before = [letter.id for letter in frontier.dead()]
+        assert len(set(before)) == len(before) == 30
+        reader = frontier.dead()
+        read = [next(reader).id for _ in range(5)]
+        die(frontier, "w2", 12)
+        assert frontier.purge([before[4], before[6], *before[:2], before[11]]) == 5
+        read += [letter.id for letter in reader]
+        assert read == [each for each in before if each not in {before[6], before[11]}]
+
+
+def test_purging_while_others_die(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
+    """`purge --exported` deletes what the file has, not what came after it."""
+    die(frontier, "w1", 250)
+    path = str(tmp_path / "dead.jsonl")
+    assert redisq("dead", "export", "books", path).code == 0
+    die(frontier, "w2", 30)
+    ran = redisq("dead", "purge", "books", "--exported", path)
+    assert ran == (0, "books: 250 dead letters purged\n", "")
+    assert {letter.worker for letter in frontier.dead()} == {"w2"}
+    ran = redisq("dead", "purge", "books", "--exported", path)
+    assert ran.out == "books: 0 dead letters purged\n"
+    assert (ran.code, ran.err) == (0, "250 of the file are not there any more\n")
+    assert len(list(frontier.dead())) == 30
+
+
+def exported(redisq: Redisq, path: Path, *filters: str) -> list[str]:
+    """The lines of an export."""
+    assert redisq("dead", "export", "books", str(path), *filters).code == 0
+    return path.read_text().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "0-2"),
+        ("id", "00-1"),
+        ("entry", ""),
+        ("reason", "x"),
+        ("detail", ""),
+        ("request", None),
+        ("at", "2020-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_line_that_was_edited(
+    redisq: Redisq, frontier: Frontier, tmp_path: Path, field: str, value: Any
+) -> None:
+    """Whatever was changed in it, its letter is not what the file holds, and is kept."""
+    die(frontier, "w1", 3)
+    path = tmp_path / "dead.jsonl"
+    lines = exported(redisq, path)
+    changed = {**json.loads(lines[2]), field: value}
+    path.write_text(lines[0] + json.dumps(changed) + "\n")
+    ran = redisq("dead", "purge", "books", "--exported", str(path))
+    assert (ran.code, ran.out) == (1, "books: 1 dead letter purged\n")
+    assert [letter.id for letter in frontier.dead()] == ["0-2", "0-1"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        *(
+            "{",
+            "[]",
+            "null",
+            "x",
+            "",
+            '{"id": "0-1"}',
+            '{"id": 1, "entry": "", "frontier": "books"}',
+        ),
+        *('{"id": "x", "entry": "", "frontier": "books"}', "[" * 100_000, "\xff", '"', "0"),
+        '{"id": "9999999999-1", "entry": "", "frontier": "books"}',
+        '{"id": "0-\\ud800", "entry": "", "frontier": "books"}',
+    ],
+)
+def test_a_file_that_is_no_export(
+    redisq: Redisq, frontier: Frontier, tmp_path: Path, end: str
+) -> None:
+    """Cut off in a line, or something else: its line is named, and nothing is deleted."""
+    die(frontier, "w1", 3)
+    path = tmp_path / "dead.jsonl"
+    lines = exported(redisq, path)
+    last = end.encode("latin-1") if end else lines[2].encode()[:-20]
+    path.write_bytes("".join(lines[:2]).encode() + last)
+    ran = redisq("dead", "purge", "books", "--exported", str(path))
+    assert (ran.code, ran.out) == (1, "")
+    assert "line 3 is not of an export" in ran.err
+    assert ran.err.count("\n") == 1
+    assert len(list(frontier.dead())) == 3
+
+
+def test_exports_of_others(
+    redisq: Redisq, frontier: Frontier, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The same ids of another frontier, or of this one before a reset, are other letters."""
+    die(frontier, "w1", 3)
+    path = tmp_path / "dead.jsonl"
+    exported(redisq, path)
+    frontier.reset(force=True)
+    die(frontier, "w1", 3, "spider_error")
+    with Frontier.from_url(redis_server.url, "films") as films:
+        die(films, "w1", 3)
+        ran = redisq("dead", "purge", "films", "--exported", str(path))
+        assert (ran.code, ran.out) == (1, "")
+        assert "line 1 is of the frontier 'books', not of 'films'" in ran.err
+        assert len(list(films.dead())) == 3
+    ran = redisq("dead", "purge", "books", "--exported", str(path))
+    assert (ran.code, ran.out) == (1, "books: 0 dead letters purged\n")
+    assert ran.err == "3 are not as they are in the file, and were kept\n"
+
+
+def test_two_exports_and_a_requeue(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
+    """Exports of two reasons put together, one of them twice, letters requeued meanwhile."""
+    die(frontier, "w1", 4)
+    die(frontier, "w2", 4, "item_error")
+    path = tmp_path / "all"
+    first = exported(redisq, tmp_path / "a", "--reason", "download")
+    second = exported(redisq, tmp_path / "b", "--reason", "item_error")
+    path.write_text("".join([*first[:3], *second, *first[:3]]))
+    requeued = json.loads(first[1])["id"]
+    assert redisq("dead", "requeue", "books", requeued).code == 0
+    ran = redisq("dead", "purge", "books", "--exported", str(path))
+    assert ran.out == "books: 6 dead letters purged\n"
+    assert (ran.code, ran.err) == (0, "1 of the file are not there any more\n")
+    assert [letter.id for letter in frontier.dead()] == [json.loads(first[3])["id"]]
+
+
+def test_sets_of_text_are_exported_in_one_order(
+    redisq: Redisq, frontier: Frontier, tmp_path: Path
+) -> None:
+    """The order of a set differs from process to process; its letter is the same."""
+    frontier.push([{"url": "https://a.example/", "meta": {"s": {"b", "a", "c", 1, (2, "x")}}}])
+    Worker(frontier).finish("dead", "download")
+    (line,) = exported(redisq, tmp_path / "dead")
+    assert json.loads(line)["request"]["meta"]["s"] == ["a", "b", "c", 1, [2, "x"]]
+
+
+def test_nothing_to_export(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
+    """Nothing does not take the place of a good file, as after a typo in --reason."""
+    die(frontier, "w1", 1)
+    path = tmp_path / "dead.jsonl"
+    path.write_text("good")
+    ran = redisq("dead", "export", "books", str(path), "--reason", "spider_eror")
+    assert (ran.code, ran.out) == (1, "")
+    assert "left as it was" in ran.err
+    assert path.read_text() == "good"
+    ran = redisq("dead", "export", "books", str(tmp_path / "new"), "--reason", "x")
+    assert (ran.code, (tmp_path / "new").read_text()) == (0, "")
+
+
+def test_where_an_export_goes(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
+    """What a link leads to is replaced, a pipe is written to, a folder is an error."""
+    die(frontier, "w1", 2)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").write_text("old")
+    assert redisq("dead", "export", "books", "link").code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text().count("\n") == 2
+    os.mkfifo(tmp_path / "pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    assert redisq("dead", "export", "books", "pipe").code == 0
+    reader.join(10)
+    assert read[0].count("\n") == 2
+    assert (tmp_path / "pipe").is_fifo()
+    ran = redisq("dead", "export", "books", str(tmp_path))
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert redisq("dead", "purge", "books", "--exported", "no").err.count("\n") == 1
+    assert redisq("dead", "purge", "books", "0-1", "--exported", "link").code == 2
+
+
+HEADER: dict[str, Any] = {
+    **{"slot": "a.example", "priority": "0", "reason": "r", "detail": "", "worker": "w"},
+    **{"at": "1", "error": "", "status": 0, "claimed": "0", "deliveries": 0, "foreign": False},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"reason": 5}, {"reason": None}, {"detail": []}, {"slot": {"a": 1}}, {"at": "x"}),
+        *({"at": "9" * 40}, {"at": float("inf")}, {"at": -(2**60)}, {"claimed": 2**62}),
+        *({"deliveries": "many"}, {"status": float("nan")}, {"priority": 1e300}, {"error": 1}),
+        *({"worker": b"\xff"}, {"priority": "1" * 5_000}),
+    ],
+)
+@pytest.mark.parametrize("number", [b"7", b"\xff\x1b", b"x"])
+def test_foreign_letters(
+    redisq: Redisq, frontier: Frontier, tmp_path: Path, change: dict[str, Any], number: bytes
+) -> None:
+    """Whatever stands in the place of a letter, and under whatever id: shown, exported as a whole,
+    purged."""
+    die(frontier, "w1", 1)
+    header = msgspec.msgpack.encode({**HEADER, **change})
+    value = struct.pack(">I", len(header)) + header + b"\0entry"
+    key = "redisq:{books:0}:"
+    frontier.client.zadd(key + "dead", {number: 7})
+    frontier.client.hset(key + "letters", number, value)  # type: ignore[arg-type]
+    ran = redisq("dead", "list", "books")
+    assert (ran.code, ran.out.count("foreign")) == (0, 1)
+    assert "\x1b" not in ran.out
+    if number == b"7":
+        assert redisq("dead", "show", "books", "0-7").code == 0
+        assert redisq("dead", "show", "books", "0-7", "--json").code == 0
+    line = json.loads(exported(redisq, tmp_path / "file")[0])
+    assert base64.b64decode(line["entry"]) == value
+    ran = redisq("dead", "purge", "books", "--exported", str(tmp_path / "file"))
+    assert ran.out == "books: 2 dead letters purged\n"
+    frontier.client.zadd(key + "dead", {number: 7})
+    frontier.client.hset(key + "letters", number, value)  # type: ignore[arg-type]
+    assert redisq("dead", "requeue", "books", "--all").code == 0
+    assert redisq("dead", "purge", "books").code == 0
+    assert list(frontier.dead()) == []
+
+
+@pytest.mark.parametrize("name", ["dead", "letters"])
+def test_another_key_in_their_place(redisq: Redisq, frontier: Frontier, name: str) -> None:
+    """It is named, in one line."""
+    frontier.push(some_urls(1))
+    frontier.client.set(f"redisq:{{books:0}}:{name}", "x")
+    for args in (["list", "books"], ["purge", "books"], ["show", "books", "0-1"]):
+        ran = redisq("dead", *args)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+        assert f"redisq:{{books:0}}:{name} " in ran.err
