@@ -403,9 +403,9 @@ def test_a_wrong_type_where_people_look(one_client: redis.Redis) -> None:
         (calls.crawl_delay(NAME, 0, run, "host", "host", 1.0, 60), rule),
         (calls.robots(NAME, 0, run, "host", "token"), robots),
         (calls.look(NAME, 0), ["meta", "counts", "ready", "delayed", "workers"]),
-        (calls.letters(NAME, 0, 0, 9), letters),
-        (calls.purge(NAME, 0, ["1"]), letters),
-        (calls.requeue(NAME, 0, ["1"], [None]), ["meta", "counts", "ready", *letters]),
+        (calls.letters(NAME, 0, most=9), letters),
+        (calls.purge(NAME, 0, [(b"1", "")]), letters),
+        (calls.requeue(NAME, 0, [b"1"], [None]), ["meta", "counts", "ready", *letters]),
     ]
     for name in sorted({name for _, names in asked for name in names}):
         good = client.dump(key(name))

@@ -340,7 +340,7 @@ class TestLetters:
         worker = member()
         worker.memberships[0].add(self.letter(b"1" * 16))
         worker.exchange()
-        assert execute(client, calls.requeue(NAME, 0, ["1"], [b""])) == 0
+        assert execute(client, calls.requeue(NAME, 0, [b"1"], [b""])) == 0
         real = read_shard(client, NAME, 0)
         real.check()
         assert real.letters == ["1"]
