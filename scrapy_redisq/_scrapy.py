@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import itertools
+import logging
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -29,6 +30,8 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import RedisqError
+
+logger = logging.getLogger(__name__)
 
 CLOSING_POLL = 0.05
 """Seconds between looks at whether a spider that is being closed is closed."""
@@ -170,21 +173,27 @@ def _dealing_with(request: Request | None, *, downloading: bool = False) -> Iter
         current_page.reset(page)
 
 
-class CallbackCancelled(Exception):
-    """Raised in the place of asyncio's CancelledError, when something that a callback awaited was
-    cancelled: Scrapy takes that for no error, and would wait for the page for ever."""
+class Cancelled(Exception):
+    """Raised in the place of asyncio's CancelledError, where something was awaited that has been
+    cancelled: Scrapy takes that for no error, and waits for ever, or loses an item."""
 
 
 @contextlib.contextmanager
-def _cancellation_is_an_error() -> Iterator[None]:
+def cancellation_is_an_error() -> Iterator[None]:
+    """Raise `Cancelled` in the place of asyncio's CancelledError."""
     try:
         yield
     except asyncio.CancelledError as error:
-        raise CallbackCancelled("what the callback awaited was cancelled") from error
+        raise Cancelled("what was awaited has been cancelled") from error
 
 
-async def _uncancelled(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    with _cancellation_is_an_error():
+def _uncancelled(output: Iterable[Any]) -> Iterator[Any]:
+    with cancellation_is_an_error():
+        yield from output
+
+
+async def _uncancelled_async(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    with cancellation_is_an_error():
         async for one in output:
             yield one
 
@@ -210,10 +219,15 @@ async def _made_async(request: Request, output: AsyncIterator[Any]) -> AsyncIter
         yield one
 
 
-def watch_output(crawler: Crawler) -> None:
+ItemFailed = Callable[["Request | None", Failure], None]
+
+
+def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> None:
     """Have `current_page` and `current_item` tell where requests and items come from.
 
-    May be called by several.
+    ``item_failed(page, failure)`` is called when Scrapy was not done with an item of a page, or of
+    none, and would tell nobody: a pipeline was cancelled, or the log formatter raised.
+    May be called by several; the first one's ``item_failed`` counts.
     """
     engine: Any = crawler.engine
     scraper = engine.scraper
@@ -233,11 +247,11 @@ def watch_output(crawler: Crawler) -> None:
     own_context = hasattr(scraper, "_process_spidermw_output_async")
 
     def output_of(request: Request, result: Any) -> Any:
-        if isinstance(result, AsyncIterator):
-            result = _uncancelled(result)
+        is_async = isinstance(result, AsyncIterator)
+        result = (_uncancelled_async if is_async else _uncancelled)(result)
         if own_context:
             return result
-        return (_made_async if isinstance(result, AsyncIterator) else _made)(request, result)
+        return (_made_async if is_async else _made)(request, result)
 
     async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
         numbers = _numbers.set(itertools.count())
@@ -256,11 +270,11 @@ def watch_output(crawler: Crawler) -> None:
         comes_from_page = response is not None and page is not None and numbers is not None
         current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
         processed = start_itemproc(item, response=response)
-        if response is not None:
-            return processed
         if isinstance(processed, Deferred):  # before 2.14
-            return processed.addBoth(close_if_idle)
-        return then_close_if_idle(processed)
+            if item_failed is not None:
+                processed.addErrback(lambda failure: item_failed(page, failure))
+            return processed if response is not None else processed.addBoth(close_if_idle)
+        return dealt_with(processed, page, is_of_start=response is None)
 
     # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
     # still in the pipelines then would keep it open for ever.
@@ -270,11 +284,19 @@ def watch_output(crawler: Crawler) -> None:
             scraper._check_if_closing()
         return result
 
-    async def then_close_if_idle(processed: Awaitable[None]) -> None:
+    async def dealt_with(
+        processed: Awaitable[None], page: Request | None, *, is_of_start: bool
+    ) -> None:
         try:
-            await processed
+            with cancellation_is_an_error():
+                await processed
+        except Exception:
+            if item_failed is None:
+                raise
+            item_failed(page, Failure())  # type: ignore[no-untyped-call]
         finally:
-            close_if_idle()
+            if is_of_start:
+                close_if_idle()
 
     scraper.handle_spider_output_async = watched_handle_output
     if not own_context:
@@ -345,6 +367,7 @@ class Engine:
         self._start_raised = False
         self._of_start: Any = None
         self._returned: Request | None = None
+        self._copy_what_is_in_progress()
 
     @property
     def in_progress(self) -> set[Request]:
@@ -452,10 +475,10 @@ class Engine:
         on_the_way: dict[str, int] = {}
         for request, slot in list(self._on_the_way.items()):
             downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
-            if request in downloader.active and not (downloads and request in downloads.active):
-                on_the_way[slot] = on_the_way.get(slot, 0) + 1
-            else:
+            if downloads and request in downloads.active:
                 del self._on_the_way[request]
+            else:
+                on_the_way[slot] = on_the_way.get(slot, 0) + 1
         spare = downloader.total_concurrency - len(downloader.active)  # a total of 0: no limit
 
         def downloading(slot: str) -> int | None:
@@ -480,7 +503,8 @@ class Engine:
             async def gated_async(request: Request) -> Any:
                 ended = await gate.begin(request, slot_of(request))
                 try:
-                    response = await download_async(request)
+                    with cancellation_is_an_error():
+                        response = await download_async(request)
                 except BaseException as error:
                     ended(error)
                     raise
@@ -495,7 +519,8 @@ class Engine:
         async def gated(request: Request, spider: Any) -> Any:
             ended = await gate.begin(request, slot_of(request))
             try:
-                response = await maybe_deferred_to_future(download(request, spider))
+                with cancellation_is_an_error():
+                    response = await maybe_deferred_to_future(download(request, spider))
             except BaseException as error:
                 ended(error)
                 raise
@@ -506,10 +531,19 @@ class Engine:
             gated(request, spider)
         )
 
-    def follow_downloads(self, is_page: Callable[[Request], bool]) -> None:
+    def follow_downloads(
+        self, is_page: Callable[[Request], bool], fetched: Callable[[Request], None]
+    ) -> None:
         """Remember for whom each download is made, see `asker`. ``is_page``: whether a request was
-        handed out by the scheduler."""
+        handed out by the scheduler. ``fetched(request)`` is called when the downloader and its
+        middlewares are done with a request, whatever became of it."""
         fetch = self._downloader.fetch
+
+        def over(result: Any, request: Request) -> Any:
+            self._askers.pop(request, None)
+            self._on_the_way.pop(request, None)
+            fetched(request)
+            return result
 
         def followed(request: Request, *spider: Any) -> Any:
             # A request of the scheduler's is started in the context of whatever woke the engine.
@@ -519,13 +553,21 @@ class Engine:
             self._askers[request] = page, in_pipeline
             with _dealing_with(page, downloading=True):
                 # A downloader of the project's own may answer at once, or raise.
-                return maybeDeferred(fetch, request, *spider).addBoth(self._fetched, request)
+                return maybeDeferred(fetch, request, *spider).addBoth(over, request)
 
         self._downloader.fetch = followed
 
-    def _fetched(self, result: Any, request: Request) -> Any:
-        self._askers.pop(request, None)
-        return result
+    def _copy_what_is_in_progress(self) -> None:
+        """Let a page that downloads its own request again, on the side, go on being in progress:
+        Scrapy takes a request for done when any of its downloads has ended."""
+        engine = self._engine
+        name = "download_async" if hasattr(engine, "download_async") else "download"  # 2.14
+        download = getattr(engine, name)
+
+        def download_another(request: Request) -> Any:
+            return download(request.copy() if request in self.in_progress else request)
+
+        setattr(engine, name, download_another)
 
     def asker(self, request: Request) -> tuple[Request | None, bool]:
         """The page for which a request is being downloaded, if one is known, and whether an item
@@ -594,6 +636,7 @@ class Engine:
         failed: Callable[[Request, Failure | None], None],
         arrived: Callable[[Request, Response], None],
         raised: Callable[[Request, Failure], bool],
+        item_failed: ItemFailed,
     ) -> None:
         """Follow each page through the engine and the scraper.
 
@@ -601,15 +644,16 @@ class Engine:
         ``failed(request, None)`` when the spider deals with it: its errback has run, or its
         callback is given the response. ``arrived(request, response)`` is called when a response
         has passed the downloader middlewares. ``raised(request, failure)`` when its callback,
-        errback, or a spider middleware raised: -> whether that is no error. While they run, their
-        output is processed, or a request that a downloader middleware returned, `current_page` is
-        the request that it comes from.
+        errback, or a spider middleware raised: -> whether that is no error. ``item_failed``: see
+        `watch_output`. While they run, their output is processed, or a request that a downloader
+        middleware returned, `current_page` is the request that it comes from.
         """
         scraper = self._engine.scraper
         handle_downloader_output = self._engine._handle_downloader_output
         enqueue_scrape = scraper.enqueue_scrape
         call_spider = scraper.call_spider_async
         handle_spider_error = scraper.handle_spider_error
+        scrape = scraper._scrape
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
@@ -621,15 +665,30 @@ class Engine:
         async def watched_call_spider(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Response):
                 failed(request, None)
-            with _dealing_with(request), _cancellation_is_an_error():
+            with _dealing_with(request):
                 output = await call_spider(result, request, *args)
             if isinstance(result, Failure):
                 failed(request, None)
             return output
 
         def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
-            if not raised(request, failure):
+            if raised(request, failure):
+                return
+            try:
                 handle_spider_error(failure, request, *args)
+            except Exception:  # Scrapy would wait for the page for ever
+                logger.exception("The log formatter cannot tell of %s", request)
+
+        async def watched_scrape(result: Any, request: Request) -> None:
+            try:
+                scraped = scrape(result, request)
+                if isinstance(scraped, Deferred):  # before 2.14
+                    scraped = maybe_deferred_to_future(scraped)
+                with cancellation_is_an_error():
+                    await scraped
+            except Exception:
+                failure = Failure()  # type: ignore[no-untyped-call]
+                watched_spider_error(failure, request, result)
 
         def watched_downloader_output(result: Any, request: Request) -> Any:
             if not isinstance(result, Request):
@@ -645,4 +704,9 @@ class Engine:
         scraper.enqueue_scrape = watched_enqueue_scrape
         scraper.call_spider_async = watched_call_spider
         scraper.handle_spider_error = watched_spider_error
-        watch_output(self._crawler)
+        scraper._scrape = (
+            watched_scrape
+            if hasattr(scraper, "_wait_for_processing")  # 2.14
+            else lambda *args: deferred_from_coro(watched_scrape(*args))
+        )
+        watch_output(self._crawler, item_failed)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
+from scrapy.utils.log import failure_to_exc_info
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy import current_item
@@ -352,6 +353,15 @@ class Pages:
             return
         status = response.status if isinstance(response, Response) else 0
         self.spoil(request, Problem.of("item_error", failure, status))
+
+    def item_failed(self, request: Request | None, failure: Failure) -> None:
+        """Scrapy was not done with an item, and tells nobody: see ``Engine.watch_pages``."""
+        logger.error(
+            "An item of %s was not processed to its end",
+            request or "start()",
+            exc_info=failure_to_exc_info(failure),
+        )
+        self.spoil(request, Problem.of("item_error", failure))
 
     def _item_of(self, response: Response | Failure | None) -> Request | None:
         """The page that an item comes from. A downloader middleware may have given a response to

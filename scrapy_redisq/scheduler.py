@@ -179,9 +179,12 @@ class Scheduler(BaseScheduler):
         )
         self.slots.joined(self.courier.roster.memberships, self.courier.poke)
         self.engine.gate_downloads(self.slots)
-        self.engine.follow_downloads(self.gave_out)
+        self.engine.follow_downloads(self.gave_out, self.slots.fetched)
         self.engine.watch_pages(
-            failed=pages.download_failed, arrived=pages.arrived, raised=pages.raised
+            failed=pages.download_failed,
+            arrived=pages.arrived,
+            raised=pages.raised,
+            item_failed=pages.item_failed,
         )
         self.engine.watch_retries(pages.gave_up)
         connect = self.crawler.signals.connect
@@ -490,7 +493,6 @@ class Scheduler(BaseScheduler):
 
     def settle(self) -> None:
         working_on = self.engine.in_progress
-        self.slots.settle(working_on)
         self._intake.send_late_children()
         for page in self._in_progress.end(working_on):
             self.pages += 1

@@ -33,6 +33,9 @@ WAITS_NOT_KEY = "redisq_waits_not"
 """In the meta of what is downloaded on the side, and asked for again later: it does not wait either
 while its slot is parked for long, and fails with `SlotParked`."""
 
+DOWNLOAD_TIMEOUT = 180.0
+"""Scrapy's default of the setting, for requests that do not say."""
+
 LONG_AGO = 1e9
 """Seconds: whatever began then says nothing new of a slot."""
 
@@ -43,6 +46,12 @@ answer, or because there was none. After that its failures are its own, and cost
 
 class SlotParked(IgnoreRequest):
     """Nothing is downloaded from the slot for a while: a request of the frontier's goes back."""
+
+
+class LeftAlone(Exception):
+    """Nothing is downloaded from a slot for longer than a download may take, and the frontier
+    cannot have the request back: what a callback or a pipeline downloads on the side, and what
+    stays in this process, fails as if the host did not answer."""
 
 
 class Slots:
@@ -80,7 +89,7 @@ class Slots:
     # Downloads
 
     async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
-        """See ``_scrapy.Gate``. Raises `SlotParked` or `Interrupted`."""
+        """See ``_scrapy.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
         slot = slot_name(slot)
         turn = None
         if self._turns:
@@ -109,6 +118,12 @@ class Slots:
             raise Interrupted("the spider is being closed")
         if request.meta.get(WAITS_NOT_KEY):
             raise SlotParked("the slot is parked")
+        longest = request.meta.get("download_timeout") or DOWNLOAD_TIMEOUT
+        if parked > longest and request not in self._pages:
+            raise LeftAlone(
+                f"its slot is left alone for {parked:.0f} s, the download may take {longest:g} s "
+                f"(DOWNLOAD_TIMEOUT)"
+            )
 
     def _judged(self, outcome: Outcome | None, turn: Turn | None) -> None:
         if outcome is None or self._judge is None:
@@ -142,9 +157,10 @@ class Slots:
         return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
 
     def put_off(self, request: Request, slot: str, status: int, parked: float) -> None:
-        """Raises `IgnoreRequest`: nothing may be fetched from the host of ``request`` for now, and
-        it goes back. ``status``: the answer that says so, which counts as a failure of the slot;
-        0 if it was counted: then the slot is parked for ``parked`` seconds, no more.
+        """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
+        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, which counts as
+        a failure of the slot; 0 if it was counted: then the slot is parked for ``parked`` seconds,
+        no more.
 
         Without slots it becomes a dead letter.
         """
@@ -155,8 +171,9 @@ class Slots:
         # What began long ago is not counted again.
         begun, asked = (time.monotonic(), None) if status else (time.monotonic() - LONG_AGO, parked)
         self._judged(Outcome(slot, status, begun, failed=True, retry_after=asked), None)
-        self._pages.send_back(request, counted=False)
-        raise SlotParked("nothing is allowed for now")
+        if self._pages.send_back(request, counted=False):
+            raise SlotParked("nothing is allowed for now")
+        raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
 
     def lifts(self, request: Request, slot: str) -> int | None:
         """See ``Engine.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
@@ -180,8 +197,8 @@ class Slots:
         return self._turns.has(slot)
 
     def check(self, request: Request, slot: str) -> None:
-        """Raises `SlotParked` or `Interrupted` if ``request`` should not go on waiting in Scrapy
-        for something else than its slot."""
+        """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
+        in Scrapy for something else than its slot."""
         self._check(request, self._turns.parked(slot))
 
     def waits_for_all(self, request: Request) -> None:
@@ -198,11 +215,10 @@ class Slots:
             lambda slot: downloading(slot) is not None and turns.soon(slot), full=full
         )
 
-    def settle(self, working_on: set[Request]) -> None:
-        """What Scrapy no longer works on is not on its way to a download either."""
-        for request in self._turns.on_the_way():
-            if request not in working_on:
-                self._turns.is_done(request)
+    def fetched(self, request: Request) -> None:
+        """Scrapy's downloader is done with ``request``, which it perhaps never downloaded: a cache
+        may have answered."""
+        self._turns.is_done(request)
 
     def downloading(self) -> Callable[[str], int | None]:
         """A function of a slot: how many requests of it are being downloaded, or None if no more

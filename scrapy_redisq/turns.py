@@ -235,10 +235,6 @@ class Turns:
 
     # Starting
 
-    def on_the_way(self) -> list[Hashable]:
-        """Requests that were handed to Scrapy and not begun to be downloaded."""
-        return list(self._on_the_way)
-
     def wait(self, slot: str) -> float:
         """Seconds until another request of ``slot`` may be handed to Scrapy.
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,11 +20,12 @@ from scrapy_redisq.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.membership import BackOff, Lease, Outcome
+from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.outcomes import Judge
 from scrapy_redisq.pages import Page, Pages
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.settings import RedisqSettings
-from scrapy_redisq.slots import Slots
+from scrapy_redisq.slots import WAITS_NOT_KEY, LeftAlone, SlotParked, Slots
 from scrapy_redisq.turns import Turns
 from tests.harness.crawl import Run
 from tests.harness.proxy import Proxy
@@ -148,6 +150,45 @@ def test_what_is_sent_back(judge: Judge) -> None:
     judge.is_news(first)
     assert sent_back(ConnectionRefusedError())
     assert not sent_back(ConnectionRefusedError(), 3)
+
+
+def test_what_cannot_go_back(judge: Judge) -> None:
+    """What the frontier cannot have back, as a callback's download on the side, fails where its
+    slot is parked for longer than the download may take, or nothing is allowed: it would keep its
+    page, and a place, for hours."""
+    pages = Pages(lambda request: b"")
+    engine: Any = SimpleNamespace(closing=False)
+    inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
+    slots = Slots(engine, inbox, pages, judge, lease_ttl=60)
+    slots.sends_back = True
+    slots.joined([cast(Any, SimpleNamespace(outcomes=[]))], lambda: None)
+    page = Request("http://a.example/")
+    lease = Lease("1.1", "a.example", 0, 0, b"\1")
+    pages.begin(page, Page(lease, cast(Any, None)))
+    slots.announced("a.example", 300)
+
+    def fate(request: Request, *closed: Any) -> type[Exception] | None:
+        try:
+            if closed:
+                slots.put_off(request, "a.example", *closed)
+            else:
+                slots.check(request, "a.example")
+        except Exception as error:
+            return type(error)
+        return None
+
+    def side(**meta: Any) -> Request:
+        return Request("http://a.example/side", meta=meta)
+
+    assert fate(side()) is LeftAlone
+    assert fate(side(download_timeout=200)) is LeftAlone
+    assert fate(side(download_timeout=400.0)) is None
+    assert fate(side(**{WAITS_NOT_KEY: True})) is SlotParked
+    assert fate(side(download_timeout=400), 503, 2.0) is LeftAlone
+    assert not pages.is_sent_back(page)
+    assert fate(page) is SlotParked
+    assert fate(page, 503, 2.0) is SlotParked
+    assert pages.is_sent_back(page)
 
 
 @pytest.mark.parametrize("given", ["503,x", [99], [600], ["often"], 503, [True], [503.5]])

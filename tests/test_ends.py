@@ -13,7 +13,7 @@ from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.serializer import loads_fields
 from tests.harness.crawl import Run, several
 from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
+from tests.harness.site import Answer, Site, linked_pages
 
 OUTPUT_OF_ERRBACKS = scrapy.version_info >= (2, 14)
 """Scrapy 2.13 leaves out what an errback yields after a failed download."""
@@ -227,13 +227,53 @@ def test_sigterm_while_the_spider_is_being_closed(
         assert len(rows) >= 3
 
 
-def test_a_callback_that_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
-    """Something that a callback awaits is cancelled: a dead letter, and the crawl ends."""
+def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
+    """Something that a callback, a pipeline, a download handler or a middleware awaits is
+    cancelled, or a log formatter raises: a dead letter, and the crawl ends."""
     with Site(page) as site:
         worker = crawl("cancelled", site).wait(30)
     assert worker.reason == "finished"
-    assert len(worker.items()) == 2
+    names = ["coroutine", "async_generator", "generator", "of_middleware"]
+    expected = dict.fromkeys(names, ("spider_error", "Cancelled"))
+    expected["of_items"] = ("item_error", "Cancelled")
+    expected["not_told"] = ("item_error", "ValueError")
+    if OUTPUT_OF_ERRBACKS:
+        expected["404?of_errback"] = ("spider_error", "Cancelled")
+        expected["data:,of_handler"] = ("download", "Cancelled")
     with Frontier.from_url(redis_server.url, "cancelled") as frontier:
-        found = {(letter.reason, letter.error.rpartition(".")[2]) for letter in frontier.dead()}
-        assert found == {("spider_error", "CallbackCancelled")}
-        assert frontier.status()["dead"] == 2
+        found = {
+            loads_fields(letter.entry)["url"].rpartition("/")[2]: (
+                letter.reason,
+                letter.error.rpartition(".")[2],
+            )
+            for letter in frontier.dead()
+        }
+    assert found == expected
+    items = {item["url"].rpartition("/")[2] for item in worker.items()}
+    assert items >= {"async_generator", "generator", "parse"}
+
+
+def test_a_page_that_downloads_its_own_request(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A callback downloads the request that it was called for on the side: its page is not done
+    before the callback is."""
+    go, name = tmp_path / "go", "own_request"
+    with Site(linked_pages(1)) as site, Frontier.from_url(redis_server.url, name) as frontier:
+        worker = crawl(name, site, {"GO": go})
+        wait_until(lambda: len(site.hits) == 2, 30, "the second download")
+        # Told with one of the exchanges that a worker with nothing else to say has each second.
+        before = exchanges(redis_server)
+        wait_until(lambda: exchanges(redis_server) >= before + 2, 30, "two exchanges")
+        assert (frontier.status()["leased"], frontier.status()["finished"]) == (1, 0)
+        go.touch()
+        worker.wait()
+        assert frontier.status()["finished"] == 1
+    assert (worker.reason, len(worker.items())) == ("finished", 1)
+    assert "Error while" not in worker.log
+
+
+def exchanges(server: RedisServer) -> int:
+    """How many scripts the server has run."""
+    with server.client() as client:
+        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])

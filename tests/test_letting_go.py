@@ -6,13 +6,17 @@ import itertools
 import json
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scrapy.core.engine import ExecutionEngine
 from scrapy.http import Request
+from scrapy.utils.test import get_crawler
 
 from scrapy_redisq import inbox as inbox_module
 from scrapy_redisq import turns as turns_module
+from scrapy_redisq._scrapy import Engine
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.membership import Lease
 from scrapy_redisq.inbox import Inbox
@@ -122,6 +126,18 @@ def test_a_turn_is_not_kept_for_what_a_middleware_keeps() -> None:
     passes(time.monotonic())
     assert done() == 1
     assert not turns.soon("host"), "it is still on its way"
+
+
+def test_what_scrapy_is_about_to_start_counts() -> None:
+    """A request that Scrapy is being given, and has not begun with, is one of its slot's: without
+    it a host that does not answer got all places of the downloader."""
+    crawler = get_crawler(settings_dict={"DOWNLOAD_HANDLERS": dict.fromkeys(["http", "https"])})
+    crawler.engine = ExecutionEngine(crawler, lambda spider: None)  # type: ignore
+    crawler.engine._slot = SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=0))
+    engine = Engine(crawler)
+    for number in range(3):
+        engine.handed_out(Request(f"http://host/{number}"), "host")
+        assert [engine.downloads()("host") for _ in range(2)] == [number + 1] * 2
 
 
 # Crawls

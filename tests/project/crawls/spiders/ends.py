@@ -1,11 +1,13 @@
 """Spiders whose pages end before they are done: retries given up, spiders closed."""
 
 import asyncio
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import scrapy
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import maybe_deferred_to_future
 
@@ -263,30 +265,130 @@ class Unread(Follow):
         yield scrapy.Request(f"{self.site}/1")
 
 
+async def never():
+    """Awaits what is then cancelled."""
+    task = asyncio.ensure_future(asyncio.sleep(600))
+    asyncio.get_running_loop().call_later(0.05, task.cancel)
+    await task
+
+
+class CancelledDownloads:
+    """Downloads nothing."""
+
+    lazy = False
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls()
+
+    async def download_request(self, request):
+        await never()
+
+    async def close(self):
+        pass
+
+
+class CancelledInput:
+    def process_spider_input(self, response, spider=None):
+        if response.url.endswith("/of_middleware"):
+            raise asyncio.CancelledError
+
+
+class CancelledItems:
+    async def process_item(self, item, spider=None):
+        if item["url"].endswith("/of_items"):
+            await never()
+        return item
+
+
+class Speechless(LogFormatter):
+    """Raises for all but what has gone well, or where it is asked to."""
+
+    def scraped(self, item, response, spider):
+        if item["url"].endswith("/not_told"):
+            raise ValueError("not told")
+        return super().scraped(item, response, spider)
+
+    def spider_error(self, failure, request, response, spider):
+        raise ValueError("not told")
+
+
 class Cancelled(scrapy.Spider):
-    """Its callbacks await what is then cancelled."""
+    """What its callbacks, and Scrapy for them, await is then cancelled; what Scrapy would log of
+    it raises."""
 
     name = "cancelled"
+    custom_settings = {
+        "DOWNLOAD_HANDLERS": {"data": CancelledDownloads} if scrapy.version_info >= (2, 14) else {},
+        "SPIDER_MIDDLEWARES": {CancelledInput: 1},
+        "ITEM_PIPELINES": {CancelledItems: 1},
+        "LOG_FORMATTER": Speechless,
+    }
 
     def __init__(self, site="", **kwargs):
         super().__init__(**kwargs)
         self.site = site
 
     async def start(self):
-        for callback in (self.coroutine, self.async_generator, self.parse):
+        for callback in (self.coroutine, self.async_generator, self.generator, self.of_items):
             yield scrapy.Request(f"{self.site}/{callback.__name__}", callback=callback)
-
-    async def never(self):
-        task = asyncio.ensure_future(asyncio.sleep(600))
-        asyncio.get_running_loop().call_later(0.05, task.cancel)
-        await task
+        for name in ("of_middleware", "not_told", "parse"):
+            yield scrapy.Request(f"{self.site}/{name}")
+        yield scrapy.Request(f"{self.site}/404?of_errback", errback=self.of_errback)
+        yield scrapy.Request("data:,of_handler")
 
     async def coroutine(self, response):
-        await self.never()
+        await never()
 
     async def async_generator(self, response):
         yield {"url": response.url}
-        await self.never()
+        await never()
+
+    def generator(self, response):
+        yield {"url": response.url}
+        raise asyncio.CancelledError
+
+    def of_items(self, response):
+        for _ in range(150):  # more than Scrapy processes at a time
+            yield {"url": response.url}
+
+    def of_errback(self, failure):
+        yield {"url": failure.request.url}
+        raise asyncio.CancelledError
 
     def parse(self, response):
+        yield {"url": response.url}
+
+
+class OwnRequest(Follow):
+    """Downloads its own request once more on the side, and goes on when the file GO is there."""
+
+    name = "own_request"
+
+    async def parse(self, response):
+        await download(self, response.request)
+        while not Path(self.settings["GO"]).exists():
+            await asyncio.sleep(0.05)
+        yield {"url": response.url}
+
+
+class Answers:
+    """Answers each request in the place of its host."""
+
+    def process_request(self, request, spider=None):
+        return scrapy.http.TextResponse(request.url, body=b"")
+
+
+class Answered(Follow):
+    """None of its callbacks ends before all have begun."""
+
+    name = "answered"
+    first = "/0 /1 /2"
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Answers: 1}}
+    begun = 0
+
+    async def parse(self, response):
+        self.begun += 1
+        while self.begun < 3:
+            await asyncio.sleep(0.01)
         yield {"url": response.url}
