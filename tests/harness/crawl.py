@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,14 @@ class Crawl:
         return self.log_file.read_text(errors="replace")
 
     def wait(self, seconds: float = 60) -> Crawl:
-        """Wait for the process to end; fail with its log if it does not."""
+        """Wait for the process to end; fail with its log, and where it is, if it does not."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            if isinstance(self.process, Forked):
+                self.process.send_signal(signal.SIGUSR1)
+                with suppress(AssertionError):
+                    wait_until(lambda: "most recent call first" in self.log, 5, "its stacks")
             self.kill()
             raise AssertionError(f"the crawl did not end in {seconds} s:\n{self.log}") from None
         return self

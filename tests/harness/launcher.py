@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import itertools
@@ -169,6 +170,8 @@ def run(job: Mapping[str, Any]) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    # Where it is: see `Crawl.wait`.
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     sys.path[0] = job["folder"]
     sys.argv = [job["module"], *job["arguments"]]
     runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
