@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -19,7 +19,7 @@ import redis.asyncio
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import Frontier, calls
 from scrapy_redisq.frontier.roster import Roster
-from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.scripts import execute, execute_async
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -542,6 +542,28 @@ def test_workers_of_another_hand(
     client.zadd(key("workers"), {worker_id + b"2": 2**52})
     assert crawl(client, worker) == ["a", "b"]
     assert worker.leave()
+
+
+def test_a_replay_that_others_have_bent(one_client: redis.Redis) -> None:
+    """Neither a loop of many seconds nor the end of a worker: what it is told makes no sense, which
+    is named, and it asks again."""
+    worker = _maker(one_client)()
+    add(worker, *"abcd")
+    worker.exchange(2, lose="reply")
+    bent = key(f"worker:{worker.id}")
+    seq, first, last = cast(bytes, one_client.hget(bent, "claims")).split()
+    one_client.hset(bent, "claims", b"%s %s 9007199254740991.1" % (seq, first))
+    one_client.hset(bent, "duplicates", b"\xff")
+    call = worker.memberships[0].call()
+
+    async def ask_again() -> None:
+        async with redis.asyncio.Redis.from_url(_url(one_client)) as client:
+            with pytest.raises(FrontierCorrupt, match="makes no sense"):
+                await execute_async(client, call)
+
+    asyncio.run(ask_again())
+    one_client.hset(bent, mapping={"claims": b"%s %s %s" % (seq, first, last), "duplicates": ""})
+    assert len(ask(worker, 0).leases) == 2
 
 
 def test_broken_letters(member: Callable[..., Worker], client: redis.Redis) -> None:

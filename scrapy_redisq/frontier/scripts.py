@@ -132,6 +132,10 @@ def execute(client: redis.Redis, call: Call[T]) -> T:
             reply = client.eval(call.script.text, 1, call.key, call.payload)
     except ResponseError as error:
         raise _translate(error, call) from error
+    return _decoded(call, reply)
+
+
+def _decoded(call: Call[T], reply: Any) -> T:
     try:
         return call.decode(reply)
     except (ValueError, TypeError, ArithmeticError, LookupError, msgspec.MsgspecError) as error:
@@ -160,4 +164,4 @@ async def execute_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
             )
     except ResponseError as error:
         raise _translate(error, call) from error
-    return call.decode(reply)
+    return _decoded(call, reply)

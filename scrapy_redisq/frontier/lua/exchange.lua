@@ -405,8 +405,8 @@ local leases = {}
 if replayed then
   local at, first, last, suffix = string.match(state[6] or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
   if tonumber(at) == seq then
-    local ids = {}
-    for number = tonumber(first), tonumber(last) do ids[#ids + 1] = integer(number) .. suffix end
+    local ids, most = {}, tonumber(first) + CHUNK -- others may have written there
+    for number = tonumber(first), math.min(tonumber(last), most) do ids[#ids + 1] = integer(number) .. suffix end
     for i, record in ipairs(redis.call('HMGET', leases_of(worker), unpack(ids))) do
       if record and origin_of(record) then
         leases[#leases + 1] = ids[i]
