@@ -44,7 +44,12 @@ def main(args: Sequence[str], settings: Settings) -> int:
 
     Exits by itself, as argparse does, for help (0) and wrong usage (2).
     """
-    _prepare_output()
+    with contextlib.ExitStack() as stack:
+        _prepare_output(stack)
+        return _run(args, settings)
+
+
+def _run(args: Sequence[str], settings: Settings) -> int:
     try:
         arguments = make_parser().parse_args(args)
         project = Project(settings, getattr(arguments, "name", None))
@@ -67,12 +72,14 @@ def main(args: Sequence[str], settings: Settings) -> int:
         return 1
 
 
-def _prepare_output() -> None:
+def _prepare_output(stack: contextlib.ExitStack) -> None:
     """Everything can be written: whatever the terminal's encoding lacks, or if nobody reads it."""
     codecs.register_error("redisq", _in_ascii)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # ">&-"
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stack.enter_context(nowhere))
+            stack.callback(setattr, sys, name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="redisq")

@@ -25,7 +25,7 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.entries import reason
-from scrapy_redisq.errors import FrontierError, SettingError
+from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier import Frontier, FrontierConfig
 from scrapy_redisq.redis_url import embedded_folder
 from scrapy_redisq.seeds import DEFAULT_FINGERPRINTER, SeedReader
@@ -68,7 +68,13 @@ class Project:
         self.spider_name: str = spider.name if spider else ""
         # It never crawls; it is how Scrapy puts settings together and builds what they name.
         self._crawler = Crawler(spider or Spider, settings)
-        self._crawler.addons.load_settings(self._crawler.settings)
+        try:
+            self._crawler.addons.load_settings(self._crawler.settings)
+        except RedisqError:
+            raise
+        except Exception as error:
+            addons = dict(self._crawler.settings.getdict("ADDONS"))
+            raise SettingError("ADDONS", addons, f"what can be loaded ({reason(error)})") from error
         self.settings = RedisqSettings.read(self._crawler.settings)
         scrapy_cfg = closest_scrapy_cfg()
         self.folder = Path(scrapy_cfg).parent if scrapy_cfg else None
@@ -189,7 +195,7 @@ def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
     try:
         loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
         spiders: list[type[Spider]] = [loader.load(name) for name in loader.list()]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # One broken spider must not keep people from looking at the others' frontiers.
         print(
             f"scrapy redisq: custom_settings of spiders are left out: {reason(error)}",
@@ -200,7 +206,7 @@ def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
     for spider in spiders:
         try:
             own = Crawler(spider, settings).settings
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             print(
                 f"scrapy redisq: custom_settings of spider {spider.name!r} are left out: "
                 f"{reason(error)}",

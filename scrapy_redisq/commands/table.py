@@ -49,7 +49,7 @@ class Table:
     ) -> Iterator[Text]:
         """The rows, then ``more`` as they come, in the columns of the rows."""
         rows = itertools.chain(self._rows, more)
-        widths = self._widths(width)
+        widths = self._widths(width, spare=bool(more))
         if widths is None:
             for row in rows:
                 yield from self._paragraph(console, row, width)
@@ -61,11 +61,17 @@ class Table:
         for row in rows:
             yield from self._row(console, row, widths)
 
-    def _widths(self, width: int) -> list[int] | None:
-        """How wide each column is; None: they do not fit."""
+    def _widths(self, width: int, *, spare: bool) -> list[int] | None:
+        """How wide each column is; None: they do not fit. ``spare``: names may become longer."""
         columns = range(len(self._columns))
         widths = [
-            max([cell_len(self._columns[i].name), *(_width(row[i]) for row in self._rows)])
+            max(
+                [
+                    self._columns[i].narrowest if spare else 0,
+                    cell_len(self._columns[i].name),
+                    *(_width(row[i]) for row in self._rows),
+                ]
+            )
             for i in columns
         ]
         while sum(widths) + GAP * (len(widths) - 1) > width:

@@ -70,7 +70,7 @@ class ServerFolder:
         try:
             deadline = time.monotonic() + LOCK_TIMEOUT
             pause = 0.002
-            while not try_lock(descriptor, fcntl.LOCK_EX):
+            while not self._try_lock(descriptor, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     raise EmbeddedServerError(
                         f"another process has been starting or stopping the server in {self.path} "
@@ -91,7 +91,8 @@ class ServerFolder:
         descriptor = self._open(self._users_lock)
         try:
             # Only leavers hold it exclusively, and only under start.lock: never waits.
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with self.file_errors():
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
         except BaseException:
             os.close(descriptor)
             raise
@@ -114,7 +115,7 @@ class ServerFolder:
         """
         descriptor = self._open(self._server_lock)
         try:
-            if not try_lock(descriptor, fcntl.LOCK_EX):
+            if not self._try_lock(descriptor, fcntl.LOCK_EX):
                 raise EmbeddedServerError(f"another server works in {self.path}")
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, os.fsencode(socket), 0)
@@ -127,11 +128,14 @@ class ServerFolder:
         with self.file_errors():
             return os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
 
+    def _try_lock(self, descriptor: int, kind: int) -> bool:
+        with self.file_errors():  # not every file system has locks
+            return try_lock(descriptor, kind)
+
     def _is_free(self, lock: Path, kind: int) -> bool:
         descriptor = self._open(lock)
         try:
-            with self.file_errors():
-                return try_lock(descriptor, kind)
+            return self._try_lock(descriptor, kind)
         finally:
             os.close(descriptor)
 

@@ -59,8 +59,10 @@ class SlotStatus:
     @classmethod
     def from_reply(cls, record: list[Any]) -> SlotStatus:
         """From what ``slots.lua`` replies of one slot."""
-        slot, queued, leased, next_start, *delays = record[:8]
-        interval, burst, concurrency, own, parked, failures, status, *since = record[8:]
+        slot, *values = record
+        queued, leased, next_start, *delays = map(_whole, values[:7])
+        interval, burst, concurrency = map(_whole, values[7:10])
+        own, parked, failures, status, *since = values[10], *map(_whole, values[11:])
         by_limit, robots, throttle, back_off = delays
         aside, paused, ruled = map(_utc, since)
         limit = SlotLimit.from_text(f"{by_limit} {interval} {burst} {concurrency}")
@@ -97,6 +99,13 @@ class SlotStatus:
         told["limit_delay"], told["rate"] = limit.delay, round(limit.rate, 6)
         told["burst"], told["concurrency"] = limit.burst, limit.concurrency
         return told
+
+
+def _whole(value: Any) -> int:
+    """A number of a slot as scripts reply it. Somebody else may have written any: inf is none."""
+    if not isinstance(value, (int, float)) or not abs(value) <= 2**53:
+        return 0
+    return int(value)
 
 
 def _utc(microseconds: int) -> str | None:

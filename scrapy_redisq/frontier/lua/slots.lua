@@ -42,15 +42,21 @@ local function queued(slot)
   return sum
 end
 
+-- Since when a slot is in a set (us). What cannot be is now: it is in the set, after all.
+local function since(key, slot)
+  local score = redis.call('ZSCORE', key, slot)
+  if not score then return 0 end
+  local at = tonumber(score)
+  return at and at >= 1 and at <= NOW and at or NOW
+end
+
 local answer = {}
 for i, slot in ipairs(names) do
   local state = slot_of(slot)
   local limit = state.limit
-  answer[i] = {slot, queued(slot), tonumber(redis.call('HGET', BUSY, slot) or 0),
+  answer[i] = {slot, queued(slot), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
     first_start(state) - NOW, limit.delay, state.robots, throttled(state), state.pause,
     limit.interval, limit.burst, limit.concurrency, state.own, math.max(0, state.parked - NOW),
-    state.fails, state.status, tonumber(redis.call('ZSCORE', ASIDE, slot) or 0),
-    tonumber(redis.call('ZSCORE', PAUSED, slot) or 0),
-    tonumber(redis.call('ZSCORE', RULED, slot) or 0)}
+    state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot)}
 end
 return cmsgpack.pack({cursors = cursors, slots = answer})
