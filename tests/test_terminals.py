@@ -145,6 +145,16 @@ def test_terminals_without_utf_8(
             assert ("-> parse_" if encoding != "utf-8" else "→ parse_ü") in told
 
 
+def test_names_in_a_locale_without_utf_8(redisq: Redisq, frontier: Frontier) -> None:
+    """They arrive as bytes that Python could not decode, and are the same names."""
+    frontier.push(["https://bücher.example/"])
+    given = "bücher.example".encode().decode("ascii", "surrogateescape")
+    assert "xn--bcher-kva.example is paused (1 queued" in redisq("slots", "pause", given).out
+    assert redisq("status", "a\udcff").err.count("\n") == 1
+    ran = redisq("slots", "pause", "books", "a\udcff")
+    assert "Traceback" not in ran.err
+
+
 def test_nobody_reads(redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stdout closed, or its disk full, there is an exit code and no traceback."""
     frontier.push(some_urls(3))

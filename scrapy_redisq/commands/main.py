@@ -51,7 +51,7 @@ def main(args: Sequence[str], settings: Settings) -> int:
 
 def _run(args: Sequence[str], settings: Settings) -> int:
     try:
-        arguments = make_parser().parse_args(args)
+        arguments = make_parser().parse_args([_in_utf8(text) for text in args])
         project = Project(settings, getattr(arguments, "name", None))
         code = COMMANDS[arguments.command](arguments, project)
         sys.stdout.flush()
@@ -70,6 +70,11 @@ def _run(args: Sequence[str], settings: Settings) -> int:
         print(f"scrapy redisq: {one_line(redact(str(error)))}", file=sys.stderr)
         _write_nothing_more()  # it may be stdout that is full
         return 1
+
+
+def _in_utf8(argument: str) -> str:
+    """An argument as it was typed: in a locale without UTF-8 Python reads something else."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def _prepare_output(stack: contextlib.ExitStack) -> None:
