@@ -26,8 +26,11 @@
     │       └── ForeignEntry     something else than scrapy-redisq wrote it
     └── SinkError                where items are written to
         ├── SinkUnavailable      tried again until it works
+        │   ├── BatchTooLarge    in smaller batches
+        │   └── WriteFailed      of the sink or of some rows: what others do will tell
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
+            └── ReferenceMissing tried again, later
 """
 
 from __future__ import annotations
@@ -188,6 +191,25 @@ class SinkUnavailable(SinkError):
     """Raised when rows cannot be written now, through no fault of theirs. They are kept."""
 
 
+class BatchTooLarge(SinkUnavailable):
+    """Raised when a write took longer than it may: its rows are tried again in smaller batches.
+
+    A row that is alone is set aside for a while, others go on.
+    """
+
+
+class WriteFailed(SinkUnavailable):
+    """Raised when a write failed and nobody knows whether its rows or the sink are at fault.
+
+    `scrapy_redisq.pipelines.BatchPipeline` finds out: refused is a row that fails while others
+    pass, away is a sink that takes none. ``at_commit``: it failed when all rows had been taken.
+    """
+
+    def __init__(self, message: str, *, at_commit: bool = False) -> None:
+        self.at_commit = at_commit
+        super().__init__(message)
+
+
 class SinkMismatch(SinkError):
     """Raised when the sink does not fit the items, so that no item of that kind can be written.
 
@@ -205,3 +227,7 @@ class RowRefused(SinkError):
     def __init__(self, message: str, rows: Iterable[object] = ()) -> None:
         self.rows = tuple(rows)
         super().__init__(message)
+
+
+class ReferenceMissing(RowRefused):
+    """Raised when rows refer to others that are not there, which may come later."""

@@ -90,8 +90,9 @@ class Page:
     ``exhausted`` is the status (0: it was an exception) after which no further retry was made; that
     is a problem only if the spider is not given the response. ``unwritten`` are items that Scrapy
     is done with and whose sink is not. A page that is ``given_back`` goes to whoever claims it
-    next, with ``entry`` in the place of its own if its slot was in trouble. It is ``grouped`` if it
-    came with a download slot, which else Scrapy has put into its meta.
+    next, with ``entry`` in the place of its own if its slot was in trouble, or after ``delay``
+    seconds. It is ``grouped`` if it came with a download slot, which else Scrapy has put into its
+    meta.
 
     ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
     (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
@@ -107,6 +108,7 @@ class Page:
     unwritten: int = 0
     given_back: bool = False
     entry: bytes | None = None
+    delay: float = 0.0
     grouped: bool = True
     identity: bytes | None = None
     children: list[Enqueue] = field(default_factory=list)
@@ -125,6 +127,9 @@ class Page:
         """How its lease ends."""
         lease, children, retry = self.lease.id, tuple(self.children), self.retry
         if self.given_back:  # whoever fetches it asks for its children again
+            if self.entry is not None and self.delay:
+                delay, priority = int(self.delay * 1000), self.lease.priority
+                return Finish(lease, "retried", delay=delay, entry=self.entry, priority=priority)
             if self.entry is not None:
                 return Finish(lease, "backed_off", entry=self.entry)
             return Finish(lease, "released")
@@ -339,6 +344,22 @@ class Pages:
         """Items of the page can be written later, or by others: it is to be fetched again."""
         if page := self._find(request):
             page.given_back = True
+
+    def give_back_later(self, request: Request | None, delays: Sequence[float]) -> bool:
+        """An item of the page can perhaps be written later: it is to be fetched again, after the
+        seconds that ``delays`` has for each time.
+
+        -> False if it has gone back so often, or is not known.
+        """
+        page = self._find(request)
+        if page is None:
+            return False
+        times = back_offs(page.lease.entry)
+        if times >= len(delays):
+            return False
+        page.entry = with_back_offs(page.lease.entry, times + 1)
+        page.delay, page.given_back = delays[times], True
+        return True
 
     # Handlers of Scrapy's signals of these names
 

@@ -5,6 +5,7 @@
     process_item ──► waiting ──► write(rows) ──► committed: the page may be finished
                                    │
                                    ├─ passing trouble: tried again, and nothing is claimed
+                                   ├─ it fails, who knows why: halved, and what others do will tell
                                    ├─ some rows are refused: found by halving, dead letters
                                    └─ nothing of the kind can be written: the crawl ends
 
@@ -24,8 +25,9 @@ import random
 import socket
 import time
 from collections import deque
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from itemadapter import ItemAdapter
 from scrapy.crawler import Crawler
@@ -41,9 +43,18 @@ from scrapy_redisq._scrapy import (
     scheduler_of,
     watch_output,
 )
-from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
+from scrapy_redisq.errors import (
+    BatchTooLarge,
+    RedisqError,
+    ReferenceMissing,
+    RowRefused,
+    SinkMismatch,
+    SinkUnavailable,
+    WriteFailed,
+)
 from scrapy_redisq.pages import Problem
 from scrapy_redisq.participation import is_tool
+from scrapy_redisq.pipelines.doubt import Doubts
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.settings import RedisqSettings
 
@@ -51,6 +62,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CLOSING_POLL = 0.25
 """Seconds between looks at whether the patience with a write has ended."""
@@ -63,6 +75,13 @@ RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 
 AWAY_AFTER = 3
 """Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
+
+
+REFERENCE_TRIES = 4
+"""So often a row that refers to one which is not there is tried again, within three seconds."""
+
+REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
+"""Seconds after which its page is then fetched again, each time; after that it is refused."""
 
 
 class ItemRefused(DropItem):
@@ -147,7 +166,9 @@ class BatchPipeline:
         Cancelled when the crawl is being closed and REDISQ_CLOSE_TIMEOUT has passed.
         `SinkUnavailable`, `OSError` and `TimeoutError`: tried again until it works. `RowRefused`
         and any other exception: one of the rows is at fault; those that it names, or the one that
-        is found by halving, become dead letters. `SinkMismatch`: the crawl ends.
+        is found by halving, become dead letters, with `ReferenceMissing` later. `WriteFailed`: the
+        same for a row that fails while others of its `kinds` pass. `BatchTooLarge`: tried again in
+        smaller batches. `SinkMismatch`: the crawl ends.
         Rows may come twice, and must then be there once: use `Row.key` or a key of the item.
         """
         raise NotImplementedError
@@ -158,6 +179,15 @@ class BatchPipeline:
         May raise `RowRefused` or `SinkMismatch`.
         """
         return Row(item, key)
+
+    def kinds(self, row: Row) -> Collection[object]:
+        """What a row that fails is compared by: with others that have these, such as tables."""
+        return (type(row.item),)
+
+    async def probe(self, row: Row) -> bool:
+        """Whether the sink would take at this moment what it has taken before, in the place of a
+        row that fails. False: that is not known. Nothing of it is kept."""
+        return False
 
     async def close(self) -> None:
         """Disconnect; everything has been written."""
@@ -193,6 +223,10 @@ class _Batches:
         self._pipeline = pipeline
         self._crawler = pipeline.crawler
         self._waiting: deque[_Waiting] = deque()
+        self._doubts: Doubts[_Waiting] = Doubts(lambda waiting: pipeline.kinds(waiting.row))
+        self._told_of_doubt = False
+        self._most_rows = 0
+        """Most rows of a batch after one that took too long; 0: as the pipeline says."""
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._scheduler: Scheduler | None = None
@@ -273,7 +307,7 @@ class _Batches:
             self._add(row, page, written)
             await written
             return
-        while len(self._waiting) >= 2 * self._pipeline.batch_rows:
+        while len(self._waiting) + len(self._doubts) >= 2 * self._pipeline.batch_rows:
             self._room.clear()
             await self._room.wait()
         if self._scheduler:
@@ -300,14 +334,14 @@ class _Batches:
     # Batches
 
     async def _write_until_closed(self) -> None:
-        while self._waiting or not self._closing:
+        while self._waiting or self._doubts or not self._closing:
             await self._until_due()
-            batch = [
-                self._waiting.popleft()
-                for _ in range(min(self._pipeline.batch_rows, len(self._waiting)))
-            ]
-            self._room.set()
-            if batch:
+            most = self._batch_rows()
+            fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            for batch in (fresh, self._doubts.take_due()):
+                self._room.set()
+                if not batch:
+                    continue
                 self._pipeline.batches += 1
                 try:
                     await self._commit(batch)
@@ -315,58 +349,131 @@ class _Batches:
                     logger.exception("The item pipeline failed in an unexpected way")
                     self._fail(SinkMismatch(str(error)))
                     self._give_back(batch)
+            if self._doubts and (self._failed is not None or self._patience_ended()):
+                self._give_back(self._doubts.clear())
+
+    def _batch_rows(self) -> int:
+        most = self._pipeline.batch_rows
+        return min(most, self._most_rows) if self._most_rows else most
 
     async def _until_due(self) -> None:
-        while not self._closing:
+        while True:
             self._changed.clear()
-            pause = None
+            dues = [due for due in (self._doubts.due_at(),) if due is not None]
             if self._waiting:
-                if len(self._waiting) >= self._pipeline.batch_rows:
+                if self._closing or len(self._waiting) >= self._batch_rows():
                     return
-                pause = self._waiting[0].since + self._pipeline.batch_seconds - time.monotonic()
-                if pause <= 0:
-                    return
+                dues.append(self._waiting[0].since + self._pipeline.batch_seconds)
+            elif self._closing and not dues:
+                return
+            pause = min(dues) - time.monotonic() if dues else None
+            if pause is not None and pause <= 0:
+                return
+            if self._doubts:
+                pause = min(pause or 0.0, RETRY_LAST)  # the patience may have ended then
             try:
                 await asyncio.wait_for(self._changed.wait(), pause)
             except asyncio.TimeoutError:
                 return
 
     async def _commit(self, batch: list[_Waiting]) -> None:
-        """Write the batch, whatever it takes."""
+        """Write the batch, whatever it takes, but for rows that are set aside."""
         attempts = 0
-        while batch:
+        pieces = [batch]
+        while pieces:
             if self._failed is not None or self._patience_ended():
-                self._give_back(batch)
+                for piece in pieces:
+                    self._give_back(piece)
                 return
+            piece = pieces.pop()
             try:
-                await self._timed_write([waiting.row for waiting in batch])
+                await self._timed_write([waiting.row for waiting in piece])
             except SinkMismatch as error:
                 self._fail(error)
+                pieces.append(piece)
             except (SinkUnavailable, OSError, asyncio.TimeoutError, TimeoutError) as error:
                 attempts += 1
                 self._count("retries", 1)
-                if not self._patience_ended():
-                    await self._pause(attempts, error)
+                if not isinstance(error, (BatchTooLarge, WriteFailed)):
+                    pieces.append(piece)
+                    if not self._patience_ended():
+                        await self._pause(attempts, error)
+                    continue
+                if len(piece) > 1:
+                    if isinstance(error, BatchTooLarge):
+                        self._most_rows = len(piece) // 2
+                    # While all fail, one is enough to know when that has ended.
+                    pieces += _split(piece, 1 if self._doubts.all_fail else len(piece) // 2)
+                elif isinstance(error, BatchTooLarge):
+                    self._doubts.set_aside(piece[0], slow=True)
+                else:
+                    await self._weigh(piece[0], error)
+                if self._doubts.all_fail and not self._patience_ended():
+                    await self._pause(AWAY_AFTER + attempts, error)
             except Exception as error:
                 self._is_back()
                 attempts = 0
-                refused = self._named_by(error, batch)
-                if not refused and len(batch) > 1:
-                    half = len(batch) // 2
-                    await self._commit(batch[:half])
-                    batch = batch[half:]
-                    continue
-                for waiting in refused or batch:
-                    self._settle(waiting, self._refused(waiting.page, error))
-                self._count("refused", len(refused or batch))
-                batch = [waiting for waiting in batch if refused and waiting not in refused]
+                refused = self._named_by(error, piece)
+                if refused:
+                    rest = [waiting for waiting in piece if waiting not in refused]
+                    pieces += [rest] if rest else []
+                    self._refuse(refused, error)
+                elif len(piece) > 1:
+                    pieces += _split(piece, len(piece) // 2)
+                elif not isinstance(error, ReferenceMissing) or not self._try_later(piece[0]):
+                    self._refuse(piece, error)
             else:
-                self._is_back()
-                self._count("rows", len(batch))
-                self._count("batches", 1)
-                for waiting in batch:
-                    self._settle(waiting, None)
-                return
+                attempts = 0
+                self._written(piece)
+
+    def _written(self, batch: list[_Waiting]) -> None:
+        self._is_back()
+        self._doubts.passed(batch)
+        if self._most_rows and len(batch) >= self._most_rows:
+            self._most_rows += 1
+        self._count("rows", len(batch))
+        self._count("batches", 1)
+        for waiting in batch:
+            self._settle(waiting, None)
+
+    async def _weigh(self, waiting: _Waiting, error: WriteFailed) -> None:
+        """A row has failed alone, and it is not known why."""
+        others_pass = False
+        if not error.at_commit:
+            with contextlib.suppress(SinkUnavailable):
+                others_pass = await self._patient(self._pipeline.probe(waiting.row))
+        if self._doubts.failed(waiting, others_pass=others_pass):
+            self._refuse([waiting], error)
+            return
+        self._doubts.set_aside(waiting)
+        if not self._doubts.all_fail:
+            # Nothing is claimed while a sink is away, and then there is nothing to compare with.
+            self._is_back(known=False)
+            if not self._told_of_doubt:
+                self._told_of_doubt = True
+                logger.warning(
+                    "%s could not write a row, and does not know whether the row or the sink is at "
+                    "fault; it is tried again while others are written: %s",
+                    type(self._pipeline).__name__,
+                    error,
+                )
+
+    def _try_later(self, waiting: _Waiting) -> bool:
+        """The row that it refers to may come later, in this batch or of another page."""
+        if self._doubts.of(waiting).tries < REFERENCE_TRIES:
+            self._doubts.set_aside(waiting, together=True)
+            return True
+        pages = self._scheduler.sink_pages if self._scheduler else None
+        if pages is None or not pages.give_back_later(waiting.page, REFERENCE_DELAYS):
+            return False
+        words = "what it refers to is not there yet; its page is fetched again later"
+        self._settle(waiting, ItemReturned(words, log_level=self._told(waiting.page)))
+        return True
+
+    def _refuse(self, rows: list[_Waiting], error: Exception) -> None:
+        for waiting in rows:
+            self._settle(waiting, self._refused(waiting.page, error))
+        self._count("refused", len(rows))
 
     async def _timed_write(self, rows: list[Row]) -> None:
         began = time.monotonic()
@@ -374,7 +481,7 @@ class _Batches:
         silent = f"no answer for {patience:g} s"
         warning = asyncio.get_running_loop().call_later(patience, self._is_away, silent)
         try:
-            await self._patient_write(rows)
+            await self._patient(self._pipeline.write(rows))
         finally:
             warning.cancel()
             seconds = time.monotonic() - began
@@ -383,9 +490,9 @@ class _Batches:
             if self._scheduler:
                 self._scheduler.sink_counted("us", int(seconds * 1e6))
 
-    async def _patient_write(self, rows: list[Row]) -> None:
-        """Write, until the patience ends: what hangs must not keep a worker that is to end."""
-        writing = asyncio.ensure_future(self._pipeline.write(rows))
+    async def _patient(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait until the patience ends: what hangs must not keep a worker that is to end."""
+        writing = asyncio.ensure_future(call)
         while not writing.done() and not self._patience_ended():
             await asyncio.wait([writing], timeout=CLOSING_POLL)
         if not writing.done():
@@ -393,7 +500,7 @@ class _Batches:
             await asyncio.wait([writing], timeout=CLOSING_GRACE)
         if not writing.done() or writing.cancelled():
             raise SinkUnavailable("no answer")
-        writing.result()
+        return writing.result()
 
     @staticmethod
     def _named_by(error: Exception, batch: list[_Waiting]) -> list[_Waiting]:
@@ -402,6 +509,7 @@ class _Batches:
 
     def _settle(self, waiting: _Waiting, error: DropItem | None) -> None:
         """Scrapy, or the page's lease, need not wait for this row any more."""
+        self._doubts.forget(waiting)
         if waiting.written is None:
             if error is not None and not self._comes_again(waiting.page):
                 # As Scrapy does with what it waits for.
@@ -434,11 +542,13 @@ class _Batches:
             if self._scheduler:
                 self._scheduler.sink_is_away(True)
 
-    def _is_back(self) -> None:
-        self._patient_until = 0.0
+    def _is_back(self, *, known: bool = True) -> None:
+        if known:
+            self._patient_until = 0.0
         if self._away:
             self._away = False
-            logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
+            if known:
+                logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
             if self._scheduler:
                 self._scheduler.sink_is_away(False)
 
@@ -464,7 +574,7 @@ class _Batches:
             self._scheduler.sink_pages.refuse(page, Problem("sink", words, name))
         return ItemRefused(words, log_level=self._told(page))
 
-    def _give_back(self, batch: list[_Waiting]) -> None:
+    def _give_back(self, batch: Sequence[_Waiting]) -> None:
         for waiting in batch:
             self._settle(waiting, self._returned(waiting.page))
 
@@ -494,6 +604,11 @@ class _Batches:
         stats.inc_value(f"redisq/sink/{name}", by)
         if self._scheduler:
             self._scheduler.sink_counted(name, by)
+
+
+def _split(batch: list[_Waiting], at: int) -> list[list[_Waiting]]:
+    """Two parts, the first one last: what is taken from the end of a list."""
+    return [batch[at:], batch[:at]]
 
 
 def _in_order(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""What an error of a database means to a sink: is it about rows, or does it pass?
+"""What an error of a database means to a sink.
+
+Only what is certain is told from classes and codes; all else is `WriteFailed`, and what becomes of
+other rows will tell (see `scrapy_redisq.pipelines.doubt`).
 
 Classes of SQLSTATE: PostgreSQL's manual, appendix A. Numbers: MariaDB's knowledge base, "MariaDB
 Error Codes", and MySQL's "Server Error Message Reference".
@@ -6,75 +9,47 @@ Error Codes", and MySQL's "Server Error Message Reference".
 
 from __future__ import annotations
 
-import collections
-import enum
-import time
-
 import sqlalchemy
 from sqlalchemy import exc
 
-__all__ = ["ErrorClasses", "Kind", "words"]
+from scrapy_redisq.errors import (
+    BatchTooLarge,
+    ReferenceMissing,
+    RowRefused,
+    SinkError,
+    SinkUnavailable,
+    WriteFailed,
+)
+
+__all__ = ["ErrorClasses", "words"]
 
 LONGEST_WORDS = 500
 """Characters of an error's words that are kept."""
 
-UNKNOWN_TIMES = 5
-UNKNOWN_SECONDS = 60.0
-"""An error of an unknown kind that came so often within this time is one of rows."""
-
-
-class Kind(enum.Enum):
-    """What an error is about."""
-
-    ROW = "row"
-    """The rows: others can be written."""
-    AWAY = "away"
-    """The database, for now: it passes, or someone can change it from outside."""
-    OTHER = "other"
-    """Not the database."""
-
-
-# Cardinality, data, integrity, a view's CHECK OPTION, limits of a row or index, RAISE in PL/pgSQL.
-_POSTGRES_ROW = {"21", "22", "23", "44", "54", "P0"}
-# A value of a type that the column does not take: the row's fault, or the table has been changed.
-_POSTGRES_UNKNOWN = {"42804", "42846"}
-# Connection, transaction state (read-only), authorisation, catalogue and schema names, rollback
-# (deadlock, serialisation), syntax or access (no such table or column, no right), resources (disk
-# full), prerequisite state (locks), operator intervention, system.
-_POSTGRES_AWAY = {"08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58"}
-
-_MYSQL_ROW = {
-    *(1048, 1364),  # NULL, or nothing, where there must be a value
-    *(1062, 1169, 1586, 1761, 1762),  # a duplicate of another unique index
-    *(1216, 1217, 1451, 1452),  # foreign keys
-    *(1264, 1265, 1292, 1366, 1367, 1411, 1416, 1441, 1690),  # does not fit the column's type
-    *(1300, 1406, 3140, 3141),  # characters, length, JSON
-    *(3819, 4025),  # CHECK
-    *(139, 1118, 1153, 1301, 1713),  # too large
-    *(1526, 1748),  # no partition for it
-    *(1644,),  # SIGNAL in a trigger
+_CODES: dict[str | int | None, type[SinkError]] = {
+    # PostgreSQL: connection, transaction state (read-only), authorisation, rollback (deadlock,
+    # serialisation), resources (disk full), prerequisite state, operator intervention, system.
+    **dict.fromkeys(("08", "25", "28", "40", "53", "55", "57", "58"), SinkUnavailable),
+    # statement_timeout, lock_timeout
+    **dict.fromkeys(("57014", "55P03"), BatchTooLarge),
+    "23503": ReferenceMissing,
+    # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
+    # down, read-only.
+    **dict.fromkeys((1021, 1026, 1037, 1038, 1041, 1114), SinkUnavailable),
+    **dict.fromkeys((1020, 1213, 1614), SinkUnavailable),
+    **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1317, 1927), SinkUnavailable),
+    **dict.fromkeys((1036, 1290, 1792, 1836), SinkUnavailable),
+    # innodb_lock_wait_timeout, max_statement_time, max_execution_time
+    **dict.fromkeys((1205, 1969, 3024), BatchTooLarge),
+    **dict.fromkeys((1216, 1452), ReferenceMissing),
+    # Of values, and PyMySQL does not count them among those: no default, wrong value, CHECK.
+    **dict.fromkeys((1292, 1364, 3819, 4025), RowRefused),
 }
-_MYSQL_AWAY = {
-    *(1021, 1028, 1030, 1037, 1038, 1041, 1114),  # disk, memory, table full
-    *(1020, 1205, 1213, 1614),  # locks, deadlocks, snapshots
-    *(
-        1040,
-        1053,
-        1077,
-        1078,
-        1079,
-        1129,
-        1203,
-        1226,
-        1317,
-        1969,
-        3024,
-    ),  # too many, shutdown, killed
-    *(1042, 1043, 1047, 1158, 1159, 1160, 1161, 1184, 1927),  # network
-    *(1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1524, 1698),  # rights
-    *(1036, 1290, 1792, 1836),  # read-only
-    *(1054, 1109, 1146, 1932, 1034, 1194, 1195),  # no such table or column, broken table
-}
+"""Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
+
+_SQLITE_PASSING = ("locked", "is full", "readonly", "disk I/O error", "unable to open")
+"""Its codes have names from Python 3.11 on only."""
+
 _MYSQL_REFUSED = {1044, 1045, 1049, 1130, 1251, 1524, 1698, 2026, 2054, 2059, 2061}
 
 # What PostgreSQL says while it is coming or going, or full; all else that is FATAL stays so.
@@ -102,33 +77,38 @@ def words(error: BaseException) -> str:
 
 
 class ErrorClasses:
-    """Tells errors apart, by the codes of PostgreSQL, MySQL, MariaDB and SQLite.
-
-    An error whose code says nothing counts as passing; but if it came `UNKNOWN_TIMES` within
-    `UNKNOWN_SECONDS` it is taken for one of rows, so that a single row cannot hold up all others
-    for ever.
-    """
+    """Tells errors apart, by the classes of PEP 249 and a few codes."""
 
     def __init__(self, dialect: sqlalchemy.Dialect) -> None:
         self._dialect = dialect
-        self._unknown: dict[object, collections.deque[float]] = {}
 
-    def kind(self, error: BaseException) -> Kind:
-        """What the error is about. SQLAlchemy's errors, the driver's own, and OSError are known."""
+    def meaning(self, error: BaseException) -> type[SinkError] | None:
+        """What to raise for it; None: it is not the database's.
+
+        SQLAlchemy's errors, the driver's own, and OSError are known.
+        """
         if isinstance(error, OSError):
-            return Kind.AWAY
+            return SinkUnavailable
         if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
-            return Kind.ROW  # a value that its type refuses
+            return RowRefused  # a value that its type refuses
         driver = self._driver_error(error)
         if driver is None:
-            return Kind.OTHER
-        known = {
-            "postgresql": self._postgres,
-            "mysql": self._mysql,
-            "mariadb": self._mysql,
-            "sqlite": self._sqlite,
-        }.get(self._dialect.name, self._any)(driver)
-        return self._counted(driver) if known is None else known
+            return None
+        if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+            return SinkUnavailable
+        code = self._code(driver)
+        for shortcut in (code, code[:2]) if isinstance(code, str) else (code,):
+            if shortcut in _CODES:
+                return _CODES[shortcut]
+        if self._dialect.name == "sqlite":
+            return self._of_sqlite(driver)
+        if self._is(driver, "IntegrityError", "DataError"):
+            return RowRefused
+        if code is None or (isinstance(code, int) and (code < 1 or 2000 <= code < 3000)):
+            # The driver's own: the connection is broken, or it cannot bind a value.
+            broken = self._is(driver, "OperationalError", "InterfaceError", "InternalError")
+            return SinkUnavailable if broken else RowRefused
+        return WriteFailed
 
     def may_come_up(self, error: BaseException) -> bool:
         """Whether a connection that failed like this may work later, without anyone's doing."""
@@ -153,42 +133,18 @@ class ErrorClasses:
         """Whether it is of one of these classes of PEP 249."""
         return isinstance(error, tuple(getattr(self._dialect.loaded_dbapi, name) for name in names))
 
-    def _postgres(self, error: BaseException) -> Kind | None:
-        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        if state is None:  # the driver's: a broken connection, or a value that it cannot bind
-            return self._any(error) or Kind.ROW
-        if state[:2] in _POSTGRES_ROW:
-            return Kind.ROW
-        known = state[:2] in _POSTGRES_AWAY and state not in _POSTGRES_UNKNOWN
-        return Kind.AWAY if known else None
-
-    def _mysql(self, error: BaseException) -> Kind | None:
+    def _code(self, error: BaseException) -> str | int | None:
         number = error.args[0] if error.args else None
-        if not isinstance(number, int):
-            return self._any(error)
-        if number in _MYSQL_ROW:
-            return Kind.ROW
-        # 2000 to 2999 are the client's: no connection, connection lost.
-        return Kind.AWAY if number in _MYSQL_AWAY or number < 1 or 2000 <= number < 3000 else None
+        if isinstance(number, int):  # of MySQL, some of whose drivers have an SQLSTATE, too
+            return number
+        return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
-    def _sqlite(self, error: BaseException) -> Kind | None:
-        # Its codes have names from Python 3.11 on only. Values that cannot be bound are programming
-        # or interface errors; locked, full, read-only, no such table: all are operational.
+    def _of_sqlite(self, error: BaseException) -> type[SinkError]:
+        text = str(error)
+        if "FOREIGN KEY" in text:
+            return ReferenceMissing
+        # Values that cannot be bound are programming or interface errors.
         if self._is(error, "IntegrityError", "DataError", "ProgrammingError", "InterfaceError"):
-            return Kind.ROW
-        return Kind.AWAY
-
-    def _any(self, error: BaseException) -> Kind | None:
-        if self._is(error, "IntegrityError", "DataError"):
-            return Kind.ROW
-        if self._is(error, "OperationalError", "InterfaceError", "InternalError"):
-            return Kind.AWAY
-        return None
-
-    def _counted(self, error: BaseException) -> Kind:
-        code = getattr(error, "sqlstate", None) or (error.args or (None,))[0]
-        times = self._unknown.setdefault(code, collections.deque(maxlen=UNKNOWN_TIMES))
-        now = time.monotonic()
-        often = len(times) == UNKNOWN_TIMES and now - times[0] < UNKNOWN_SECONDS
-        times.append(now)
-        return Kind.ROW if often else Kind.AWAY
+            return RowRefused
+        passing = any(words in text for words in _SQLITE_PASSING)
+        return SinkUnavailable if passing else WriteFailed

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from scrapy.utils.misc import load_object
-from sqlalchemy import MetaData
+from sqlalchemy import Connection, MetaData
 
-from scrapy_redisq.errors import SettingError
+from scrapy_redisq.errors import SettingError, SinkError
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
-from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.database.upsert import copy_under, write
 from scrapy_redisq.pipelines.thread import OneThread
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ class _RecordsRow(Row):
     def __init__(self, item: Any, key: str, records: list[Record]) -> None:
         super().__init__(item, key, {})
         self.records = records
+
+
+class _RolledBack(Exception):
+    """Raised in a transaction of which nothing is to stay."""
 
 
 class DatabasePipeline(BatchPipeline):
@@ -57,7 +62,7 @@ class DatabasePipeline(BatchPipeline):
         def prepare() -> None:
             # Only a dialect that has connected knows MariaDB from MySQL.
             self._tables = Tables(tables, metadata, self._server.dialect)
-            self._tables.prepare(self._server.transaction)
+            self._tables.prepare(self._begin)
 
         self._server.open(prepare)
 
@@ -70,16 +75,40 @@ class DatabasePipeline(BatchPipeline):
 
         Raises what `DatabaseServer.transaction` does.
         """
+        await self._ask(self._write, rows)
+
+    async def _ask(self, function: Any, *arguments: Any) -> Any:
         try:
-            await self._thread.run(self._write, rows)
+            return await self._thread.run(function, *arguments)
         except asyncio.CancelledError:
             self._server.cancel()
             raise
 
+    def _begin(self) -> AbstractContextManager[Connection]:
+        return self._server.transaction(of_rows=False)
+
     def _write(self, rows: list[_RecordsRow]) -> None:
-        self._tables.prepare(self._server.transaction)
+        self._tables.prepare(self._begin)
         with self._server.transaction() as connection:
             write(connection, [record for row in rows for record in row.records])
+
+    def kinds(self, row: Any) -> Collection[object]:
+        """The tables that it goes into."""
+        return {record.target for record in row.records}
+
+    async def probe(self, row: Row) -> bool:
+        """Whether rows that are in the tables would be written again under the keys of this one."""
+        return bool(await self._ask(self._probe, row))
+
+    def _probe(self, row: _RecordsRow) -> bool:
+        try:
+            with self._server.transaction() as connection:
+                taken = all(copy_under(connection, record) for record in row.records)
+                raise _RolledBack
+        except _RolledBack:
+            return taken
+        except SinkError:
+            return False
 
     async def close(self) -> None:
         """Disconnect."""

@@ -18,10 +18,16 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch, SinkUnavailable
+from scrapy_redisq.errors import (
+    RowRefused,
+    SettingError,
+    SinkMismatch,
+    SinkUnavailable,
+    WriteFailed,
+)
 from scrapy_redisq.pipelines.database.columns import MYSQL
 from scrapy_redisq.pipelines.database.engine import engine
-from scrapy_redisq.pipelines.database.errors import ErrorClasses, Kind, words
+from scrapy_redisq.pipelines.database.errors import ErrorClasses, words
 from scrapy_redisq.pipelines.database.url import SETTING, address, parsed, secrets
 
 __all__ = ["DatabaseServer"]
@@ -89,34 +95,43 @@ class DatabaseServer:
             time.sleep(min(_PAUSES[min(attempt, len(_PAUSES) - 1)], self._connect_timeout))
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlalchemy.Connection]:
+    def transaction(self, *, of_rows: bool = True) -> Iterator[sqlalchemy.Connection]:
         """A transaction: committed at the end, rolled back if there is an error.
 
-        Errors of the database are raised as `RowRefused` if they are about rows, with the words of
-        the database; else as `SinkUnavailable`, after which the next transaction connects anew. So
-        is a commit whose answer was lost, although it may have been done. Which errors are which:
-        see `ErrorClasses`. All others are raised as they are. `SinkMismatch`: an SQLite file is
+        Errors of the database are raised as what they mean, see `ErrorClasses`, with its words: as
+        `RowRefused` if they are certainly about rows; as `SinkUnavailable` if it is away, after
+        which the next transaction connects anew, and so is a commit whose answer was lost, although
+        it may have been done; as `WriteFailed` if neither is known. Without rows (``of_rows``) all
+        are `SinkUnavailable`. All others are raised as they are. `SinkMismatch`: an SQLite file is
         not the one that was opened at first.
         """
+        at_commit = False
         try:
             connection = self._connected()
             self._check_same_file()
             transaction = connection.begin()
             yield connection
+            at_commit = True
             transaction.commit()
             self._check_same_file()
         except BaseException as error:
-            kind = self._errors.kind(error)
+            meaning = self._errors.meaning(error)
+            away = meaning is SinkUnavailable or not isinstance(error, Exception)
             # What waits for a lock, or was interrupted, is not to be asked for a rollback.
-            if kind is Kind.AWAY or not isinstance(error, Exception) or not self._rolled_back():
+            if away or not self._rolled_back():
                 self._drop()
-            if kind is Kind.OTHER:
+            if meaning is None:
                 raise
             said = self.redact(words(error))
             _release(error)
-            if kind is Kind.ROW:
-                raise RowRefused(said) from None
-            raise SinkUnavailable(f"{SETTING}: {self.address}: {said}") from None
+            if issubclass(meaning, RowRefused) and of_rows:
+                raise meaning(said) from None
+            said = f"{SETTING}: {self.address}: {said}"
+            if not of_rows:
+                raise SinkUnavailable(said) from None
+            if meaning is WriteFailed:
+                raise WriteFailed(said, at_commit=at_commit) from None
+            raise meaning(said) from None
 
     def close(self) -> None:
         """Close the connection. `transaction` would open another."""

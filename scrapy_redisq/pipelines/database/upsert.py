@@ -8,6 +8,7 @@ time of a row; only statements with defaults computed in Python are executed by 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +20,10 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.database import arrays
+from scrapy_redisq.pipelines.database.columns import MYSQL
 from scrapy_redisq.pipelines.database.records import Record, Target
 
-__all__ = ["write"]
+__all__ = ["copy_under", "write"]
 
 ARRAY_ROWS = 10
 """From this many rows on arrays are faster than a statement a row (measured)."""
@@ -59,6 +61,43 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
                 how.execute(connection, rows)
             except _UNBINDABLE as error:
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
+
+
+def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
+    """Write the values of a row that is there under the key of ``record``; to be rolled back.
+
+    -> whether there was one, and it was taken. Raises what `write` does.
+    """
+    # Whatever is there, it is to be written.
+    target = dataclasses.replace(record.target, on_conflict="update", version=None)
+    columns, dialect = tuple(record.values), connection.dialect
+    upsert = _UPSERTS.get(dialect.name)
+    if upsert is None or not _rolls_back(connection, target.table):
+        return False
+    own = {
+        name: sqlalchemy.literal(_utc(record.values.get(name)), target.table.columns[name].type)
+        for name in target.key
+    }
+    is_own = sqlalchemy.and_(*(target.table.columns[name] == key for name, key in own.items()))
+    copied = [own.get(name, target.table.columns[name]) for name in columns]
+    source = sqlalchemy.select(*copied).where(sqlalchemy.not_(is_own)).limit(1)
+    if connection.execute(source).first() is None:
+        return False
+    insert = _insert(target, dialect).from_select(columns, source, include_defaults=False)
+    connection.execute(upsert(insert, target, columns))
+    return True
+
+
+def _rolls_back(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> bool:
+    """Whether a rollback takes back what was written into a table: not so with MyISAM."""
+    if connection.dialect.name not in MYSQL:
+        return True
+    query = (
+        "SELECT engine FROM information_schema.tables"
+        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    )
+    names = {"schema": table.schema, "name": table.name}
+    return connection.execute(sqlalchemy.text(query), names).scalar() == "InnoDB"
 
 
 def merged(target: Target, rows: Iterable[Values]) -> list[Values]:
@@ -146,11 +185,9 @@ def statement(
     target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect
 ) -> _Upsert | _Portable:
     """How rows of these columns are written, in the database's own words where they are known."""
-    build = {"sqlite": _on_conflict, "postgresql": _on_conflict}
-    build |= {"mysql": _on_duplicate_key, "mariadb": _on_duplicate_key}
-    if dialect.name not in build:
+    upsert, table = _UPSERTS.get(dialect.name), target.table
+    if upsert is None:
         return _Portable(target, columns)
-    upsert, table = build[dialect.name], target.table
     binds = _binds(target, columns)
     insert = upsert(_insert(target, dialect).values(_bound(target, binds)), target, columns)
     compiled = insert.compile(dialect=dialect)
@@ -226,6 +263,13 @@ def _on_duplicate_key(insert: Any, target: Target, columns: tuple[str, ...]) -> 
             for name in names
         ]
     )
+
+
+_UPSERTS: dict[str, Callable[[Any, Target, tuple[str, ...]], Any]] = {
+    **dict.fromkeys(("sqlite", "postgresql"), _on_conflict),
+    **dict.fromkeys(MYSQL, _on_duplicate_key),
+}
+"""How each database says that a row takes the place of another."""
 
 
 def _utc(value: Any) -> Any:

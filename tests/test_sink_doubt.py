@@ -1,0 +1,316 @@
+"""Rows that fail while nobody says why: refused is one that fails while others pass."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sqlalchemy
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq.pipelines import batch, doubt
+from scrapy_redisq.pipelines.batch import ItemRefused, ItemReturned
+from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
+from tests.harness.databases import Database
+
+MANY = 150
+"""More than go one by one into PostgreSQL."""
+
+
+@dataclass
+class Book:
+    """Its table refuses what a test says."""
+
+    url: str
+    stock: int = 1
+
+
+@dataclass
+class Shop:
+    """Its table takes everything."""
+
+    url: str
+
+
+@dataclass
+class Sequel:
+    """Refers to another one."""
+
+    url: str
+    of: str | None
+
+
+METADATA = sqlalchemy.MetaData()
+for name in ("book", "shop"):
+    sqlalchemy.Table(
+        name,
+        METADATA,
+        sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+        *([sqlalchemy.Column("stock", sqlalchemy.Integer)] if name == "book" else []),
+    )
+sqlalchemy.Table(
+    "sequel",
+    METADATA,
+    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+    sqlalchemy.Column("of", sqlalchemy.String(100), sqlalchemy.ForeignKey("sequel.url")),
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that let a test try often."""
+    monkeypatch.setattr(batch, "RETRY_LAST", 0.1)
+    monkeypatch.setattr(doubt, "FIRST", 0.02)
+    monkeypatch.setattr(doubt, "LAST", 0.1)
+
+
+@asynccontextmanager
+async def pipeline(database: Database, query: str = "") -> AsyncIterator[DatabasePipeline]:
+    """An open pipeline, in a crawl that only has it."""
+    crawler = get_crawler(
+        settings_dict={
+            "REDISQ_DATABASE_URL": database.url + query,
+            "REDISQ_METADATA": f"{__name__}.METADATA",
+            "REDISQ_CLOSE_TIMEOUT": 0.5,
+        }
+    )
+    slot = SimpleNamespace(scheduler=None, closing=None)
+    scraper = SimpleNamespace(_redisq_watched=True)
+    crawler.engine = SimpleNamespace(_slot=slot, scraper=scraper)  # type: ignore[assignment]
+    crawler.spider = SimpleNamespace(name="spider")  # type: ignore[assignment]
+    sink = DatabasePipeline(crawler)
+    await sink.open_spider()
+    try:
+        yield sink
+    finally:
+        await sink.close_spider()
+
+
+def put(sink: DatabasePipeline, *items: Any) -> list[asyncio.Task[Any]]:
+    return [asyncio.ensure_future(sink.process_item(item)) for item in items]
+
+
+async def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
+    """Which of them were refused; None: it was written."""
+    await asyncio.wait(tasks, timeout=60)
+    assert all(task.done() for task in tasks)
+    return [type(error) if (error := task.exception()) else None for task in tasks]
+
+
+def books(count: int, stock: int = 1) -> list[Book]:
+    return [Book(f"u{number:03}", stock) for number in range(count)]
+
+
+def urls(database: Database, table: str = "book") -> list[str]:
+    return sorted(url for (url,) in database.query(f"SELECT url FROM {table}"))
+
+
+def fail(database: Database, condition: str) -> None:
+    """Let the table of books fail, in a way that no list of codes knows, where it is true."""
+    sql = {
+        "sqlite": [
+            f"CREATE TRIGGER t BEFORE INSERT ON book WHEN {condition} BEGIN SELECT json('x'); END"
+        ],
+        "postgres": [
+            "CREATE OR REPLACE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF {condition} THEN RAISE 'malformed' USING ERRCODE = 'XX000'; END IF;"
+            " RETURN NEW; END $$",
+            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION no()",
+        ],
+        "mariadb": [
+            f"CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW IF {condition} THEN"
+            " SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1180, MESSAGE_TEXT = 'malformed'; END IF"
+        ],
+    }
+    for each in sql[database.kind]:
+        database.execute(each)
+
+
+def work_again(database: Database) -> None:
+    database.execute("DROP TRIGGER t" + (" ON book" if database.kind == "postgres" else ""))
+
+
+@pytest.mark.parametrize("rows_before", [True, False])
+def test_an_outage_of_an_unknown_kind(
+    each_database: Database, rows_before: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While no row passes none is refused; it writes again, and says so then."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            if rows_before:
+                assert await results(put(sink, Book("before"))) == [None]
+            fail(each_database, "1 = 1")
+            tasks = put(sink, *books(MANY))
+            await until(lambda: "cannot write" in caplog.text, "it is away")
+            rows = len(urls(each_database))
+            await until(lambda: retries(sink) > 25, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            assert len(urls(each_database)) == rows
+            assert "writes again" not in caplog.text
+            work_again(each_database)
+            assert await results(tasks) == [None] * MANY
+            assert "writes again" in caplog.text
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == MANY + rows_before
+
+
+def retries(sink: DatabasePipeline) -> int:
+    stats: Any = sink.crawler.stats
+    return int(stats.get_value("redisq/sink/retries", 0))
+
+
+def test_rows_at_fault_are_found(each_database: Database) -> None:
+    """Some of many fail in an unknown way: they are refused, all others are written."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            await results(put(sink, Book("before")))
+            fail(each_database, "NEW.stock = 13")
+            tasks = put(sink, *books(MANY), *(Book(f"x{n}", 13) for n in range(7)))
+            assert await results(tasks) == [None] * MANY + [ItemRefused] * 7
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == MANY + 1
+
+
+def test_a_row_at_fault_that_is_alone(
+    each_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What others have written before is enough to compare with; nothing of that is kept."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database):
+            pass
+        each_database.execute("INSERT INTO book VALUES ('other', 5)")
+        fail(each_database, "NEW.stock = 13")
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, Book("x", 13))) == [ItemRefused]
+
+    asyncio.run(crawl())
+    assert each_database.query("SELECT * FROM book") == [("other", 5)]
+    assert "cannot write" not in caplog.text
+
+
+def test_the_first_row_is_at_fault(
+    each_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With nothing to compare it with it waits, and does not keep others from coming."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            fail(each_database, "NEW.stock = 13")
+            first = put(sink, Book("x", 13))
+            await until(lambda: retries(sink) > 6, "it has been tried often")
+            assert not first[0].done()
+            assert "does not know whether the row or the sink is at fault" in caplog.text
+            assert "cannot write" not in caplog.text
+            assert await results(put(sink, Book("a"))) == [None]
+            assert await results(first) == [ItemRefused]
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(crawl())
+    assert urls(each_database) == ["a"]
+
+
+def test_a_table_that_takes_nothing(each_database: Database) -> None:
+    """Rows of other tables pass, and prove nothing against its rows."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            await results(put(sink, Book("before")))
+            fail(each_database, "1 = 1")
+            kept = put(sink, *books(4))
+            for number in range(8):
+                assert await results(put(sink, Shop(f"s{number}"))) == [None]
+                seen = retries(sink)
+                await until(lambda seen=seen: retries(sink) > seen + 4, "it has been tried")  # type: ignore[misc]
+            assert not any(task.done() for task in kept)
+            work_again(each_database)
+            assert await results(kept) == [None] * 4
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == 5
+
+
+def test_closed_while_nothing_is_known(each_database: Database) -> None:
+    """What waits for others to compare it with is given back."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            fail(each_database, "1 = 1")
+            tasks = put(sink, *books(8))
+            await until(lambda: retries(sink) > 6, "it has been tried")
+            slot: Any = sink.crawler.engine
+            slot._slot.closing = True
+            await sink.close_spider()
+            assert await results(tasks) == [ItemReturned] * 8
+            slot._slot.closing = None
+            await sink.open_spider()
+
+    asyncio.run(crawl())
+
+
+LIMITED = {
+    "postgres": (
+        "?options=-cstatement_timeout%3D400",
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$",
+        "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION slow()",
+    ),
+    "mariadb": (
+        "?init_command=SET+max_statement_time%3D0.4",
+        "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW SET @slept = SLEEP(0.01)",
+    ),
+}
+
+
+def test_a_time_limit_makes_batches_smaller(each_database: Database) -> None:
+    """A batch that takes longer than a statement may is not repeated for ever as it is."""
+    if each_database.kind not in LIMITED:
+        pytest.skip("has no limit")
+    query, *sql = LIMITED[each_database.kind]
+
+    async def crawl() -> None:
+        async with pipeline(each_database):
+            pass
+        for each in sql:
+            each_database.execute(each)
+        async with pipeline(each_database, query) as sink:
+            assert await results(put(sink, *books(MANY))) == [None] * MANY
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == MANY
+
+
+def test_a_row_that_refers_to_one_in_the_same_batch(each_database: Database) -> None:
+    """Another row of the batch is refused, and the two get apart: both are written."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            bad = Sequel("bad" * 40 if each_database.kind != "sqlite" else None, None)  # type: ignore[arg-type]
+            tasks = put(sink, Sequel("z", "a"), Sequel("y", "z"), bad, Sequel("a", None))
+            found = await results(tasks)
+            assert found == [None, None, ItemRefused, None]
+            tasks = put(sink, Sequel("late", "later"))
+            await until(lambda: sink._batches._doubts, "it is set aside")
+            assert await results([*put(sink, Sequel("later", None)), *tasks]) == [None, None]
+            assert await results(put(sink, Sequel("never", "none"))) == [ItemRefused]
+
+    asyncio.run(crawl())
+    assert urls(each_database, "sequel") == ["a", "late", "later", "y", "z"]
