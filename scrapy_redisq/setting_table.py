@@ -400,7 +400,7 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_CLOSE_TIMEOUT",
         10.0,
         "seconds from 0 to 3,600",
-        "Most seconds that closing waits for Redis to take what is buffered.",
+        "Most seconds that closing waits for Redis to take what is buffered, and for a sink.",
         checks.number(0, 3_600),
     ),
     Setting(

@@ -7,8 +7,8 @@ import json
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,19 +241,34 @@ WAITING = {
 
 
 @contextmanager
+def hanging(database: Database) -> Iterator[None]:
+    """It takes connections and does not answer until the end of the block."""
+    database.pause()
+    yield
+    database.resume()
+
+
+@contextmanager
 def locked(database: Database) -> Iterator[None]:
     """Somebody holds a lock on the table until the end of the block."""
     engine = sqlalchemy.create_engine(database.url, poolclass=sqlalchemy.NullPool)
     with engine.connect() as connection:
         postgres = database.kind == "postgres"
         connection.exec_driver_sql("LOCK TABLE page" if postgres else "LOCK TABLES page WRITE")
+        waiting = WAITING[database.kind]
+        wait_until(lambda: database.query(waiting), 20, "a statement that waits")
         yield
+        wait_until(lambda: not database.query(waiting), 20, "its end")
 
 
-def test_a_worker_that_waits_for_a_lock_ends(
-    crawl: Run, redis_server: RedisServer, each_database: Database
+@pytest.mark.parametrize("trouble", [locked, hanging])
+def test_a_worker_whose_statement_waits_ends(
+    crawl: Run,
+    redis_server: RedisServer,
+    each_database: Database,
+    trouble: Callable[[Database], AbstractContextManager[None]],
 ) -> None:
-    """SIGTERM counts, whoever holds which lock: pages go back, and no statement is left waiting."""
+    """SIGTERM counts, whatever it waits for: pages go back, and no statement is left waiting."""
     if each_database.kind not in WAITING:
         pytest.skip("SQLite waits for no longer than five seconds")
     with Site(linked_pages(60, delay=0.02)) as site:
@@ -261,17 +276,15 @@ def test_a_worker_that_waits_for_a_lock_ends(
         worker = crawl("follow", site, given)
         worker.wait_for("Items go to")
         wait_until(lambda: len(urls(each_database, "page")) > 3, 20, "the first rows")
-        with locked(each_database):
-            waiting = WAITING[each_database.kind]
-            wait_until(lambda: each_database.query(waiting), 20, "a statement that waits")
+        with trouble(each_database):
             worker.terminate()
             assert worker.wait(30).reason == "shutdown"
-            wait_until(lambda: not each_database.query(waiting), 20, "its end")
         assert "Traceback" not in worker.log
         with Frontier.from_url(redis_server.url, "follow") as frontier:
             state = frontier.status()
         assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
-        assert state["finished"] == len(urls(each_database, "page"))
+        # What hung may be there all the same; its page is fetched again.
+        assert state["finished"] <= len(urls(each_database, "page"))
 
 
 @pytest.mark.parametrize(

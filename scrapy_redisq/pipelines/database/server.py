@@ -38,6 +38,10 @@ _PAUSES = (0.1, 0.2, 0.5, 1.0)
 """Seconds between attempts to connect at start, the last one repeated."""
 
 
+CANCEL_SECONDS = 5.0
+"""Most seconds for asking PostgreSQL to cancel a statement."""
+
+
 class DatabaseServer:
     """An engine with one connection, for one thread at a time.
 
@@ -144,11 +148,15 @@ class DatabaseServer:
             threading.Thread(target=self._cancel, args=[self._connection], daemon=True).start()
 
     def _cancel(self, connection: sqlalchemy.Connection) -> None:
-        # Nothing else is lost if this fails: the server ends it after a time, see engine.py.
+        # Not more than a try: locks have a time-out, and the process ends in any case.
         with contextlib.suppress(Exception):
             driver: Any = connection.connection.driver_connection
             if self.dialect.name == "postgresql":
-                driver.cancel()
+                from psycopg import capabilities  # noqa: PLC0415
+
+                # Before libpq 17 asking a server that is silent holds up all threads.
+                if capabilities.has_cancel_safe():
+                    driver.cancel_safe(timeout=CANCEL_SECONDS)
             elif self.dialect.name in MYSQL:
                 with self._engine.connect() as other:
                     other.exec_driver_sql(f"KILL {driver.thread_id()}")
