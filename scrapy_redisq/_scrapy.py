@@ -11,6 +11,8 @@ import contextlib
 import contextvars
 import itertools
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -89,6 +91,30 @@ def running_command() -> tuple[str, object] | None:
                 return str(called.get("cmdname")), called.get("cmd")
             frame = frame.f_back
     return None
+
+
+def stop_at_hangup() -> None:
+    """Have SIGHUP, as of a terminal that is closed, stop Scrapy as SIGTERM does. Unless it is
+    ignored (nohup), or somebody else deals with it."""
+    main = threading.current_thread() is threading.main_thread()
+    if (
+        not main
+        or not hasattr(signal, "SIGHUP")
+        or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+    ):
+        return
+
+    def hung_up(number: int, frame: Any) -> None:
+        # The shell sends it as well as the kernel, and at a second SIGTERM Scrapy drops everything.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        stop = signal.getsignal(signal.SIGTERM)
+        if callable(stop):
+            stop(number, frame)
+        elif stop != signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    signal.signal(signal.SIGHUP, hung_up)
 
 
 def spider_with_limits(spider: Spider) -> Spider | None:

@@ -33,11 +33,15 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE = 0.05
 """Seconds between the first two attempts to reach a server; doubled each time."""
 LONGEST_PAUSE = 2.0
+LOADING_PAUSE = 0.25
+"""Seconds between attempts while a server loads its data."""
+BETWEEN_WORDS = 10.0
+"""Seconds between lines that say how far it is."""
 SHORTEST_ATTEMPT = 1.0
 """Seconds that one attempt may take even at the end of REDISQ_CONNECT_TIMEOUT."""
 
-# First words of errors that pass by themselves: a long script, a full disk, a failover (LOADING
-# is a connection error to redis-py). All others (wrong database, not allowed) are for a person.
+# First words of errors that pass by themselves: a long script, a full disk, a failover. All others
+# (wrong database, not allowed) are for a person.
 PASSING_ERRORS = {"BUSY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN"}
 
 
@@ -174,9 +178,9 @@ class Server:
     def wait(self) -> None:
         """Return when the server answers; try with growing pauses for ``connect_timeout`` seconds.
 
-        A server that is reading its data is waited for. Raises `ServerUnreachable` at the end of
-        the time, and at once if waiting cannot help: a wrong password, no permission, a
-        certificate that cannot be verified.
+        A server that is loading its data is waited for, however long that takes, and says now and
+        then how far it is. Raises `ServerUnreachable` at the end of the time, and at once if
+        waiting cannot help: a wrong password, no permission, a certificate that cannot be verified.
         """
         waiting = _Waiting(self)
         while True:
@@ -184,6 +188,8 @@ class Server:
                 with self._client(waiting.attempt_timeout) as client:
                     client.ping()
                 return
+            except redis.BusyLoadingError:
+                pause = waiting.pause_while_loading()
             except (redis.RedisError, OSError, ValueError) as error:
                 pause = waiting.pause_after(error)
             self.revive()
@@ -197,10 +203,23 @@ class Server:
                 async with self._async_client(waiting.attempt_timeout) as client:
                     await client.ping()
                 return
+            except redis.BusyLoadingError:
+                pause = await asyncio.to_thread(waiting.pause_while_loading)
             except (redis.RedisError, OSError, ValueError) as error:
                 pause = waiting.pause_after(error)
             await asyncio.to_thread(self.revive)
             await asyncio.sleep(pause)
+
+    def loading(self) -> str:
+        """How far a server is that loads its data: "43 %, about 20 s left"; "" if it does not say.
+        Blocks for at most some seconds."""
+        try:
+            with self._client(self.socket_timeout) as client:
+                told: dict[str, Any] = client.info("persistence")
+            done, left = float(told["loading_loaded_perc"]), int(told["loading_eta_seconds"])
+        except (redis.RedisError, OSError, KeyError, ValueError):
+            return ""
+        return f"{done:.0f} %, about {left} s left"
 
     def check(self) -> list[str]:
         """Refuse a server that would lose requests; log and return what else is to be said of it.
@@ -237,11 +256,25 @@ class _Waiting:
         self._deadline = time.monotonic() + server.connect_timeout
         self._pause = FIRST_PAUSE
         self._warned = False
+        self._tell_at = 0.0
 
     @property
     def attempt_timeout(self) -> float:
         left = self._deadline - time.monotonic()
         return min(self._server.socket_timeout, max(SHORTEST_ATTEMPT, left))
+
+    def pause_while_loading(self) -> float:
+        """Seconds until the next attempt; the time to give up begins anew, for it has answered."""
+        now = time.monotonic()
+        self._deadline = now + self._server.connect_timeout
+        if now >= self._tell_at:
+            self._tell_at = now + BETWEEN_WORDS
+            logger.warning(
+                "The Redis server at %s (REDISQ_URL) is loading its data (%s): waiting for it",
+                self._server.address,
+                self._server.loading() or "it does not say how long that takes",
+            )
+        return LOADING_PAUSE
 
     def pause_after(self, error: Exception) -> float:
         """Seconds until the next attempt; raises `ServerUnreachable` if there shall be none.
@@ -249,6 +282,9 @@ class _Waiting:
         Without cause: the client's own error may hold the password, and its words are repeated.
         """
         server = self._server
+        silent = isinstance(error, redis.TimeoutError)
+        if silent and server.embedded is not None and server.embedded.is_loading():
+            return self.pause_while_loading()
         shown = server.redact(error).rstrip(".")
         if _comes_from(error, ssl.SSLCertVerificationError):
             raise ServerUnreachable(

@@ -27,7 +27,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 
-from scrapy_redisq._scrapy import Engine, require_asyncio, spider_with_limits
+from scrapy_redisq._scrapy import Engine, require_asyncio, spider_with_limits, stop_at_hangup
 from scrapy_redisq.age import crawl_began
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
@@ -117,6 +117,7 @@ class Scheduler(BaseScheduler):
         self.spider = spider
         self.settings = RedisqSettings.read(self.crawler.settings, spider_with_limits(spider))
         warn_of_shared_feeds(self.crawler.settings)
+        stop_at_hangup()
         self._one_slot = self.settings.scheduling == "priority"
         self.retry_pauses = RetryPauses(
             self.settings.retry_delays,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import stat
@@ -18,11 +19,14 @@ import psutil
 import pytest
 import redis
 
-from scrapy_redisq import embedded
+from scrapy_redisq import Frontier, embedded
+from scrapy_redisq.connection import open_server
 from scrapy_redisq.embedded import EmbeddedServer
 from scrapy_redisq.embedded.folder import MAX_SOCKET_BYTES
-from scrapy_redisq.errors import EmbeddedServerError
+from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
+from tests.harness.crawl import Crawl
 from tests.harness.servers import any_server, binaries, bloom_module, wait_until
+from tests.harness.site import Site, linked_pages
 
 USER = """
 import sys
@@ -474,10 +478,39 @@ def test_a_corrupt_file_is_reported_with_the_servers_own_words(folder: Path) -> 
     data.write_bytes(b"this is no append-only file\r\n" * 10)
     with pytest.raises(EmbeddedServerError) as caught:
         EmbeddedServer.acquire(folder, binary)
-    assert "Bad file format" in str(caught.value)
-    assert str(folder / "redis.log") in str(caught.value)
+    message = str(caught.value)
+    assert "Bad file format" in message.partition("\n")[0][:150], "what matters comes first"
+    assert "redis-check-aof" in message
+    assert str(folder / "redis.log") in message
     assert not embedded.status(folder).in_use
     assert data.read_bytes().startswith(b"this is no append-only file")
+
+
+def test_the_command_that_mends_a_damaged_file_is_the_one_to_type(folder: Path) -> None:
+    """It cuts the file off where it cannot be read; what was before is there again."""
+    check = next(filter(Path.exists, (b.with_name("redis-check-aof") for b in servers())), None)
+    if check is None:
+        pytest.skip("NO redis-check-aof ON THIS MACHINE")
+    binary = str(check.with_name("redis-server"))
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.set("first", "x" * 100)
+        c.set("second", "y" * 100)
+    data = append_only_file(folder)
+    data.write_bytes(
+        data.read_bytes().replace(b"yyy", b"\0\0\r", 1).replace(b"$6\r\nsecond", b"?6\r\nsecond")
+    )
+    with pytest.raises(EmbeddedServerError) as caught:
+        EmbeddedServer.acquire(folder, binary)
+    found = re.search(r"redis-check-aof: (.*?)\. What is missing", str(caught.value))
+    assert found
+    subprocess.run(found[1], shell=True, input="y\n", text=True, check=True, capture_output=True)
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        assert c.get("first") == b"x" * 100
+        assert c.get("second") is None
+
+
+def servers() -> list[Path]:
+    return [path for path in binaries().values() if path.name == "redis-server"]
 
 
 def append_only_file(folder: Path) -> Path:
@@ -608,6 +641,173 @@ def test_status_tells_what_runs_and_creates_nothing(folder: Path) -> None:
         assert (found.running, found.in_use, found.kept) == (True, True, False)
         assert found.socket == server.socket
     assert not embedded.status(folder).running
+
+
+def at_work(pid: int) -> bool:
+    return psutil.pid_exists(pid) and not is_ending(pid)
+
+
+@pytest.mark.parametrize("gone", ["deleted", "moved"])
+def test_a_folder_that_is_made_anew_leaves_each_server_to_its_users(
+    folder: Path, binary: str, gone: str
+) -> None:
+    """Two users, whose folder goes; a third one has a server of his own there. The leavers end
+    theirs, with the last of them, and never his, nor his socket."""
+    first, second = (EmbeddedServer.acquire(folder, binary) for _ in range(2))
+    (theirs,) = servers_of(folder)
+    with redis.Redis.from_url(first.url) as client:
+        client.set("whose", "theirs")
+        if gone == "deleted":
+            shutil.rmtree(folder)
+        else:
+            folder.rename(folder.with_name("elsewhere"))
+        with EmbeddedServer.acquire(folder, binary) as third:
+            (his,) = {embedded.status(folder).pid} - {None}
+            assert his != theirs
+            first.close()
+            assert at_work(theirs)
+            assert client.get("whose") == b"theirs"
+            second.close()
+            assert not at_work(theirs)
+            assert at_work(his)
+            with redis.Redis.from_url(third.url) as other:
+                assert other.get("whose") is None
+        assert not at_work(his)
+    if gone == "moved":
+        moved = folder.with_name("elsewhere")
+        with EmbeddedServer.acquire(moved, binary) as server:
+            assert redis.Redis.from_url(server.url).get("whose") == b"theirs"
+
+
+def test_the_last_user_of_a_deleted_folder_ends_its_server(folder: Path) -> None:
+    """Nobody has made the folder anew, and none is made by leaving."""
+    with EmbeddedServer.acquire(folder):
+        (pid,) = servers_of(folder)
+        shutil.rmtree(folder)
+    assert not at_work(pid)
+    assert not folder.exists()
+
+
+def test_a_user_whose_folder_is_gone_goes_on_with_the_one_that_is_there(folder: Path) -> None:
+    """When his connection has broken: he joins its server, and so keeps it from being stopped."""
+    with EmbeddedServer.acquire(folder) as server:
+        (lost,) = servers_of(folder)
+        shutil.rmtree(folder)
+        server.ensure_running()
+        assert not at_work(lost)
+        with EmbeddedServer.acquire(folder):
+            pass
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+    assert servers_of(folder) == []
+
+
+def test_a_server_whose_socket_is_gone_is_started_again(folder: Path, binary: str) -> None:
+    """By the next to join or by a user in need, with its data; `status` says it, `stop` ends it."""
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.set("key", "value")
+        (before,) = servers_of(folder)
+        assert embedded.status(folder).reachable
+        server.socket.unlink()
+        deaf = embedded.status(folder)
+        assert (deaf.running, deaf.reachable, deaf.pid) == (True, False, before)
+        server.ensure_running()
+        assert servers_of(folder) != [before]
+        server.socket.unlink()
+        with EmbeddedServer.acquire(folder, binary) as other:
+            assert redis.Redis.from_url(other.url).get("key") == b"value"
+        server.socket.unlink()
+        assert embedded.stop(folder, force=True) == "stopped"
+        assert servers_of(folder) == []
+
+
+def test_only_the_server_itself_is_ended(folder: Path) -> None:
+    """A process that has got the noted id is left alone; the server is found all the same."""
+    with EmbeddedServer.acquire(folder) as server:
+        (pid,) = servers_of(folder)
+        (folder / "server.lock").write_text(f"{server.socket}\n{os.getpid()}\n")
+        noted = (folder / "redis.pid").read_text()
+        (folder / "redis.pid").write_text("1")
+        assert embedded.stop(folder, force=True) == "stopped"  # it listens: by its socket
+        assert not at_work(pid)
+        server.ensure_running()
+        (folder / "server.lock").write_text(f"{server.socket}\n")
+        assert (folder / "redis.pid").read_text() != noted
+        with EmbeddedServer.acquire(folder):
+            server.socket.unlink()
+            assert embedded.stop(folder, force=True) == "stopped"  # by what it wrote itself
+
+
+def test_a_server_without_its_lock_file_keeps_others_from_its_data(folder: Path) -> None:
+    """Somebody has deleted the locks: a second server would ruin the file."""
+    with EmbeddedServer.acquire(folder):
+        (pid,) = servers_of(folder)
+        for lock in folder.glob("*.lock"):
+            lock.unlink()
+        with pytest.raises(EmbeddedServerError, match="does not hold"):
+            EmbeddedServer.acquire(folder)
+        assert servers_of(folder) == [pid]
+    assert not at_work(pid)
+    with EmbeddedServer.acquire(folder):
+        assert len(servers_of(folder)) == 1
+
+
+def test_a_server_that_loads_is_left_to_finish(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last user gives up: it goes on reading, or no crawl would ever begin. `stop` ends it."""
+    real = any_server()
+    with EmbeddedServer.acquire(folder, str(real)) as server, redis.Redis.from_url(server.url) as c:
+        c.mset({f"key:{number}": number for number in range(8_000)})
+        c.bgrewriteaof()
+        wait_until(lambda: not c.info("persistence")["aof_rewrite_in_progress"], 10, "rewritten")
+    slow = tmp_path / "slow-server"
+    slow.write_text(f'#!/bin/sh\nexec {real} "$@" --key-load-delay 500\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(embedded.process, "LOADING_PATIENCE", 0.0)
+    EmbeddedServer.acquire(folder, str(slow)).close()
+    (pid,) = servers_of(folder)
+    with open_server(f"embedded://{folder}", connect_timeout=0.1) as waiting:
+        waiting.wait()
+        with waiting.client() as client:
+            assert client.dbsize() == 8_000
+        assert servers_of(folder) == [pid]
+    assert servers_of(folder) == []
+
+
+def test_a_server_in_trouble_is_not_taken_for_a_silent_one(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MISCONF, as of a full disk, is an answer: named at once, and waited out."""
+    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
+        (folder / "dump.rdb").mkdir()  # no snapshot can be written
+        client.config_set("save", "3600 1")
+        client.bgsave()
+        wait_until(
+            lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "it failed"
+        )
+        with open_server(f"embedded://{folder}", connect_timeout=0.1) as second:
+            with pytest.raises(ServerUnreachable, match="MISCONF"):
+                second.wait()
+            client.config_set("save", "")
+            second.wait()
+    assert servers_of(folder) == []
+
+
+def test_a_closed_terminal_stops_worker_and_server(folder: Path, tmp_path: Path) -> None:
+    """SIGHUP, sent by the kernel and once more by the shell: as SIGTERM, nothing stays leased."""
+    with Site(linked_pages(200, delay=0.02)) as site:
+        settings = {"REDISQ_URL": f"embedded://{folder}"}
+        worker = Crawl("follow", tmp_path, settings=settings, arguments={"site": site.url})
+        wait_until(lambda: len(site.counts()) > 5, 30, "it works")
+        worker.process.send_signal(signal.SIGHUP)
+        worker.process.send_signal(signal.SIGHUP)
+        assert worker.wait().reason == "shutdown", worker.log
+    assert servers_of(folder) == []
+    with Frontier.from_url(f"embedded://{folder}", "follow") as frontier:
+        status = frontier.status()
+        assert (status["state"], status["leased"]) == ("stopped", 0)
+        assert status["queued"] > 0
 
 
 def test_a_frozen_server_is_not_started_twice(folder: Path) -> None:

@@ -62,6 +62,8 @@ def _print_status(status: EmbeddedStatus) -> None:
         ("in use", "yes" if status.in_use else "no"),
         ("stays", "until 'scrapy redisq server stop'" if status.kept else "while it is in use"),
     ]
+    if not status.reachable:
+        lines.append(("socket", "gone: the next crawl ends the server and starts it again"))
     if status.memory_bytes is not None:
         lines.append(("memory", f"{status.memory_bytes / 2**20:,.1f} MiB"))
     if status.keys is not None:
@@ -74,6 +76,7 @@ def _as_json(status: EmbeddedStatus) -> dict[str, object]:
     return {
         "folder": str(status.folder),
         "running": status.running,
+        "reachable": status.reachable,
         "kept": status.kept,
         "in_use": status.in_use,
         "address": f"unix://{status.socket}",

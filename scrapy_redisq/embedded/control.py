@@ -11,6 +11,7 @@ import redis
 
 from scrapy_redisq.embedded import process
 from scrapy_redisq.embedded.folder import ServerFolder
+from scrapy_redisq.embedded.locks import file_errors
 
 __all__ = ["EmbeddedStatus", "start", "status", "stop"]
 
@@ -21,6 +22,8 @@ class EmbeddedStatus:
 
     folder: Path
     running: bool
+    reachable: bool
+    """Whether it listens at its socket; one that does not is started again by the next user."""
     kept: bool
     """Whether it stays when the last user leaves (`start`)."""
     in_use: bool
@@ -40,9 +43,9 @@ def start(folder: Path | str, binary: str = "") -> EmbeddedStatus:
     """
     place = ServerFolder(folder)
     place.create()
-    with place.exclusive():
-        process.ensure(place, binary)
-        with place.file_errors():
+    with place.exclusive() as locks:
+        process.ensure(place, locks, binary)
+        with file_errors(place.path):
             place.keep.touch()
     return status(place.path)
 
@@ -58,34 +61,42 @@ def stop(
     place = ServerFolder(folder)
     if not place.path.is_dir():
         return "not running"
-    with place.exclusive():
-        with place.file_errors():
+    with place.exclusive() as locks:
+        with file_errors(place.path):
             place.keep.unlink(missing_ok=True)
-        if not place.alive():
+        if not locks.alive():
             return "not running"
-        if place.in_use() and not force:
+        if locks.in_use() and not force:
             return "in use"
-        return "stopped" if process.shut_down(place) else "still running"
+        return "stopped" if process.shut_down(place, locks) else "still running"
 
 
 def status(folder: Path | str) -> EmbeddedStatus:
     """What is known of the server of ``folder``; neither starts it nor creates the folder."""
     place = ServerFolder(folder)
-    running = in_use = False
+    running = in_use = reachable = False
+    pid: int | None = None
+    version = memory = keys = None
     if place.path.is_dir():
-        with place.exclusive():
-            running, in_use = place.alive(), place.in_use()
-    pid = version = memory = keys = None
-    if running:
+        with place.exclusive() as locks:
+            running, in_use = locks.alive(), locks.in_use()
+            pid = (locks.server_pid() or None) if running else None
+            reachable = running and process.listens(place)
+    if reachable:
         with process.client(place) as client, contextlib.suppress(redis.RedisError):
             info = client.info()
             pid = int(info["process_id"])
             version = str(info.get("valkey_version") or info["redis_version"])
             memory = int(info["used_memory"])
-            keys = sum(int(db["keys"]) for name, db in info.items() if name.startswith("db"))
+            keys = sum(
+                int(db["keys"])
+                for name, db in info.items()
+                if name[:2] == "db" and name[2:].isdigit()
+            )
     return EmbeddedStatus(
         folder=place.path,
         running=running,
+        reachable=reachable,
         kept=place.keep.exists(),
         in_use=in_use,
         socket=place.socket(),

@@ -6,15 +6,16 @@ A process that ends without leaving leaves all the same, and a forked child has 
 from __future__ import annotations
 
 import atexit
-import fcntl
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
 from scrapy_redisq.embedded import process
-from scrapy_redisq.embedded.folder import ServerFolder, try_lock
+from scrapy_redisq.embedded.folder import ServerFolder
+from scrapy_redisq.embedded.locks import Locks
 from scrapy_redisq.errors import EmbeddedServerError
 
 __all__ = ["EmbeddedServer"]
@@ -27,10 +28,11 @@ class EmbeddedServer:
 
     _joined: ClassVar[set[EmbeddedServer]] = set()
 
-    def __init__(self, place: ServerFolder, binary: str, socket: Path, descriptor: int) -> None:
+    def __init__(self, place: ServerFolder, binary: str, locks: Locks, socket: Path) -> None:
         self._place = place
         self._binary = binary
-        self._users: int | None = descriptor
+        self._locks: Locks | None = locks
+        self._mutex = threading.Lock()
         self.folder = place.path
         self.socket = socket
         EmbeddedServer._joined.add(self)
@@ -41,19 +43,11 @@ class EmbeddedServer:
 
         On return the server runs; it may still be reading its data (``LOADING``). ``binary`` is
         REDISQ_SERVER. Blocks while others start or stop it, at most LOCK_TIMEOUT seconds. Raises
-        `EmbeddedServerError` if there is no binary, or with the end of the server's log if it
-        does not start; then nothing stays acquired.
+        `EmbeddedServerError` if there is no binary, or with the server's own words if it does not
+        start; then nothing stays acquired.
         """
         place = ServerFolder(folder)
-        place.create()
-        with place.exclusive():
-            descriptor = place.join()
-            try:
-                socket = process.ensure(place, binary)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            return cls(place, binary, socket, descriptor)
+        return cls(place, binary, *_join(place, binary))
 
     @property
     def url(self) -> str:
@@ -63,44 +57,37 @@ class EmbeddedServer:
     def ensure_running(self) -> None:
         """Start the server again if it died; on the same socket, with the data that it left.
 
-        Takes about a millisecond while it runs, else as long as `acquire`; blocks, so call it
+        If the folder was deleted or moved meanwhile, join the server of the one that is there now.
+        Takes about a millisecond while all is well, else as long as `acquire`; blocks, so call it
         from a thread. Raises as `acquire` does, and when this share was closed.
         """
-        if self._users is not None and process.answers(self._place):
-            return
-        with self._place.exclusive():
-            if self._users is None:
+        with self._mutex:
+            locks = self._locks
+            if locks is None:
                 raise EmbeddedServerError(f"the embedded server in {self.folder} was left")
-            process.ensure(self._place, self._binary)
+            if not locks.are_current():
+                logger.warning(
+                    "the folder of the embedded server, %s, was deleted or moved: going on with "
+                    "the one that is there now",
+                    self.folder,
+                )
+                self._locks, _ = _join(self._place, self._binary)
+                _leave(self._place, locks)
+            elif not process.answers(self._place):
+                with locks.exclusive():
+                    process.ensure(self._place, locks, self._binary)
+
+    def is_loading(self) -> bool:
+        """Whether the server still reads its data. Blocks for a second at most."""
+        return process.is_loading(self._place)
 
     def close(self) -> None:
         """Leave; the last one to leave stops the server, unless `start` said to keep it."""
-        if self._users is None:
-            return
-        try:
-            with self._place.exclusive():
-                descriptor, self._users = self._users, None
-                if descriptor is None:  # another thread has left meanwhile
-                    return
-                try:
-                    # Unlock first: a fork in another thread may hold a copy for a moment.
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-                    last = try_lock(descriptor, fcntl.LOCK_EX)
-                    if last and not self._place.keep.exists():
-                        process.shut_down(self._place)
-                finally:
-                    os.close(descriptor)
-        except EmbeddedServerError as error:
-            logger.warning("left the embedded server without stopping it: %s", error)
-            self._drop()
-        finally:
+        with self._mutex:
+            locks, self._locks = self._locks, None
             EmbeddedServer._joined.discard(self)
-
-    def _drop(self) -> None:
-        """Give the share up without a look at the server."""
-        if self._users is not None:
-            os.close(self._users)
-            self._users = None
+            if locks is not None:
+                _leave(self._place, locks)
 
     def __enter__(self) -> EmbeddedServer:
         return self
@@ -120,8 +107,46 @@ class EmbeddedServer:
     def _forget_all(cls) -> None:
         # In a forked child: the shares are the parent's, and their locks must die with it.
         for joined in cls._joined:
-            joined._drop()
+            if joined._locks is not None:
+                joined._locks.close()
+            joined._locks, joined._mutex = None, threading.Lock()
         cls._joined.clear()
+
+
+def _join(place: ServerFolder, binary: str) -> tuple[Locks, Path]:
+    """Become a user of the server of ``place``, which runs then."""
+    place.create()
+    with place.exclusive() as locks:
+        locks.join()
+        try:
+            return locks, process.ensure(place, locks, binary)
+        except BaseException:
+            locks.leave()
+            raise
+
+
+def _leave(place: ServerFolder, locks: Locks) -> None:
+    """Be no user any more. The last one ends the server, but not one that is to be kept, or is
+    still reading its data: it would never come to an end with it."""
+    try:
+        with locks.exclusive():
+            if not locks.leave():
+                return
+            if locks.are_current():
+                if place.keep.exists():
+                    return
+                if locks.alive() and process.is_loading(place):
+                    logger.warning(
+                        "the embedded server in %s is still reading its data and is left to it: "
+                        "the next crawl finds it ready, 'scrapy redisq server stop' ends it",
+                        place.path,
+                    )
+                    return
+            process.shut_down(place, locks)
+    except EmbeddedServerError as error:
+        logger.warning("left the embedded server without stopping it: %s", error)
+    finally:
+        locks.close()
 
 
 atexit.register(EmbeddedServer._close_all)

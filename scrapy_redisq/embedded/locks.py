@@ -1,0 +1,189 @@
+"""The locks of an embedded server's folder, held as open files. The package's text says what for.
+
+An open file stays what it is when its name is deleted, moved or taken by another: whoever joined a
+server judges by his own files who else uses it and which process it is, whatever has become of the
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from scrapy_redisq.errors import EmbeddedServerError
+
+__all__ = ["Locks", "file_errors"]
+
+LOCK_TIMEOUT = 60.0
+"""Seconds to wait for others that start or stop the server."""
+
+NAMES = ("start.lock", "users.lock", "server.lock")
+
+
+@contextlib.contextmanager
+def file_errors(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that names the setting."""
+    try:
+        yield
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"the embedded server's folder {folder} (REDISQ_URL) cannot be used: {error}"
+        ) from error
+
+
+class Locks:
+    """The three lock files of a folder, open; `close` them, or `leave` after `join`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.joined = False
+        # Two threads that use the same open file do not exclude each other.
+        self._thread = threading.Lock()
+        self._files: list[int] = []
+        try:
+            for name in NAMES:
+                # Python opens without inheritance: no child, redis-server included, keeps a lock.
+                self._files.append(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600))
+        except BaseException:
+            self.close()
+            raise
+        self._start, self._users, self._server = self._files
+
+    def close(self) -> None:
+        """Give up whatever is held. May be called twice."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def are_current(self) -> bool:
+        """Whether these are the files that the folder has now."""
+        return all(
+            self._is_same(self.folder / name, file)
+            for name, file in zip(NAMES, self._files, strict=True)
+        )
+
+    @staticmethod
+    def _is_same(path: Path, file: int) -> bool:
+        try:
+            return os.path.samestat(path.stat(), os.fstat(file))
+        except OSError:
+            return False
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold ``start.lock``. Raises `EmbeddedServerError` after LOCK_TIMEOUT."""
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        if not self._thread.acquire(timeout=LOCK_TIMEOUT):
+            raise self._taken()
+        try:
+            pause = 0.002
+            while not self._try(self._start, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise self._taken()
+                time.sleep(pause)
+                pause = min(0.05, pause * 1.5)
+            try:
+                yield
+            finally:
+                # Not left to close(): a fork in another thread may hold a copy for a moment.
+                if self._files:
+                    fcntl.flock(self._start, fcntl.LOCK_UN)
+        finally:
+            self._thread.release()
+
+    def _taken(self) -> EmbeddedServerError:
+        return EmbeddedServerError(
+            f"another process has been starting or stopping the server in {self.folder} for "
+            f"{LOCK_TIMEOUT:g} s; see its redis.log"
+        )
+
+    # Who uses the server. All of it only under `exclusive`, or it would disturb a leaver.
+
+    def join(self) -> None:
+        """Be a user from now on."""
+        # Only leavers hold it exclusively, and only under start.lock: never waits.
+        with file_errors(self.folder):
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+        self.joined = True
+
+    def leave(self) -> bool:
+        """Be no user any more; return whether this was the last."""
+        self.joined = False
+        # Unlock first: a fork in another thread may hold a copy for a moment.
+        fcntl.flock(self._users, fcntl.LOCK_UN)
+        return not self.in_use()
+
+    def in_use(self) -> bool:
+        """Whether anybody else is a user."""
+        return not self._is_free(self._users, fcntl.LOCK_EX)
+
+    # Which process the server is
+
+    def alive(self) -> bool:
+        """Whether a server process holds ``server.lock``; true also while it is busy."""
+        # Shared, so that two who ask at once do not take each other for the server.
+        return not self._is_free(self._server, fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def for_server(self, socket: Path) -> Iterator[int]:
+        """``server.lock`` for a new server to inherit; it alone holds it afterwards.
+
+        Raises `EmbeddedServerError` if another server holds it, or the folder was replaced.
+        """
+        with file_errors(self.folder):
+            descriptor = os.open(self.folder / NAMES[2], os.O_RDWR)
+        try:
+            if not self._is_same(self.folder / NAMES[2], self._server) or not self._try(
+                descriptor, fcntl.LOCK_EX
+            ):
+                raise EmbeddedServerError(f"another server works in {self.folder}")
+            self.record(socket, 0)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def record(self, socket: Path, pid: int) -> None:
+        """Note where the server listens and which process it is (0: not known yet)."""
+        with file_errors(self.folder):
+            content = os.fsencode(socket) + b"\n%d\n" % pid
+            os.pwrite(self._server, content, 0)
+            os.ftruncate(self._server, len(content))
+
+    def server_pid(self) -> int:
+        """The process id of the server that is `alive`; 0 if it is not known for certain."""
+        pid = int(os.pread(self._server, 10_000, 0).partition(b"\n")[2].strip() or 0)
+        return pid if pid and self._is_held_by(pid) else 0
+
+    def _is_held_by(self, pid: int) -> bool:
+        """Whether a process works under ``server.lock``, so that its id is no reused one. Where
+        that cannot be seen (macOS) the id alone must do."""
+        if not Path("/proc/self/fdinfo").exists():
+            return True
+        try:
+            # Users have the file open as well; what they hold is no lock.
+            return any(
+                self._is_same(file, self._server)
+                and "FLOCK" in Path(f"/proc/{pid}/fdinfo/{file.name}").read_text()
+                for file in Path(f"/proc/{pid}/fd").iterdir()
+            )
+        except OSError:
+            return False
+
+    def _try(self, file: int, kind: int) -> bool:
+        """Take a lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) without waiting: whether it is held."""
+        with file_errors(self.folder):  # not every file system has locks
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def _is_free(self, file: int, kind: int) -> bool:
+        if not self._try(file, kind):
+            return False
+        fcntl.flock(file, fcntl.LOCK_UN)
+        return True
