@@ -386,7 +386,8 @@ SETTINGS: tuple[Setting, ...] = (
         "REDISQ_CONNECT_TIMEOUT",
         30.0,
         "seconds from 0 to 86,400",
-        "Seconds to wait for the server at start before giving up.",
+        "Seconds to wait for a silent server at start before giving up. One that loads its data is "
+        "waited for.",
         checks.number(0, 86_400),
     ),
     Setting(

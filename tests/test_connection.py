@@ -291,8 +291,8 @@ def test_a_server_that_comes_up_late_is_waited_for(
 def test_a_server_that_is_reading_its_data_is_waited_for(
     entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """LOADING is not a refusal, and no silence: the wait returns when the data is there, however
-    long that takes. How far it is is told."""
+    """LOADING is not a refusal, and no silence: the wait returns when the data is there. How far
+    it is is told."""
     binary = any_server()
     # Reads slowly, some 2 s in all, and listens after each thousand keys. It writes to its file
     # before it answers: while an fsync is under way it would wait with that for up to 2 s.
@@ -308,7 +308,7 @@ def test_a_server_that_is_reading_its_data_is_waited_for(
         starting = threading.Thread(target=redis_server.start)
         starting.start()
         wait_until(lambda: listens(redis_server), 10, "the server listens")
-        with open_server(redis_server.url, connect_timeout=0.1, socket_timeout=30) as server:
+        with open_server(redis_server.url, connect_timeout=60, socket_timeout=30) as server:
             waiting = threading.Thread(target=entry, args=(server, "wait"))
             waiting.start()
             waiting.join(60)
