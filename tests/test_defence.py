@@ -6,6 +6,7 @@ Nothing of it ends a worker, hides a request or keeps a crawl from ending.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import redis
 import redis.asyncio
 
 from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier import Frontier, calls
+from scrapy_redisq.frontier import Frontier, calls, runs
 from scrapy_redisq.frontier.roster import Roster
 from scrapy_redisq.frontier.scripts import execute, execute_async
 from tests.harness.servers import RedisServer, wait_until
@@ -46,6 +47,15 @@ def _maker(client: redis.Redis) -> Callable[..., Worker]:
         return Worker(client, NAME, dataclasses.replace(EXACT, **config))
 
     return make
+
+
+def _steps(client: redis.Redis, steps: runs.Steps[Any]) -> Iterator[str]:
+    """Run a procedure; -> the names of its scripts."""
+    with contextlib.suppress(StopIteration):
+        call = next(steps)
+        while True:
+            yield call.script.name
+            call = steps.send(execute(client, call))
 
 
 def key(name: str) -> str:
@@ -564,6 +574,44 @@ def test_a_replay_that_others_have_bent(one_client: redis.Redis) -> None:
     asyncio.run(ask_again())
     one_client.hset(bent, mapping={"claims": b"%s %s %s" % (seq, first, last), "duplicates": ""})
     assert len(ask(worker, 0).leases) == 2
+
+
+@pytest.mark.parametrize("shards", ["1000000000", "-1", "x", "1e999"])
+@pytest.mark.parametrize("field", ["shards", "config:shards"])
+def test_shards_of_another_hand(one_client: redis.Redis, field: str, shards: str) -> None:
+    """Nobody makes or looks for millions of them, and a reset leaves nothing."""
+    client, worker = one_client, _maker(one_client)()
+    add(worker, "a")
+    client.zadd(key("workers"), {worker.id: 1})
+    client.hset(key("meta"), field, shards)
+    with Frontier.from_url(_url(client), NAME) as frontier:
+        if field == "config:shards":
+            with pytest.raises(FrontierCorrupt, match="field config:"):
+                frontier.push(["http://host/"])
+        else:
+            assert frontier.push(["http://host/"]).accepted == 1
+            joined = _maker(client)().joined
+            assert len(list(_steps(client, runs.sweep(NAME, joined)))) < 1_000
+        assert len(client.keys("*:meta")) == 1  # type: ignore[arg-type]
+        frontier.reset(force=True)
+    assert client.keys("*") == []
+
+
+@pytest.mark.parametrize("value", ["x", "1e999", "-nan", ""])
+@pytest.mark.parametrize("name", ["began", "ended", "left", "visited", "sign", "patient", "behind"])
+def test_times_of_another_hand(one_client: redis.Redis, name: str, value: str) -> None:
+    """A time in meta that is none is as none: runs end and begin."""
+    client, member = one_client, _maker(one_client)
+    for _ in range(2):
+        worker = member()
+        client.hset(key("meta"), name, value)
+        add(worker, "a")
+        assert crawl(client, worker) == ["a"]
+        client.hset(key("meta"), name, value)
+        assert worker.leave()
+        client.hset(key("meta"), name, value)
+    anew = Worker(client, NAME, EXACT, terms=calls.RunTerms(resume=False, keep_seen=True))
+    assert anew.joined.new
 
 
 def test_broken_letters(member: Callable[..., Worker], client: redis.Redis) -> None:

@@ -14,6 +14,9 @@ FORMAT = 1
 PRIORITY_SLOT = "*"
 """The one slot of all requests with ``REDISQ_SCHEDULING = "priority"``."""
 
+MOST_SHARDS = 64
+"""More of them are of another hand."""
+
 
 @dataclass(frozen=True)
 class FrontierConfig:
@@ -56,12 +59,15 @@ class FrontierConfig:
         """Raises `FrontierCorrupt` if something is missing or is no number."""
         try:
             known = {name: meta[name] for name in (field.name for field in fields(cls))}
+            shards = int(known["shards"])
+            if not 1 <= shards <= MOST_SHARDS:
+                raise ValueError(f"{shards} shards")
             return cls(
                 **{
                     **known,
                     "error_rate": float(known["error_rate"]),
                     "capacity": int(known["capacity"]),
-                    "shards": int(known["shards"]),
+                    "shards": shards,
                 }  # type: ignore[arg-type]
             )
         except (KeyError, ValueError) as error:

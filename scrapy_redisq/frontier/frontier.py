@@ -15,9 +15,15 @@ from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.delays import milliseconds
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierLost, RedisqError
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.config import FORMAT, PRIORITY_SLOT, FrontierConfig, shard_of
+from scrapy_redisq.frontier.config import (
+    FORMAT,
+    MOST_SHARDS,
+    PRIORITY_SLOT,
+    FrontierConfig,
+    shard_of,
+)
 from scrapy_redisq.frontier.letters import LetterMethods
-from scrapy_redisq.frontier.report import absent, config_of, pairs, summary
+from scrapy_redisq.frontier.report import absent, config_of, number, pairs, summary
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
@@ -197,11 +203,11 @@ class Frontier(SlotMethods, LetterMethods):
         numbered = enumerate(requests_or_urls, start=1)
         while chunk := list(itertools.islice(numbered, PUSH_BATCH)):
             seeds = []
-            for number, item in chunk:
+            for at, item in chunk:
                 try:
                     seeds.append(self._seeds.read(item))
                 except (RedisqError, ValueError, TypeError) as error:
-                    result.errors.append((number, str(error)))
+                    result.errors.append((at, str(error)))
             if not seeds:
                 continue
             if joined is None:
@@ -295,5 +301,7 @@ class Frontier(SlotMethods, LetterMethods):
     def reset(self, *, force: bool = False) -> None:
         """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced."""
         meta = self._meta(self._status(0))
-        shards = max(int(meta.get("shards", 1)), config_of(meta).shards) if meta else 1
+        shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
+        if not 1 <= shards <= MOST_SHARDS:  # of another hand
+            shards = MOST_SHARDS
         drive(self._run, runs.reset(self.name, shards, force=force))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, FrontierLost
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms
-from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call
 
 T = TypeVar("T")
@@ -204,7 +204,7 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
     """
     found: calls.Conclusion = yield calls.conclude(name, 0, run=run, producer=producer)
     if found.what == "sealed":
-        for shard in range(1, found.shards):
+        for shard in range(1, min(found.shards, MOST_SHARDS)):
             part = yield calls.conclude(name, shard, run=found.run, seal=found.number)
             if part.what != "sealed":
                 return False
@@ -275,7 +275,7 @@ def sweep(name: str, joined: Joined) -> Steps[None]:
     if joined.trash:
         for shard in range(joined.config.shards):
             yield from _sweep(name, shard)
-    for shard in range(joined.config.shards, joined.shards):
+    for shard in range(joined.config.shards, min(joined.shards, MOST_SHARDS)):
         yield from _delete(name, shard, before=joined.began)
     if joined.shards > joined.config.shards:
         yield calls.sweep(name, 0, "exact", forget_shards=joined.run)

@@ -15,7 +15,7 @@ local MOST_QUEUES = 1000
 
 local meta = meta_of_run()
 if meta.state and meta.state ~= 'resetting' then
-  if not input.mark and tonumber(meta.began or 0) >= input.before then return {'done', '0'} end
+  if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end
   if input.mark and not input.force and live_workers() > 0 then
     return {'in_use', integer(live_workers())}
   end

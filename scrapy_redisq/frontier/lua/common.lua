@@ -360,7 +360,7 @@ local function ms_until_dead(sign, patient)
     patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
     redis.call('HSET', META, 'patient', integer(patient))
   end
-  if math.abs(NOW - (sign or 0)) > input.ttl / 16 then
+  if not (math.abs(NOW - (sign or 0)) <= input.ttl / 16) then -- or no number at all
     redis.call('HSET', META, 'sign', integer(NOW))
   end
   if NOW - SERVER_TIME ~= BEHIND then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end

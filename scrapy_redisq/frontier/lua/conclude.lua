@@ -32,7 +32,7 @@ end
 
 -- It ended with the last sign of life, not when somebody came to look.
 redis.call('HDEL', META, 'stuck')
-local ended = tonumber(meta.left or meta.began or 0)
+local ended = number_of(meta.left or meta.began)
 for i = 1, #workers, 2 do
   local ttl = tonumber(redis.call('HGET', worker_key(workers[i]), 'ttl') or 0)
   ended = math.max(ended, tonumber(workers[i + 1]) - ttl)
@@ -45,7 +45,7 @@ if counts.created ~= counts.finished then
   redis.call('HSET', COUNTS, 'created', integer(counts.finished))
 end
 
-local shards = tonumber(meta['config:shards'])
+local shards = number_of(meta['config:shards'])
 if first_shard and (shards == 1 or input.seal > 0) then
   redis.call('HDEL', META, 'sealed')
   redis.call('HSET', META, 'state', 'complete', 'ended', integer(math.min(ended, NOW)))
@@ -55,6 +55,6 @@ if first_shard and (shards == 1 or input.seal > 0) then
   end
   return {'complete', meta.run, 0, shards}
 end
-local number = first_shard and next_visit(meta.visited) or math.max(input.seal, tonumber(meta.sealed or 0))
+local number = first_shard and next_visit(meta.visited) or math.max(input.seal, number_of(meta.sealed))
 redis.call('HSET', META, 'left', integer(ended), 'sealed', integer(number))
 return {'sealed', meta.run, integer(number), shards}

@@ -50,7 +50,7 @@ end
 
 -- The worker was started before that time; not if the clock has gone back since.
 local function is_older_than(time)
-  time = tonumber(time or 0)
+  time = number_of(time)
   return NOW >= time and NOW - input.age < time
 end
 
@@ -60,7 +60,7 @@ local function decide()
   if intent == 'return' then return meta.run == input.run and 'resume' or 'lost' end
   if intent == 'follow' then
     if meta.run == input.run then return 'resume' end
-    if tonumber(meta.began or 0) >= input.began then return 'lost' end
+    if number_of(meta.began) >= input.began then return 'lost' end
     return input.inherits == 'all' and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
@@ -92,7 +92,7 @@ end
 local decision = decide()
 if decision == 'over' then
   local ago = meta.ended and (input.name == '' or meta.name == input.name)
-    and math.max(0, NOW - tonumber(meta.ended)) or -1
+    and math.max(0, NOW - number_of(meta.ended)) or -1
   return reply('over', {run = meta.run or '', name = input.name, ago = ago})
 elseif decision == 'named' then
   return reply('named', {name = meta.name})
@@ -138,7 +138,7 @@ local function counts_of_new_run()
   local old, letters = hash_of(COUNTS), keeps_seen and redis.call('ZCARD', DEAD) or 0
   local counts = {created = letters, finished = letters, dead = letters, letters = old.letters}
   if decision == 'renew' then
-    counts.created = letters + tonumber(old.created or 0) - tonumber(old.finished or 0)
+    counts.created = letters + number_of(old.created) - number_of(old.finished)
     for _, name in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays'}) do
       counts[name] = old[name]
     end
@@ -160,7 +160,7 @@ if decision ~= 'resume' then
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
-    'began', integer(input.began or math.max(NOW, tonumber(meta.began or 0) + 1)))
+    'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1)))
   for _, name in ipairs({'limited', 'throttle', 'behind'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
@@ -171,7 +171,7 @@ if decision ~= 'resume' then
     if name == 'order' then redis.call('HSET', META, 'order', value) end
   end
   -- Shards that only former runs had are deleted in the background.
-  local shards = math.max(tonumber(meta.shards or 0), tonumber(meta['config:shards'] or 0))
+  local shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))
   if shards > 0 then redis.call('HSET', META, 'shards', shards) end
 elseif intent ~= 'push' and input.config.spider ~= '' then
   redis.call('HSET', META, 'config:spider', input.config.spider)
@@ -223,7 +223,7 @@ for field, value in pairs(meta) do
   local name = string.match(field, '^config:(.*)$')
   if name then config[name] = value end
 end
-return reply('ok', {run = meta.run, began = tonumber(meta.began or 0), new = decision ~= 'resume',
+return reply('ok', {run = meta.run, began = number_of(meta.began), new = decision ~= 'resume',
   inherits = meta.inherits or '', name = meta.name or '', config = config,
   generation = meta.generation, trash = redis.call('LLEN', TRASH),
-  shards = math.max(tonumber(meta.shards or 0), tonumber(meta['config:shards']))})
+  shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))})

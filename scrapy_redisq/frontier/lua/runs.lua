@@ -24,6 +24,12 @@ local function hash_of(key)
   return hash
 end
 
+-- A number in meta; 0 if it is not there, or something else is.
+local function number_of(text)
+  local number = tonumber(text or '') or 0
+  return math.abs(number) < 2 ^ 53 and number or 0
+end
+
 local function meta_of_run()
   local meta = hash_of(META)
   if meta.run and not meta.state then meta.state = 'open' end -- somebody has deleted the field
@@ -33,7 +39,7 @@ end
 -- On shard 0, when it is visited to seal the shards or to open one. It is its time, so that it also
 -- grows if the last numbers are lost; but the clock may have gone back.
 local function next_visit(last)
-  local number = math.max(NOW, (tonumber(last or 0) or 0) + 1)
+  local number = math.max(NOW, number_of(last) + 1)
   redis.call('HSET', META, 'visited', integer(number))
   return number
 end
