@@ -296,19 +296,17 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
         comes_from_page = response is not None and page is not None and numbers is not None
         current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
         processed = start_itemproc(item, response=response)
-        if isinstance(processed, Deferred):  # before 2.14
-            if item_failed is not None:
-                processed.addErrback(lambda failure: item_failed(page, failure))
-            return processed if response is not None else processed.addBoth(close_if_idle)
-        return dealt_with(processed, page, is_of_start=response is None)
+        if not isinstance(processed, Deferred):
+            return dealt_with(processed, page, is_of_start=response is None)
+        processed = maybe_deferred_to_future(processed)  # before 2.14
+        return deferred_from_coro(dealt_with(processed, page, is_of_start=response is None))
 
     # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
     # still in the pipelines then would keep it open for ever.
-    def close_if_idle(result: Any = None) -> Any:
+    def close_if_idle() -> None:
         closing = scraper.slot and scraper.slot.closing
         if closing and not closing.called:
             scraper._check_if_closing()
-        return result
 
     async def dealt_with(
         processed: Awaitable[None], page: Request | None, *, is_of_start: bool
@@ -453,7 +451,7 @@ class Engine:
                     # cancels this since 2.14.
                     while self.closing:
                         await asyncio.sleep(CLOSING_POLL)
-                        if self._engine._slot is not self._slot:
+                        if self._closed:
                             return
                 # Scrapy cancels it as soon as it stops. What catches that has not read all.
                 self._start_raised = self._start_raised or self.closing
@@ -654,8 +652,12 @@ class Engine:
 
     async def until_closed(self) -> None:
         """Wait until the spider is closed."""
-        while self._engine._slot is self._slot:
+        while not self._closed:
             await asyncio.sleep(CLOSING_POLL)
+
+    @property
+    def _closed(self) -> bool:
+        return self._engine.spider is None  # Scrapy 2.13 keeps its slot
 
     def watch_pages(
         self,

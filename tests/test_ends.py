@@ -182,8 +182,11 @@ def test_pages_whose_responses_are_of_other_requests(crawl: Run, redis_server: R
             loads_fields(letter.entry)["url"].partition(site.url)[2]: letter.reason
             for letter in frontier.dead()
         }
-    items = dict.fromkeys(["/item", "/same/1", "/same/2", "/same/3"], "item_error")
-    assert found == {"/raises": "spider_error", **items}
+    expected = {"/raises": "spider_error", "/item": "item_error"}
+    assert found.items() >= expected.items()
+    if scrapy.version_info >= (2, 14):  # before, pages with one response cannot be told apart
+        expected |= dict.fromkeys(["/same/1", "/same/2", "/same/3"], "item_error")
+        assert found == expected
 
 
 @pytest.mark.skipif(scrapy.version_info < (2, 14), reason="start() is not cancelled")
@@ -233,12 +236,11 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     with Site(page) as site:
         worker = crawl("cancelled", site).wait(30)
     assert worker.reason == "finished"
-    names = ["coroutine", "async_generator", "generator", "of_middleware"]
+    names = ["coroutine", "async_generator", "generator", "of_middleware", "404?of_errback"]
     expected = dict.fromkeys(names, ("spider_error", "Cancelled"))
     expected["of_items"] = ("item_error", "Cancelled")
     expected["not_told"] = ("item_error", "ValueError")
-    if OUTPUT_OF_ERRBACKS:
-        expected["404?of_errback"] = ("spider_error", "Cancelled")
+    if scrapy.version_info >= (2, 14):
         expected["data:,of_handler"] = ("download", "Cancelled")
     with Frontier.from_url(redis_server.url, "cancelled") as frontier:
         found = {
