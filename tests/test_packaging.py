@@ -1,0 +1,124 @@
+"""What a source distribution holds, and what package indexes show."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BUILT = {"PKG-INFO", "setup.cfg"}
+LOCAL_LINK = re.compile(r"\]\((?!https?://)|(?:src|href)=[\"'](?!https?://)")
+
+
+def own_files() -> set[str]:
+    """All files of the project: what git knows, or what the unpacked distribution was made of."""
+    if (ROOT / "PKG-INFO").exists():
+        text = (ROOT / "scrapy_redisq.egg-info" / "SOURCES.txt").read_text("utf-8")
+        return {name for name in text.splitlines() if ".egg-info/" not in name}
+    listed = subprocess.run(
+        ["git", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source distribution of these files, unpacked; built by setuptools, without the network."""
+    pytest.importorskip("setuptools", reason="NO setuptools: the source distribution is not tested")
+    folder = tmp_path_factory.mktemp("sdist")
+    for name in own_files():
+        copy = folder / "source" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy)
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    subprocess.run(command, cwd=folder / "source", check=True, capture_output=True, timeout=120)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+def test_a_source_distribution_has_all(sdist: Path) -> None:
+    """Tests, documentation, example project, benchmarks, Lua: nothing of the repository is left
+    out, and nothing else got in."""
+    held = {str(path.relative_to(sdist)) for path in sdist.rglob("*") if path.is_file()}
+    held = {name for name in held if ".egg-info/" not in name}
+    assert held - BUILT == own_files() - BUILT
+    for name in (
+        *(
+            "tests/conftest.py",
+            "tests/project/scrapy.cfg",
+            "docs/how-it-works.svg",
+            "docs/sinks.md",
+        ),
+        *("example_project/scrapy.cfg", "scrapy_redisq/frontier/lua/common.lua", "CHANGELOG.md"),
+    ):
+        assert name in held
+
+
+def test_the_description_holds_where_no_files_are(sdist: Path) -> None:
+    """On the page of a package index no link leads to a file of the repository."""
+    _, _, description = (sdist / "PKG-INFO").read_text("utf-8").partition("\n\n")
+    assert description.startswith("# scrapy-redisq\n")
+    assert not LOCAL_LINK.search(description)
+    assert "docs/sinks.md" in description
+
+
+@pytest.fixture
+def description() -> Callable[[str, str], str]:
+    spec = importlib.util.spec_from_file_location("redisq_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: Callable[[str, str], str] = module.description
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "nowhere"),
+    [
+        ("[a](docs/a.md)", "[a](https://x/r/blob/HEAD/docs/a.md)", "a (docs/a.md)"),
+        ("[docs/a.md](docs/a.md)", "[docs/a.md](https://x/r/blob/HEAD/docs/a.md)", "docs/a.md"),
+        (
+            "![A\npicture](b.svg)",
+            "![A\npicture](https://x/r/raw/HEAD/b.svg)",
+            "*A\npicture: b.svg*",
+        ),
+        ("[Sinks](#sinks)", "[Sinks](https://x/r#sinks)", "Sinks"),
+        ("[w](https://w.org)", "[w](https://w.org)", "[w](https://w.org)"),
+        ("`a[0](x y)`", "`a[0](x y)`", "`a[0](x y)`"),
+    ],
+)
+def test_links(description: Callable[[str, str], str], text: str, there: str, nowhere: str) -> None:
+    """They lead to the repository's page, or become text where it has none."""
+    assert description(text, "https://x/r") == there
+    assert description(text, "") == nowhere
+
+
+def test_links_of_the_readme(description: Callable[[str, str], str]) -> None:
+    """In the repository each leads to a file or a heading that is there."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)", readme, re.M)
+    }
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", readme):
+        if target.startswith("#"):
+            assert target[1:] in headings
+        else:
+            assert (ROOT / target).is_file()
+    assert not LOCAL_LINK.search(description(readme, "https://x/r"))
