@@ -36,6 +36,10 @@ class Judge:
         self._repeat = repeat
         self._told: dict[str, tuple[int, float]] = {}
         self._answered: set[str] = set()
+        self._well: dict[str, float] = {}
+        """Slot -> when its last answer came that was no failure, by time.monotonic()."""
+        self._failed: dict[str, tuple[float, float]] = {}
+        """Slot -> when its last failure was, and the one before."""
 
     def means_trouble(self, result: object) -> bool:
         """Whether a response or an exception is one for which a slot is left alone."""
@@ -49,6 +53,7 @@ class Judge:
         """The outcome of a download begun at ``begun``; None if there was none, as when it was
         cancelled."""
         trouble = self.means_trouble(result)
+        self._note(slot, trouble=trouble, well=isinstance(result, Response) and not trouble)
         if not isinstance(result, Response):
             return Outcome(slot, 0, begun, failed=True) if trouble else None
         failed = True if trouble else False if result.status < 500 else None
@@ -63,6 +68,27 @@ class Judge:
             retry_after=self.asks_for(result) if trouble else None,
             latency=latency if isinstance(latency, float) else None,
         )
+
+    def _note(self, slot: str, *, trouble: bool, well: bool) -> None:
+        now = time.monotonic()
+        if well:
+            self._well[slot] = now
+        elif trouble:
+            self._failed[slot] = now, self._failed.get(slot, (0.0, 0.0))[0]
+        for known in (self._well, self._failed):
+            if len(known) > REMEMBERED:
+                known.clear()
+
+    def is_well(self, slot: str, begun: float, *, again: bool) -> bool:
+        """Whether the slot answers others while a request fails, whose download was ``begun``.
+
+        A host that breaks down has answered others just after that, too, but not in the second half
+        of a time-out. ``again``: the request had failed before; then an answer since the failure of
+        the slot before this one says it.
+        """
+        now = time.monotonic()
+        since = self._failed.get(slot, (now, now))[1] if again else (begun or now) / 2 + now / 2
+        return self._well.get(slot, 0.0) > since
 
     def asks_for(self, response: Response) -> float | None:
         """Seconds for which the host wants to be left alone, within bounds; None if it says nothing

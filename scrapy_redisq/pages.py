@@ -17,6 +17,7 @@ from scrapy.utils.log import failure_to_exc_info
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy import current_item
+from scrapy_redisq.delays import retry_times
 from scrapy_redisq.entries import back_offs, identity_in, with_back_offs
 from scrapy_redisq.frontier.membership import Enqueue, Finish, Lease, Membership
 from scrapy_redisq.identity import Repeats
@@ -94,6 +95,9 @@ class Page:
     seconds. It is ``grouped`` if it came with a download slot, which else Scrapy has put into its
     meta.
 
+    Its download was ``began`` at a time.monotonic(). If it is to ``blame`` itself for having been
+    sent back, that number takes the place of how often it was.
+
     ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
     (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
     ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
@@ -110,6 +114,8 @@ class Page:
     entry: bytes | None = None
     delay: float = 0.0
     grouped: bool = True
+    began: float = 0.0
+    blame: int | None = None
     identity: bytes | None = None
     children: list[Enqueue] = field(default_factory=list)
     children_bytes: int = 0
@@ -224,7 +230,18 @@ class Pages:
     def back_offs(self, request: Request | None) -> int:
         """How often a request in progress has been sent back because its slot was in trouble."""
         page = self._pages.get(request) if request is not None else None
-        return back_offs(page.lease.entry) if page else 0
+        if page is None:
+            return 0
+        return back_offs(page.lease.entry) if page.blame is None else page.blame
+
+    def blame(self, request: Request, *, most: int) -> None:
+        """It is its own fault that a request failed: what it was sent back for counts as retries,
+        once, and it will not be sent back again."""
+        page = self._pages.get(request)
+        if page is not None and (before := self.back_offs(request)) < most:
+            page.blame = most
+            if before:
+                request.meta["retry_times"] = retry_times(request.meta) + before
 
     def send_back(self, request: Request, *, counted: bool, most: int = 0) -> bool:
         """Scrapy will be done with the request without the spider: others, or this worker later,

@@ -541,7 +541,8 @@ class Scheduler(BaseScheduler):
             )
         for lease in reply.leases:
             self.inbox.add(lease, membership)
-        if reply.leases or (self._held_up and not self._outbox_is_full()):
+        # A handler of `spider_idle` that has asked for what others have is asked again at once.
+        if reply.leases or reply.duplicates or (self._held_up and not self._outbox_is_full()):
             self._held_up = False
             self.engine.wake()
 

@@ -41,7 +41,8 @@ LONG_AGO = 1e9
 
 BACK_OFFS = {"asked": 15, "answered": 10, "unanswered": 3}
 """How often a request is sent back: because the host asked for it (Retry-After), because of its
-answer, or because there was none. After that its failures are its own, and cost retries."""
+answer, or because there was none. After that its failures are its own, and cost retries; so they
+are where there was none while the host answered others."""
 
 
 class SlotParked(IgnoreRequest):
@@ -97,6 +98,8 @@ class Slots:
         if turn is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
+        if (page := self._pages.get(request)) is not None:
+            page.began = began
 
         def ended(result: Any) -> None:
             if turn is not None:
@@ -152,9 +155,20 @@ class Slots:
             kind = "answered" if self._judge.asks_for(result) is None else "asked"
         elif self._judge.has_answered(self._pages.slot_of(request)):
             kind = "unanswered"
+            if self._is_its_own(request):
+                self._pages.blame(request, most=BACK_OFFS[kind])
+                return False
         else:
             return False  # there may be no such host
         return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
+
+    def _is_its_own(self, request: Request) -> bool:
+        """Whether a request that was not answered is itself the reason: its host answers others."""
+        page = self._pages.get(request)
+        if page is None or self._judge is None:
+            return False
+        again = self._pages.back_offs(request) > 0
+        return self._judge.is_well(page.lease.slot, page.began, again=again)
 
     def put_off(self, request: Request, slot: str, status: int, parked: float) -> None:
         """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it

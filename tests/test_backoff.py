@@ -191,6 +191,42 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     assert pages.is_sent_back(page)
 
 
+def test_failures_of_a_request_are_its_own_where_its_host_is_well(judge: Judge) -> None:
+    """One that is not answered while others are, for most of its time or since it was sent back,
+    costs retries, also for what it was sent back before; one that fails with its host does not."""
+    pages, nothing = Pages(lambda request: b""), cast(Any, None)
+    slots = Slots(nothing, nothing, pages, judge, lease_ttl=60)
+    entry = Serializer(None, max_bytes=10_000).dumps(Request("http://a.example/"))
+    timed_out = TimeoutError()
+    first = judged(judge, answer())
+    assert first is not None
+    judge.is_news(first)
+
+    def failing(number: int, began: float, **meta: Any) -> Request:
+        request = Request("http://a.example/", meta=meta)
+        page = Page(Lease("1.1", "a.example", 0, 0, with_back_offs(entry, number)), nothing)
+        page.began = began
+        pages.begin(request, page)
+        judged(judge, timed_out)
+        return request
+
+    assert slots.send_back(failing(0, time.monotonic()), timed_out)
+    assert slots.send_back(failing(1, time.monotonic()), timed_out)
+
+    judged(judge, answer())
+    hangs = failing(0, time.monotonic() - 100)
+    assert not slots.send_back(hangs, timed_out)
+    assert (hangs.meta, pages.back_offs(hangs)) == ({}, 3)
+    again = failing(2, 0.0, retry_times=1)
+    assert slots.send_back(again, timed_out)
+    judged(judge, answer())
+    again = failing(2, 0.0, retry_times=1)
+    assert not slots.send_back(again, timed_out)
+    assert (again.meta, pages.back_offs(again)) == ({"retry_times": 3}, 3)
+    assert not slots.send_back(again, timed_out)
+    assert again.meta == {"retry_times": 3}
+
+
 @pytest.mark.parametrize("given", ["503,x", [99], [600], ["often"], 503, [True], [503.5]])
 def test_wrong_codes(given: Any) -> None:
     """They are HTTP statuses."""
@@ -661,3 +697,17 @@ def test_priority_scheduling_has_no_back_off(crawl: Run, redis_server: RedisServ
     assert worker.reason == "finished"
     assert worker.stats["retry/count"] == 1
     assert "redisq/sent_back" not in worker.stats
+
+
+def test_a_url_that_hangs_while_others_are_answered(crawl: Run) -> None:
+    """It is fetched as often as RETRY_TIMES allows, no more."""
+    with Site(lambda path: Answer("x", delay=60 if path == "/3" else 0.1)) as site:
+        settings = {
+            "DOWNLOAD_TIMEOUT": 1,
+            "RETRY_TIMES": 1,
+            "REDISQ_RETRY_DELAYS": "0",
+            "CONCURRENT_REQUESTS": 2,
+        }
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=20).wait()
+        assert worker.reason == "finished"
+        assert site.counts()["/3"] == 2
