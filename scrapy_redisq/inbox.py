@@ -90,6 +90,11 @@ class Inbox(Generic[S]):
         """How many leases of each slot wait."""
         return {slot: len(waiting) for slot, waiting in self._slots.items()}
 
+    def highest(self, slot: str) -> int | None:
+        """The highest priority of what waits of a slot; None: nothing does."""
+        waiting = self._slots.get(slot)
+        return waiting[0][2].priority if waiting else None
+
     def remove(self, slot: str) -> list[tuple[Lease, S]]:
         """Remove and return what waits of a slot, in order."""
         waiting = sorted(self._slots.pop(slot, []), key=lambda item: item[:2])

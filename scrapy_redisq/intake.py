@@ -30,8 +30,8 @@ from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.courier import Courier
-from scrapy_redisq.frontier.membership import Enqueue, Letter
-from scrapy_redisq.identity import Repeats, of_child, of_nowhere, of_refused
+from scrapy_redisq.frontier.membership import Claim, Enqueue, Finish, Lease, Letter, Settle
+from scrapy_redisq.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
 from scrapy_redisq.identity import of_start as identity_of_start
 from scrapy_redisq.local_queue import LocalQueue
 from scrapy_redisq.pages import SLOT_KEY, Page, Pages, Problem
@@ -49,6 +49,9 @@ MOST_CHILDREN_BYTES = 1_000_000
 
 LONGEST_WAIT = 1.0
 """Seconds that they wait for it."""
+
+TRY_AGAIN = 5.0
+"""Seconds after which a request that stays here is tried again whose slot was in trouble."""
 
 _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
@@ -92,6 +95,8 @@ class Intake:
         self._seen_cache = SeenCache()
         self._warned_local = False
         self._warned_delay = False
+        self.lost = 0
+        """Requests that were only here, for which nothing stands, and that were given up."""
         self._start_repeats = Repeats()
         self._own_start = secrets.token_bytes(16)
 
@@ -165,9 +170,11 @@ class Intake:
         )
         # Fingerprints leave the fragment out, and real pages link to many.
         url = request.url.partition("#")[0] if cacheable else ""
-        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run.
+        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
+        # what stays in a process may be asked for again, whatever was seen of its URL.
         ask_anew = of_start and self._settings.keep_seen
-        if cacheable and url in self._seen_cache and not ask_anew:
+        may_know = cacheable and not ask_anew and self._serializer.is_simple(request)
+        if may_know and url in self._seen_cache:
             self._courier.roster.memberships[0].local_duplicates += 1
             return self.duplicate(request)
         if filtered:
@@ -176,17 +183,13 @@ class Intake:
             taken = self._take_unfiltered(given, request, delay, of_start)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
-        if taken and cacheable:
+        if taken and cacheable and request not in self._local:
             self._seen_cache.add(url)
         return taken
 
     def _take_filtered(
         self, given: Request, request: Request, delay: float, of_start: bool
     ) -> bool:
-        try:
-            entry = self._serializer.dumps(request)
-        except Unserializable as error:
-            return self._keep(request, delay, error)
         roster = self._courier.roster
         own = self._fingerprint(request)
         fingerprint, also = roster.seen.encode(own), None
@@ -195,9 +198,13 @@ class Intake:
             also = fingerprint
             fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
         slot = self._slot(request)
-        page = self._page_in_progress()
+        try:
+            entry = self._serializer.dumps(request)
+        except Unserializable as error:
+            return self._keep(request, delay, error, Claim(slot, fingerprint, also=also))
+        root = self._root()
         self._send(
-            page,
+            root,
             Enqueue(
                 slot,
                 int(request.priority),  # True and members of an enum are numbers
@@ -205,7 +212,7 @@ class Intake:
                 fingerprint,
                 delay=milliseconds(delay),
                 also=also,
-                page=page.lease.id if page is not None and page.is_held else None,
+                page=root.lease.id if root is not None and root.is_held else None,
                 tag=given,
             ),
         )
@@ -218,10 +225,10 @@ class Intake:
         own = self._fingerprint(request)
         slot = self._slot(request)
         asking = current_page.get()
-        page = self._page_in_progress()
+        page, asker = self._page_in_progress(), self._asking_page()
         if page is not None and self._is_retry(given, request, own, slot, page):
             return self._take_retry(request, delay, slot, page)
-        also = None
+        also, claim = None, None
         asked = calls.RECENT
         if of_start:
             alone = b"" if self._settings.same_start else self._own_start
@@ -230,19 +237,23 @@ class Intake:
             # Links to it are duplicates; with a foreign filter it is that which knows.
             if self._foreign_filter is None:
                 also = self._courier.roster.seen.encode(own)
-        elif asking is not None and (parent := self._identity_of(asking)) is not None:
-            repeats = page.repeats if page is not None else self._local.repeats_of(asking)
+            claim = Claim(slot, None, identity, asked, also)
+        elif asking is not None and asker is not None:
+            parent = self._pages.identity_of(asking) or self._fingerprint(asking)
             retries = retry_times(asking.meta)
-            identity = of_child(parent, own, request, repeats, retries=retries)
+            identity = of_child(parent, own, request, asker.repeats, retries=retries)
         else:
             identity = of_nowhere(own, request)
+            if ID_KEY in request.meta:
+                claim = Claim(slot, None, identity, asked)
         try:
             entry = self._serializer.dumps(request, None if identity == own else identity)
         except Unserializable as error:
-            return self._keep(request, delay, error, identity)
+            return self._keep(request, delay, error, claim, identity)
         # A filter of others has been told of what it lets through: it would not let it through
         # again for another fetch of the page.
-        comes_again = page is not None and given.dont_filter
+        root = self._root()
+        comes_again = root is not None and root.is_held and given.dont_filter
         child = Enqueue(
             slot,
             int(request.priority),
@@ -252,17 +263,17 @@ class Intake:
             also=also,
             identity=identity,
             asked=asked,
-            page=page.lease.id if page is not None and page.is_held and comes_again else None,
+            page=root.lease.id if root is not None and comes_again else None,
             tag=given,
         )
         if (
             page is not None
-            and comes_again
+            and given.dont_filter
             and self._courier.roster.shard_of(slot) is page.membership
         ):
             self._wait_for_end(page, child)
         else:
-            self._send(page, child)
+            self._send(root, child)
         return True
 
     def _wait_for_end(self, page: Page, child: Enqueue) -> None:
@@ -286,8 +297,8 @@ class Intake:
         for page in self._pages.with_children_since(time.monotonic() - LONGEST_WAIT):
             self._send_ahead(page)
 
-    def _send(self, page: Page | None, enqueue: Enqueue) -> None:
-        membership = self._courier.enqueue(enqueue)
+    def _send(self, page: Page | None, operation: Enqueue | Claim | Settle) -> None:
+        membership = self._courier.enqueue(operation)
         if page is not None and membership is not page.membership:
             page.sent[membership.shard] = membership.enqueued
 
@@ -309,7 +320,7 @@ class Intake:
         try:
             entry = self._serializer.dumps(request, identity)
         except Unserializable as error:
-            return self._keep(request, delay, error, identity)
+            return self._keep(request, delay, error, identity=identity)
         if "retry_times" in request.meta:
             # A retry of a request that was sent back often is still the same request.
             entry = self._as_often_sent_back(request, entry)
@@ -331,12 +342,17 @@ class Intake:
             return None
         return self._pages.get(asking)
 
-    def _identity_of(self, asking: Request) -> bytes | None:
-        if asking not in self._engine.in_progress:
+    def _asking_page(self) -> Page | None:
+        """The same, or that of a request which stays in this process."""
+        asking = current_page.get()
+        if asking is None or asking not in self._engine.in_progress:
             return None
-        if asking in self._local:
-            return self._local.identity_of(asking) or self._fingerprint(asking)
-        return self._pages.identity_of(asking)
+        return self._pages.asking(asking)
+
+    def _root(self) -> Page | None:
+        """What stands for what is being taken in, see `Page`."""
+        asking = self._asking_page()
+        return None if asking is None else asking.root or asking
 
     def _as_often_sent_back(self, request: Request, entry: bytes) -> bytes:
         page = current_page.get()
@@ -354,13 +370,27 @@ class Intake:
         request: Request,
         delay: float,
         error: Unserializable,
+        claim: Claim | None = None,
         identity: bytes | None = None,
     ) -> bool:
-        """Keep in this process what no other could run, as Scrapy's own scheduler does."""
-        if not self._local.push(request, delay, identity):
-            return self.duplicate(request)
-        if delay > 0:
-            asyncio.get_running_loop().call_later(delay, self._engine.wake)
+        """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
+        another worker has it."""
+        slot, root = self._slot(request), self._root()
+        page = Page(
+            Lease("", slot, int(request.priority), 0, b""),
+            self._courier.roster.shard_of(slot),
+            identity=identity or self._fingerprint(request),
+            root=root,
+        )
+        if root is not None:
+            root.unwritten += 1
+        if claim is not None:
+            has_page = root is not None and root.is_held
+            claim = replace(claim, has_page=has_page, tag=request)
+            self._send(root, claim)
+        self._local.take(request, page, delay, claim)
+        if claim is None:
+            self._will_run(delay)
         if not self._warned_local:
             self._warned_local = True
             logger.warning(
@@ -373,28 +403,123 @@ class Intake:
         self._stats.inc_value("scheduler/unserializable")
         return True
 
+    def _will_run(self, delay: float) -> None:
+        self._stats.inc_value("scheduler/enqueued/memory")
+        self._stats.inc_value("scheduler/enqueued")
+        if delay > 0:
+            asyncio.get_running_loop().call_later(delay, self._engine.wake)
+        else:
+            self._engine.wake()
+
+    # What becomes of requests that stay here
+
+    def granted(self, claim: Claim) -> None:
+        """The request is this worker's."""
+        assert isinstance(claim.tag, Request)
+        known = self._local.granted(claim.tag)
+        if known is None:  # its page is somebody else's by now, or the spider is being closed
+            self._courier.enqueue(Settle(claim, done=False))
+            return
+        page, delay = known
+        (page.root or page).claims.append(claim)
+        self._local.push(claim.tag, delay)
+        self._will_run(delay)
+
+    def refused(self, claim: Claim) -> None:
+        """The request is a duplicate."""
+        assert isinstance(claim.tag, Request)
+        if page := self._local.refused(claim.tag):
+            self._end(claim.tag, page)
+
+    def send_again(self) -> None:
+        """Ask about what other workers had."""
+        for claim in self._local.to_ask_again():
+            self._courier.enqueue(claim)
+
+    def end_kept(self) -> None:
+        """Settle what has ended. What was sent back is tried again here."""
+        closing = self._engine.closing
+        for request, page in self._pages.end_kept(self._engine.in_progress):
+            if page.given_back and not closing:
+                page.given_back = False
+                self._local.push(request, TRY_AGAIN)
+                asyncio.get_running_loop().call_later(TRY_AGAIN, self._engine.wake)
+                continue
+            self._local.forget(request)
+            self._end(request, page)
+        if closing:
+            for request, page, asked in self._local.forget_waiting():
+                page.given_back = True
+                self.lost += page.root is None and not page.claims and asked is None
+                self._end(request, page)
+
+    def _end(self, request: Request, page: Page) -> None:
+        if page.root is not None:
+            if page.problem is not None:
+                text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
+                page.problem = replace(page.problem, detail=text)
+            page.root.end_of(page)
+            return
+        if page.problem is not None and not page.given_back:
+            self._bury(request, page.lease.slot, page.problem)
+        for claim in page.claims:
+            settle = Settle(claim, done=not page.given_back)
+            self._courier.finish(self._courier.roster.shard_of(claim.slot), settle, page.sent)
+
+    def settle_claims(self, page: Page, finish: Finish) -> Finish:
+        """The end of a page's lease, with what settles its claims after it; what may be claimed
+        again by those who fetch the page again is settled before."""
+        if not page.claims or finish.outcome in ("done", "retried"):
+            return replace(finish, claims=tuple(page.claims))
+        for claim in page.claims:
+            self._send(page, Settle(claim, done=False, lease=finish.lease))
+        return finish
+
+    def forgotten(self) -> None:
+        """All leases are void: others fetch the pages again, and ask for what they asked for. What
+        no page stands for is claimed again."""
+        self._seen_cache.clear()
+        for request, page, asked in self._local.forget_waiting(asked=True):
+            if page.root is not None:
+                page.root.end_of(page)
+                continue
+            claim = asked or (page.claims[0] if page.claims else None)
+            page.claims = []
+            self._local.take(request, page, 0.0, claim)
+            if claim is not None:
+                self._courier.enqueue(claim)
+
     def _refuse(self, request: Request, reason: str, error: Exception) -> None:
         """A request that cannot be kept at all: its page is not done, it is dead; and where no page
         stands for it, it is a dead letter itself."""
         self._stats.inc_value(f"redisq/refused/{reason}")
         logger.warning("Refused %.200s: %s", request, error)
         problem = Problem(reason, f"{request!s:.500}: {error}", type_name(type(error)))
-        if self._page_in_progress() is not None:
+        if self._asking_page() is not None:
             self._pages.spoil(current_page.get(), problem)
             return
-        self._stats.inc_value(f"redisq/dead/{reason}")
         try:
             slot = self._slot(request)
         except Exception:  # the slot may be what is wrong with it
             slot = ""
-        identity = of_refused(request)
-        self._courier.enqueue(Letter(slot, 0, identity, reason, problem.text, error=problem.error))
+        self._bury(request, slot, problem)
+
+    def _bury(self, request: Request, slot: str, problem: Problem) -> None:
+        """Make a dead letter of a request that no page stands for."""
+        self._stats.inc_value(f"redisq/dead/{problem.reason}")
+        self._courier.enqueue(
+            Letter(
+                slot,
+                0,
+                of_refused(request),
+                problem.reason,
+                problem.text,
+                error=problem.error,
+                status=problem.status,
+            )
+        )
 
     def count_filtered(self) -> None:
         """Bring the stats about duplicates up to date."""
         if isinstance(self._dupefilter, RedisqDupeFilter):
             self._dupefilter.count_filtered()
-
-    def forget(self) -> None:
-        """What was seen lately may be unknown to the frontier."""
-        self._seen_cache.clear()

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from scrapy_redisq._scrapy import current_item
 from scrapy_redisq.delays import retry_times
 from scrapy_redisq.entries import back_offs, identity_in, with_back_offs
-from scrapy_redisq.frontier.membership import Enqueue, Finish, Lease, Membership
+from scrapy_redisq.frontier.membership import Claim, Enqueue, Finish, Lease, Membership
 from scrapy_redisq.identity import Repeats
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,11 @@ class Page:
     (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
     ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
     what `Roster.finish` has to know of those that went to other shards.
+
+    A request that stays in this process has a page, too, whose lease is none. The page that asked
+    for it, or for the request that did, is its ``root``: that is not ended before it (it is one of
+    its ``unwritten``), and has the ``claims`` of all of them. Where no page stands for it, it is
+    its own.
     """
 
     lease: Lease
@@ -123,6 +128,10 @@ class Page:
     retry: Enqueue | None = None
     repeats: Repeats = field(default_factory=Repeats)
     sent: dict[int, int] = field(default_factory=dict)
+    root: Page | None = None
+    claims: list[Claim] = field(default_factory=list)
+    sent_back: int = 0
+    """How often a request that stays here was, for what its slot answered."""
 
     @property
     def is_held(self) -> bool:
@@ -152,6 +161,13 @@ class Page:
             )
         return Finish(lease, "done", children=children)
 
+    def end_of(self, kept: Page) -> None:
+        """A request that stayed here, and that this page stands for, has ended or was given up."""
+        self.unwritten -= 1
+        self.given_back = self.given_back or kept.given_back
+        if kept.problem is not None and self.problem is None:
+            self.problem = kept.problem
+
 
 class Pages:
     """The requests in progress. They are told apart by identity, never by what they hold:
@@ -161,7 +177,9 @@ class Pages:
         self._fingerprint = fingerprint
         self._pages: dict[Request, Page] = {}
         self._unwritten: dict[Request, Page] = {}
-        """Pages that Scrapy is done with and a sink is not."""
+        """Pages that Scrapy is done with and a sink is not, or requests that stay here."""
+        self._kept: dict[Request, Page] = {}
+        """Requests in progress that stay in this process."""
         self._files_missing = False
 
     def __len__(self) -> int:
@@ -173,6 +191,30 @@ class Pages:
     def begin(self, request: Request, page: Page) -> None:
         """``request`` is handed to the engine."""
         self._pages[request] = page
+
+    def keep(self, request: Request, page: Page) -> None:
+        """``request``, which stays in this process, is handed to the engine."""
+        self._kept[request] = page
+
+    def is_kept(self, request: Request) -> bool:
+        """Whether the request is in progress and stays in this process."""
+        return request in self._kept
+
+    def end_kept(self, working_on: set[Request]) -> list[tuple[Request, Page]]:
+        """Remove and return those that stay here and are over, with their items and all that they
+        stand for."""
+        ended = [
+            (request, page)
+            for request, page in self._kept.items()
+            if request not in working_on and not page.unwritten
+        ]
+        for request, _ in ended:
+            del self._kept[request]
+        return ended
+
+    def asking(self, request: Request) -> Page | None:
+        """The page of a request in progress, be it one that stays here."""
+        return self._pages.get(request) or self._kept.get(request)
 
     def end(self, working_on: set[Request]) -> list[Page]:
         """Remove and return the pages that are no longer among ``working_on``, and all of whose
@@ -249,9 +291,13 @@ class Pages:
 
         -> False if it may not be sent back.
         """
-        page = self._pages.get(request)
-        if page is None or (counted and self.back_offs(request) >= most):
+        page = self.asking(request)
+        if page is None or (counted and self.back_offs(request) + page.sent_back >= most):
             return False
+        if request in self._kept:
+            page.sent_back += counted
+            page.given_back = True
+            return True
         if counted:
             page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
         page.given_back = True
@@ -259,7 +305,7 @@ class Pages:
 
     def is_sent_back(self, request: Request) -> bool:
         """Whether `send_back` was called for it."""
-        page = self._pages.get(request)
+        page = self.asking(request)
         return page is not None and page.given_back
 
     def spoil(self, request: Request | None, problem: Problem) -> None:
@@ -267,25 +313,25 @@ class Pages:
 
         But an errback that raises says more than the failure that it was called with.
         """
-        page = self._pages.get(request) if request is not None else None
+        page = self.asking(request) if request is not None else None
         if page is not None and (page.problem is None or page.problem.settles):
             page.problem = problem
 
     def retries_exhausted(self, request: Request, status: int) -> None:
         """There will be no further retry. What becomes of it is not known yet: the response may
         be replaced by another middleware, or be one that the spider handles."""
-        if request in self._pages:
-            self._pages[request].exhausted = status
+        if page := self.asking(request):
+            page.exhausted = status
 
     def gave_up(self, request: Request, stat: str) -> None:
         """Its callback or errback has asked for a retry, and there will be none."""
-        if page := self._pages.get(request):
+        if page := self.asking(request):
             text = f"get_retry_request() gave up (stat {stat})"
             self.spoil(request, Problem("retries", text, status=page.status))
 
     def arrived(self, request: Request, response: Response) -> None:
         """The response has passed the downloader middlewares."""
-        page = self._pages.get(request)
+        page = self.asking(request)
         if page is None:
             return
         page.status = response.status
@@ -295,7 +341,7 @@ class Pages:
 
     def download_failed(self, request: Request, failure: Failure | None) -> None:
         """The download failed for good; with None: the spider deals with it."""
-        page = self._pages.get(request)
+        page = self.asking(request)
         if page is None:
             return
         if failure is not None:
@@ -312,7 +358,7 @@ class Pages:
             self.give_back(request)
             return False  # Scrapy closes the spider
         if not _is_interruption(failure.value):
-            page = self._pages.get(request)
+            page = self.asking(request)
             status = page.status if page is not None else 0
             self.spoil(request, Problem.of("spider_error", failure, status))
             return False
@@ -336,7 +382,7 @@ class Pages:
     def _find(self, request: Request | None) -> Page | None:
         if request is None:
             return None
-        return self._pages.get(request) or self._unwritten.get(request)
+        return self.asking(request) or self._unwritten.get(request)
 
     def has(self, request: Request | None) -> bool:
         """Whether the request is in progress, or waits for its sink."""
@@ -405,7 +451,7 @@ class Pages:
         """The page that an item comes from. A downloader middleware may have given a response to
         another request, or the same one for several pages."""
         found = current_item.get()
-        if response is not None and found is not None and found[0] in self._pages:
+        if response is not None and found is not None and self.asking(found[0]) is not None:
             return found[0]
         return getattr(response, "request", None)
 

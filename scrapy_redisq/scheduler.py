@@ -40,7 +40,14 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.feeds import warn_of_shared_feeds
 from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
-from scrapy_redisq.frontier.membership import MAX_KEPT_BYTES, Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.membership import (
+    MAX_KEPT_BYTES,
+    Claim,
+    Finish,
+    Lease,
+    Membership,
+    Reply,
+)
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.intake import Intake
@@ -76,6 +83,8 @@ class Scheduler(BaseScheduler):
         self.items = 0
         fingerprinter: Any = crawler.request_fingerprinter
         self._in_progress = Pages(fingerprinter.fingerprint)
+        self._local = LocalQueue()
+        self._unfinished: dict[int, int] = {}
         self._held_up = False
         self._sinks_away = 0
         self._started = crawl_began()
@@ -137,7 +146,6 @@ class Scheduler(BaseScheduler):
             ),
         )
         fingerprinter: Any = self.crawler.request_fingerprinter
-        self._local = LocalQueue(fingerprinter.fingerprint)
         self.dupefilter = self._make_dupefilter()
         # A dupefilter of this package works inside the exchange and is never asked itself.
         kind = self.dupefilter.kind if isinstance(self.dupefilter, RedisqDupeFilter) else None
@@ -252,11 +260,11 @@ class Scheduler(BaseScheduler):
         except RedisqError as error:
             logger.error("Could not leave the frontier as it should be left: %s", error)
         finally:
-            if self._local.waiting:
+            if self._intake.lost:
                 logger.warning(
                     "%d requests that cannot be serialised were only in this process and are "
                     "lost (see stat scheduler/unserializable)",
-                    self._local.waiting,
+                    self._intake.lost,
                 )
             self._intake.count_filtered()
             self.stats.set_value("redisq/exchanges", self.courier.exchanges)
@@ -329,7 +337,7 @@ class Scheduler(BaseScheduler):
     def identity_of(self, request: Request) -> bytes | None:
         """What a request that this scheduler gave out is known by, until its items are written;
         None for others."""
-        return self._in_progress.identity_of(request) or self._local.identity_of(request)
+        return self._in_progress.identity_of(request)
 
     # The retry middleware asks
 
@@ -340,7 +348,7 @@ class Scheduler(BaseScheduler):
 
     def gave_out(self, request: Request) -> bool:
         """Whether the engine works on ``request`` because this scheduler gave it out."""
-        return request in self._in_progress or request in self._local
+        return self._in_progress.asking(request) is not None
 
     def retries_exhausted(self, request: Request, status: int) -> None:
         """The request failed as often as it may, at last with this status (0: an exception)."""
@@ -382,13 +390,25 @@ class Scheduler(BaseScheduler):
         if self._lost or self._outbox_is_full():
             self._held_up = True
             return None
-        request = self._local.pop()
-        source = "memory"
+        request, source = self._next_from_memory(), "memory"
         if request is None and not self._sinks_away:
             request, source = self._next_from_inbox(), "redis"
         if request is not None:
             self.stats.inc_value(f"scheduler/dequeued/{source}")
             self.stats.inc_value("scheduler/dequeued")
+        return request
+
+    def _next_from_memory(self) -> Request | None:
+        if not self._local.waiting:
+            return None
+        # Not by turns: what is limited gets its own when it waits for its download.
+        downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads()
+        popped = self._local.pop(downloading, self.inbox.highest)
+        if popped is None:
+            return None
+        request, page = popped
+        self._in_progress.keep(request, page)
+        self.engine.handed_out(request, page.lease.slot)
         return request
 
     def _outbox_is_full(self) -> bool:
@@ -397,7 +417,7 @@ class Scheduler(BaseScheduler):
     async def _room_in_outbox(self) -> None:
         # Half of it, so that start() does not keep pages from being started.
         while (
-            self.courier.waiting() > self.settings.max_outbox // 2
+            max(self.courier.waiting(), self._local.waiting) > self.settings.max_outbox // 2
             or self.courier.roster.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
@@ -463,6 +483,7 @@ class Scheduler(BaseScheduler):
             or self._sinks_away
             or self.engine.closing
             or self._outbox_is_full()
+            or self._local.waiting > self.settings.max_outbox
             # Pages go on while start() waits for room: it is seldom they that fill it.
             or self.courier.roster.keeps_too_much(2 * MAX_KEPT_BYTES)
         ):
@@ -495,12 +516,14 @@ class Scheduler(BaseScheduler):
     def settle(self) -> None:
         working_on = self.engine.in_progress
         self._intake.send_late_children()
+        self._intake.send_again()
+        self._intake.end_kept()
         for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
-            self.courier.finish(page.membership, page.finish(), page.sent)
-        self._local.settle(working_on)
+            finish = self._intake.settle_claims(page, page.finish())
+            self.courier.finish(page.membership, finish, page.sent)
         self._intake.count_filtered()
         if self.engine.closing:
             given_up = self.inbox.clear()
@@ -531,10 +554,16 @@ class Scheduler(BaseScheduler):
         if accepted:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
+        for claim in reply.claimed:
+            self._intake.granted(claim)
+        for claim in reply.waits:
+            self._local.is_with_another(claim)
         for enqueue in reply.duplicates:
             request = enqueue.tag
             if not isinstance(request, Request):
                 continue
+            if isinstance(enqueue, Claim):
+                self._intake.refused(enqueue)
             self._intake.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider
@@ -575,7 +604,7 @@ class Scheduler(BaseScheduler):
         self.stats.inc_value("redisq/leases_lost", held)
         self.inbox.clear()
         self.slots.forgotten()
-        self._intake.forget()
+        self._intake.forgotten()
 
     def lost(self, error: Exception) -> None:
         self._lost = True

@@ -31,7 +31,7 @@ from scrapy_redisq.entries import (
 )
 from scrapy_redisq.errors import SchemeRefused, SettingError, Undecodable, Unserializable
 from scrapy_redisq.value_classes import NONE, ValueClasses
-from scrapy_redisq.values import decoder, type_name
+from scrapy_redisq.values import decoder, is_plain, type_name
 
 _REQUEST = RequestClass.of(Request, "")
 _SCRAPY_CLASSES = (
@@ -115,6 +115,19 @@ class Serializer:
             self._max_bytes,
             identity,
             self._value_classes,
+        )
+
+    def is_simple(self, request: Request) -> bool:
+        """Whether it is plain to see that the request can be stored."""
+        for callback in (request.callback, request.errback):
+            if callback is not None and not (
+                type(callback) is MethodType and callback.__self__ is self._spider
+            ):
+                return False
+        return (
+            type(request) in self._by_class
+            and is_plain(request.meta)
+            and is_plain(request.cb_kwargs)
         )
 
     def loads(self, entry: bytes) -> Request:

@@ -285,6 +285,28 @@ def enqueue_item(
     return *item, asked, member, lease or ""
 
 
+def claim_item(
+    asked: int,
+    fingerprint: bytes | str | None,
+    identity: bytes | None,
+    has_page: bool,
+    also: bytes | str | None,
+) -> tuple[Any, ...]:
+    """One request as ``claim()`` of ``common.lua`` takes it; ``asked``: 0, STARTS or RECENT."""
+    about: Any = fingerprint_item(fingerprint)
+    if asked and identity is not None:
+        about = exact_member(identity)
+    field = raw_string(claimed_field(fingerprint, identity))
+    return asked, about, field, has_page, fingerprint_item(also)
+
+
+def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> bytes:
+    """Where ``kept`` has a request that is known by one or the other."""
+    if identity is not None:
+        return b"i" + exact_member(identity).encode()
+    return b"f" + (fingerprint if isinstance(fingerprint, bytes) else str(fingerprint).encode())
+
+
 def fingerprint_item(fingerprint: bytes | str | None) -> msgspec.Raw | str | bool:
     """A fingerprint as scripts take it; False stands for none."""
     if isinstance(fingerprint, bytes):

@@ -32,11 +32,13 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.membership import (
     MAX_OPERATIONS,
+    Claim,
     Enqueue,
     Finish,
     Letter,
     Membership,
     Reply,
+    Settle,
 )
 from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, Pace
 from scrapy_redisq.frontier.roster import NOTHING_SENT, Roster
@@ -164,17 +166,21 @@ class Courier:
 
     # What the worker hands in
 
-    def enqueue(self, operation: Enqueue | Letter) -> Membership:
-        """Take a request; it is sent with one of the next exchanges. -> for which shard."""
+    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> Membership:
+        """Take a request, or what becomes of one that stays here; it is sent with one of the next
+        exchanges. -> for which shard."""
         membership = self.roster.enqueue(operation)
         if len(membership) % MAX_OPERATIONS == 0:
             self.poke()
         return membership
 
     def finish(
-        self, membership: Membership, finish: Finish, sent: Mapping[int, int] = NOTHING_SENT
+        self,
+        membership: Membership,
+        finish: Finish | Settle,
+        sent: Mapping[int, int] = NOTHING_SENT,
     ) -> None:
-        """Take the end of a lease; ``sent`` as for `Roster.finish`."""
+        """Take the end of a lease or a claim; ``sent`` as for `Roster.finish`."""
         self.roster.finish(membership, finish, sent)
 
     def count(self, name: str, by: int) -> None:
@@ -375,6 +381,8 @@ class Courier:
         if reply.leases or len(membership.held) < held:
             self._moved_at, self._stands_still = time.monotonic(), False
         if reply.status in {"ok", "replayed"}:
+            for claim in reply.ended:
+                self.roster.enqueue(Settle(claim, done=True))
             self.worker.received(membership, reply, told, sent_at)
         elif reply.status == "lost":
             raise FrontierLost(
@@ -510,6 +518,7 @@ class Courier:
                     self.worker.settle()
                     while self.waiting():
                         await self._exchange_all(NOTHING)
+                        self.worker.settle()
                         if self._pace.still_full():
                             await asyncio.sleep(FULL_RETRY)
                     await self._exchange_all(NOTHING)

@@ -90,7 +90,8 @@ class Finish:
     (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
     "retried" (the entry, with its priority and delay, takes the place of the old one).
 
-    ``children`` are added in the same step, and only if the lease was still held.
+    ``children`` are added in the same step, and only if the lease was still held. ``claims`` of its
+    page are to be settled after it.
     """
 
     lease: str
@@ -104,6 +105,7 @@ class Finish:
     foreign: bool = False
     priority: int = 0
     children: Sequence[Enqueue] = ()
+    claims: Sequence[Claim] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,38 @@ class Letter:
     entry: bytes = b""
 
 
-Operation = Enqueue | Finish | Letter
+@dataclass(frozen=True)
+class Claim:
+    """A request that cannot be stored: it stays with this worker, if no other has it.
+
+    ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
+    there. ``has_page``: the page that asked for it is not ended before it. ``tag`` is handed back.
+    """
+
+    slot: str
+    fingerprint: bytes | str | None
+    identity: bytes | None = None
+    asked: int = 0
+    also: bytes | str | None = None
+    has_page: bool = False
+    tag: Hashable = None
+
+
+@dataclass(frozen=True)
+class Settle:
+    """The end of a claim: it was dealt with (``done``), or may be claimed again. Then it is sent
+    before the end of ``lease``."""
+
+    claim: Claim
+    done: bool
+    lease: str | None = None
+
+    @property
+    def slot(self) -> str:
+        return self.claim.slot
+
+
+Operation = Enqueue | Finish | Letter | Claim | Settle
 
 
 @dataclass(frozen=True)
@@ -158,7 +191,12 @@ class Reply:
 
     status: str
     accepted: list[Enqueue] = field(default_factory=list)
-    duplicates: list[Enqueue] = field(default_factory=list)
+    duplicates: list[Enqueue | Claim] = field(default_factory=list)
+    claimed: list[Claim] = field(default_factory=list)
+    waits: list[Claim] = field(default_factory=list)
+    """What another worker has, and may not live to deal with."""
+    ended: list[Claim] = field(default_factory=list)
+    """Of pages whose end was acknowledged."""
     leases: list[Lease] = field(default_factory=list)
     complete: bool = False
     created: int = 0
@@ -255,6 +293,8 @@ class Membership:
         self._limit = MAX_OPERATIONS
         self._probed = False
         self._rewind = rewind
+        self._not_asked: list[Claim] = []
+        """Claims that the script cannot take: they count as granted."""
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
         self._parentless_bytes = 0
         self._answered_at = time.monotonic()
@@ -267,7 +307,7 @@ class Membership:
     def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
         self.outbox.append(operation)
-        self.enqueued += len(_enqueues(operation))
+        self.enqueued += _number(operation)
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
         self._parentless_bytes += self._parentless(operation)
@@ -384,7 +424,7 @@ class Membership:
 
     def _parentless(self, operation: Operation) -> int:
         """Bytes of what is to be kept because no page stands for it; 0 of anything else."""
-        if self._rewind <= 0 or isinstance(operation, Finish):
+        if self._rewind <= 0 or isinstance(operation, (Finish, Claim, Settle)):
             return 0
         if isinstance(operation, Enqueue) and operation.page is not None:
             return 0
@@ -425,6 +465,7 @@ class Membership:
     def _take_past_enqueues(self) -> list[Operation]:
         """Finishes of pages none of whose requests wait here, so that a full Redis can drain."""
         waiting = {item.page for item in self.outbox if isinstance(item, Enqueue)}
+        waiting |= {item.lease for item in self.outbox if isinstance(item, Settle)}
         taken: list[Operation] = []
         left: deque[Operation] = deque()
         for operation in self.outbox:
@@ -463,6 +504,19 @@ class Membership:
                     data["also"].append(calls.fingerprint_item(enqueue.also))
             if isinstance(operation, Letter):
                 data["letters"].append(_letter_item(operation))
+            elif isinstance(operation, Claim):
+                data["claims"].append(
+                    calls.claim_item(
+                        operation.asked,
+                        operation.fingerprint,
+                        operation.identity,
+                        operation.has_page,
+                        operation.also,
+                    )
+                )
+            elif isinstance(operation, Settle):
+                of = calls.claimed_field(operation.claim.fingerprint, operation.claim.identity)
+                data["settled"].append((raw_string(of), operation.done))
             if not isinstance(operation, Finish):
                 continue
             if operation.children:
@@ -539,6 +593,11 @@ class Membership:
                         answer.accepted.append(enqueue)
                     elif became == "0":
                         answer.duplicates.append(enqueue)
+            for operation in self._in_flight.operations:
+                if isinstance(operation, Claim):
+                    became = next(outcomes, "1")
+                    answers = {"1": answer.claimed, "3": answer.waits}
+                    answers.get(became, answer.duplicates).append(operation)
         return answer
 
     def received(self, reply: Reply) -> Reply:
@@ -547,12 +606,15 @@ class Membership:
             return reply
         self._answered_at = time.monotonic()
         for operation in self._in_flight.operations:
-            self.acknowledged += len(_enqueues(operation))
+            self.acknowledged += _number(operation)
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
-            elif self._parentless(operation):
+                reply.ended += operation.claims
+            elif isinstance(operation, (Enqueue, Letter)) and self._parentless(operation):
                 self._keep(operation)
         self._in_flight = None
+        reply.claimed += self._not_asked
+        self._not_asked = []
         self._acked += 1
         # After a failure: first nothing, then one operation, then twice as many each time.
         self._probed = self._limit == 0
@@ -593,6 +655,11 @@ class Membership:
             letter = Letter("", 0, identity, CONDEMNED, error, entry=operation.entry)
             self.outbox.appendleft(letter)
             self._parentless_bytes += self._parentless(letter)
+        elif isinstance(operation, Claim):
+            self.acknowledged += 1
+            self._not_asked.append(operation)
+        elif isinstance(operation, Settle):
+            self.acknowledged += 1
         elif isinstance(operation, Finish) and operation.children:
             self.outbox.appendleft(replace(operation, children=()))
             # They may be at fault, and are found one by one.
@@ -606,6 +673,11 @@ class Membership:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
         self._take_back()
         self.full = True
+
+
+def _number(operation: Operation) -> int:
+    """How many requests an operation adds, claims or settles."""
+    return 1 if isinstance(operation, (Claim, Settle)) else len(_enqueues(operation))
 
 
 def _enqueues(operation: Operation) -> Sequence[Enqueue]:

@@ -22,10 +22,13 @@ from scrapy_redisq.frontier.config import FrontierConfig, shard_of
 from scrapy_redisq.frontier.membership import (
     MAX_KEPT_BYTES,
     BackOff,
+    Claim,
     Enqueue,
     Finish,
     Letter,
     Membership,
+    Operation,
+    Settle,
 )
 from scrapy_redisq.frontier.report import number, pairs
 from scrapy_redisq.frontier.runs import Steps, drive_async
@@ -73,7 +76,7 @@ class Roster:
         self.memberships: list[Membership] = []
         self.given_up = 0
         """Requests of dead workers that this one made dead letters of."""
-        self._held_back: deque[tuple[Membership, Finish, dict[int, int]]] = deque()
+        self._held_back: deque[tuple[Membership, Operation, dict[int, int]]] = deque()
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
         self._next_id = _new_worker_id()
@@ -205,8 +208,8 @@ class Roster:
             if other is not membership
         )
 
-    def enqueue(self, operation: Enqueue | Letter) -> Membership:
-        """Take a request for the shard of its slot; -> that."""
+    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> Membership:
+        """Take a request, or what becomes of it, for the shard of its slot; -> that."""
         membership = self.shard_of(operation.slot)
         membership.add(operation)
         return membership
@@ -216,9 +219,13 @@ class Roster:
         return self.memberships[shard_of(slot, len(self.memberships))]
 
     def finish(
-        self, membership: Membership, finish: Finish, sent: Mapping[int, int] = NOTHING_SENT
+        self,
+        membership: Membership,
+        finish: Finish | Settle,
+        sent: Mapping[int, int] = NOTHING_SENT,
     ) -> None:
-        """Take the end of a lease. It is sent when all requests of its page have been taken.
+        """Take the end of a lease, or of a claim that no page stands for. It is sent when all
+        requests that came of it have been taken.
 
         On the page's own shard the order in the outbox sees to that; for requests that went to
         other shards the finish is held back until those have acknowledged them. ``sent``: shard ->

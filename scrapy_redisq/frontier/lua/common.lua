@@ -47,6 +47,9 @@
 --   seen:RUN...             the dupefilter; RUN, its generation, is the run that began it
 --   seen:RUN.starts...      identities of the run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
+--   kept            hash    what stays in the process of a worker, see claim() -> who has it: "p" .. the
+--                           worker where a page stands for it, "w" .. the worker where none does,
+--                           or '' after it was given up
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --
@@ -62,6 +65,7 @@ local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
+local KEPT = PREFIX .. 'kept'
 local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
 local WAKE_CHANNEL = PREFIX .. 'wake'
@@ -538,4 +542,58 @@ local function enqueue(seen_add, run, generation, order, void)
   count('created', created)
   count('duplicates', duplicates)
   return table.concat(outcome)
+end
+
+-- Whether a worker is in the run, and has not been taken for dead.
+local function is_member(worker)
+  local known = redis.pcall('HMGET', worker_key(worker), 'seq', 'fenced')
+  return known[1] and not known[2]
+end
+
+-- Claims requests that cannot be stored and stay with the worker: input.claims is {{whom to ask: 0
+-- the dupefilter, 1 new_starts(), 2 new_recent(); about what; its field in `kept`; whether a page
+-- stands for it, which is fetched again should the worker die; a fingerprint that is only recorded,
+-- or false}...}. Until the worker settles it (settle()) a claim ends with the worker.
+-- -> a string of one character each: '1' it is the worker's, '0' a duplicate, '3' another worker has
+-- it, for which no page stands: ask again
+local function claim(seen_add, run, generation, worker)
+  local asked, also, outcome = {{}, {}, {}}, {}, {}
+  for _, item in ipairs(input.claims) do
+    table.insert(asked[item[1] + 1], item[2])
+    if item[5] then also[#also + 1] = item[5] end
+  end
+  local new = {nil, #asked[2] > 0 and new_starts(run, asked[2]),
+    #asked[3] > 0 and new_recent(asked[3])}
+  if #also > 0 then seen_add(seen_base(generation), input.seen, also) end
+  new[1] = #asked[1] > 0 and seen_add(seen_base(generation), input.seen, asked[1])
+  local nth, duplicates = {0, 0, 0}, 0
+  for i, item in ipairs(input.claims) do
+    local kind, field = item[1] + 1, item[3]
+    nth[kind] = nth[kind] + 1
+    local owner = redis.call('HGET', KEPT, field)
+    local other = owner and owner ~= '' and string.sub(owner, 2)
+    if new[kind][nth[kind]] == 1 or (owner and not (other and is_member(other))) then
+      redis.call('HSET', KEPT, field, (item[4] and 'p' or 'w') .. worker)
+      outcome[i] = '1'
+    elseif owner and other ~= worker and string.sub(owner, 1, 1) == 'w' then
+      outcome[i] = '3'
+    else
+      outcome[i] = '0'
+      duplicates = duplicates + 1
+    end
+  end
+  count('duplicates', duplicates)
+  return table.concat(outcome)
+end
+
+-- Ends claims of the worker: input.settled is {{field in `kept`, whether it was dealt with}...}. What
+-- was not may be claimed by others.
+local function settle(worker)
+  for _, item in ipairs(input.settled) do
+    local owner = redis.call('HGET', KEPT, item[1])
+    if owner and string.sub(owner, 2) == worker then
+      if item[2] then redis.call('HDEL', KEPT, item[1])
+      else redis.call('HSET', KEPT, item[1], '') end
+    end
+  end
 end

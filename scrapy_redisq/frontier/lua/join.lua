@@ -155,7 +155,7 @@ if decision ~= 'resume' then
   end
   if meta.run then throw_away_sets(meta.run) end
   if not keeps_seen then
-    redis.call('UNLINK', DEAD, LETTERS)
+    redis.call('UNLINK', DEAD, LETTERS, KEPT)
     if meta.generation then throw_away(meta['config:backend'], meta.generation) end
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,

@@ -26,6 +26,8 @@ end
 put_back(back)
 count('released', #back)
 local left = leases_held(input.worker)
+-- What it has claimed is no longer its own when others come to its pages.
+if left > 0 then redis.pcall('HSET', worker_key(input.worker), 'fenced', 1) end
 if left == 0 then
   remove_worker(input.worker)
   return_tokens(input.worker)

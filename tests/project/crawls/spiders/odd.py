@@ -1,0 +1,97 @@
+"""Spiders whose requests cannot be stored."""
+
+import os
+import threading
+
+import scrapy
+from scrapy.exceptions import DontCloseSpider
+
+
+class Odd(scrapy.Spider):
+    """Two lists that link to the same ten pages, with a lock in their meta; each page has a part of
+    its own, likewise, and a plain link."""
+
+    name = "odd"
+    lists = 2
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        for number in range(self.lists):
+            yield scrapy.Request(f"{self.site}/list/{number}")
+
+    def parse(self, response):
+        for number in range(10):
+            yield self.odd(f"/page/{number}", self.parse_page)
+
+    def parse_page(self, response):
+        yield {"url": response.url, "pid": os.getpid()}
+        number = response.url.rpartition("/")[2]
+        yield self.odd(f"/part/{number}", self.parse_part)
+
+    def parse_part(self, response):
+        yield {"url": response.url, "pid": os.getpid()}
+        number = response.url.rpartition("/")[2]
+        yield scrapy.Request(f"{self.site}/leaf/{number}", self.parse_leaf)
+
+    def parse_leaf(self, response):
+        yield {"url": response.url, "pid": os.getpid()}
+
+    def odd(self, path, callback, **kwargs):
+        return scrapy.Request(
+            f"{self.site}{path}", callback, meta={"lock": threading.Lock()}, **kwargs
+        )
+
+
+class OddStart(Odd):
+    """Ten start requests that cannot be stored, filtered and not."""
+
+    name = "odd_start"
+
+    async def start(self):
+        for number in range(10):
+            yield self.odd(f"/page/{number}", self.parse_page, dont_filter=number % 2 == 0)
+
+
+class OddPriority(Odd):
+    """Pages of different priority, every second one of which cannot be stored."""
+
+    name = "odd_priority"
+    lists = 1
+
+    def parse(self, response):
+        for number in range(20):
+            request = self.odd(f"/page/{number}", self.parse_leaf, priority=number)
+            yield request if number % 2 else request.replace(meta={})
+
+
+class Idle(scrapy.Spider):
+    """Asks in each of ten rounds of `spider_idle` for one page more."""
+
+    name = "idle"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+        self.rounds = 0
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.on_idle, scrapy.signals.spider_idle)
+        return spider
+
+    async def start(self):
+        yield scrapy.Request(f"{self.site}/0", dont_filter=True)
+
+    def on_idle(self):
+        self.rounds += 1
+        if self.rounds <= 10:
+            # The page of the round before is a duplicate.
+            self.crawler.engine.crawl(scrapy.Request(f"{self.site}/{self.rounds // 2}"))
+            raise DontCloseSpider
+
+    def parse(self, response):
+        yield {"url": response.url}

@@ -1,0 +1,229 @@
+"""Requests that cannot be stored: fetched by one worker, and lost with none."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import redis
+
+from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.frontier.calls import STARTS
+from scrapy_redisq.frontier.membership import Claim, Finish, Reply, Settle
+from tests.harness.crawl import Run
+from tests.harness.servers import RedisServer, wait_until
+from tests.harness.site import Answer, Site
+from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
+
+PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}
+
+
+def left_of_claims(server: RedisServer, name: str) -> int:
+    with server.client() as client:
+        return int(client.hlen(f"redisq:{{{name}:0}}:kept"))  # type: ignore[arg-type]
+
+
+class TestProtocol:
+    """Claims of requests in the frontier."""
+
+    def claim(self, worker: Worker, url: str, *, page: bool = True, start: bool = False) -> Claim:
+        print_of = fingerprint_of(url)
+        claim = Claim(
+            "host",
+            None if start else worker.seen.encode(print_of),
+            print_of[:16] if start else None,
+            STARTS if start else 0,
+            worker.seen.encode(print_of) if start else None,
+            page,
+            tag=url,
+        )
+        worker.memberships[0].add(claim)
+        return claim
+
+    def ask(self, worker: Worker, url: str, *, page: bool = True, start: bool = False) -> str:
+        """What becomes of a claim: mine, wait, or duplicate."""
+        self.claim(worker, url, page=page, start=start)
+        reply = worker.exchange()
+        assert reply is not None
+        return _became(reply)
+
+    @pytest.mark.parametrize("start", [False, True])
+    def test_one_worker_has_it(self, client: redis.Redis, start: bool) -> None:
+        """While it lives and when it is done; whoever has it alone is waited for."""
+        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        mine = self.claim(first, "u", page=not start, start=start)
+        reply = first.exchange()
+        assert reply is not None
+        assert reply.claimed == [mine]
+        assert self.ask(first, "u", start=start) == "duplicate"
+        assert self.ask(second, "u", start=start) == ("wait" if start else "duplicate")
+        assert second.send(["u"]).duplicates
+        first.memberships[0].add(Settle(mine, done=True))
+        first.exchange()
+        assert self.ask(second, "u", start=start) == "duplicate"
+        assert client.hlen("redisq:{books:0}:kept") == 0
+
+    def test_it_is_free_when_its_worker_is_gone(self, client: redis.Redis) -> None:
+        """Dead, or gone by itself; what its worker says of it later changes nothing."""
+        dead = Worker(client, NAME, EXACT, ttl=0.1)
+        claims = [self.claim(dead, url) for url in ("u", "v")]
+        dead.exchange()
+        second = Worker(client, NAME, EXACT)
+
+        def reaped() -> bool:
+            second.exchange()
+            client.delete("redisq:{books:0}:reaped")
+            from scrapy_redisq.frontier import calls  # noqa: PLC0415
+            from scrapy_redisq.frontier.scripts import execute  # noqa: PLC0415
+
+            execute(client, calls.reap(NAME, 0, second.joined.run, 5, 10))
+            return client.zcard("redisq:{books:0}:workers") == 1
+
+        wait_until(reaped, 10, "the first one is dead")
+        assert self.ask(second, "u") == "mine"
+        dead.rejoin()
+        for claim, done in zip(claims, (True, False), strict=True):
+            dead.memberships[0].add(Settle(claim, done=done))
+        dead.exchange()
+        assert self.ask(dead, "u") == "duplicate"
+        assert self.ask(dead, "v") == "mine"
+        dead.leave()
+        assert self.ask(second, "v") == "mine"
+
+    def test_it_is_free_when_it_was_given_up(self, client: redis.Redis) -> None:
+        """Before its page is, so that who has the page has it, too."""
+        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        mine = self.claim(first, "u")
+        first.exchange()
+        first.memberships[0].add(Settle(mine, done=False))
+        first.exchange()
+        assert self.ask(second, "u") == "mine"
+        assert self.ask(first, "u") == "duplicate"
+
+    def test_a_lost_answer(self, client: redis.Redis) -> None:
+        """The answer comes again, not another one."""
+        first = Worker(client, NAME, EXACT)
+        self.claim(first, "u")
+        assert first.exchange(lose="reply") is None
+        reply = first.exchange()
+        assert reply is not None
+        assert (reply.status, _became(reply)) == ("replayed", "mine")
+
+    def test_claims_end_after_their_page(self, client: redis.Redis) -> None:
+        """The end of a page that was acknowledged says which are to be settled."""
+        worker = Worker(client, NAME, EXACT)
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        mine = self.claim(worker, "u")
+        worker.exchange()
+        worker.memberships[0].add(Finish(lease.id, "done", claims=(mine,)))
+        reply = worker.exchange()
+        assert reply is not None
+        assert reply.ended == [mine]
+
+    def test_a_new_run(self, client: redis.Redis) -> None:
+        """It knows nothing of claims of the one before."""
+        first = Worker(client, NAME, EXACT)
+        self.claim(first, "u")
+        first.exchange(starting=False)
+        first.complete = True
+        assert first.leave()
+        second = Worker(client, NAME, EXACT)
+        assert client.hlen("redisq:{books:0}:kept") == 0
+        assert self.ask(second, "u") == "mine"
+
+
+def _became(reply: Reply) -> str:
+    if reply.claimed:
+        return "mine"
+    return "wait" if reply.waits else "duplicate" if reply.duplicates else "nothing"
+
+
+class TestCrawls:
+    @pytest.mark.parametrize("spider", ["odd", "odd_start"])
+    def test_two_workers(self, crawl: Run, redis_server: RedisServer, spider: str) -> None:
+        """Each page is fetched once, by one of them; counted as Scrapy does."""
+        with Site(lambda path: Answer("x", delay=0.05)) as site:
+            workers = crawl.fleet(2, spider, site, {"REDISQ_RETRY_DELAYS": "0"})
+            for worker in workers:
+                assert worker.wait().reason == "finished", worker.log
+            counts = {path: n for path, n in site.counts().items() if "list" not in path}
+            assert counts == dict.fromkeys(PAGES, 1), workers[0].log
+        assert sum(len(worker.items()) for worker in workers) == 30
+        stats = [worker.stats for worker in workers]
+        for name in ("enqueued", "dequeued"):
+            assert sum(each.get(f"scheduler/{name}/memory", 0) for each in stats) == 20
+        assert left_of_claims(redis_server, spider) == 0
+        with Frontier.from_url(redis_server.url, spider) as frontier:
+            assert frontier.status()["dead"] == 0
+        assert "make it" not in workers[0].log  # a lock is nothing to be stored
+        assert any("give plain values in its place" in worker.log for worker in workers)
+
+    @pytest.mark.parametrize("spider", ["odd", "odd_start"])
+    @pytest.mark.parametrize("ends", ["killed", "terminated"])
+    def test_a_worker_ends(
+        self, crawl: Run, redis_server: RedisServer, spider: str, ends: str
+    ) -> None:
+        """What stayed in it comes to the other one."""
+
+        def page(path: str) -> Answer:
+            return Answer("x", delay=0.3)
+
+        with Site(page) as site:
+            settings = {
+                "REDISQ_LEASE_TTL": 1,
+                "CONCURRENT_REQUESTS": 2,
+                "REDISQ_RETRY_DELAYS": "0",
+            }
+            workers = crawl.fleet(2, spider, site, settings)
+            wait_until(lambda: sum("part" in path for path in site.counts()) >= 2, 30, "some parts")
+            held = [worker for worker in workers if worker.running]
+            victim = max(held, key=lambda worker: worker.log.count("unserializable"))
+            if ends == "killed":
+                victim.kill()
+            else:
+                victim.terminate()
+                victim.wait()
+            (other,) = (worker for worker in workers if worker is not victim)
+            assert other.wait().reason == "finished"
+            if site.counts().keys() < PAGES:  # it had finished when the other one was ended
+                assert crawl(spider, site, settings).wait().reason == "finished"
+            assert site.counts().keys() >= PAGES, other.log
+        with Frontier.from_url(redis_server.url, spider) as frontier:
+            assert frontier.status()["dead"] == 0
+
+    def test_priority(self, crawl: Run) -> None:
+        """Among what can be stored and what cannot."""
+        with Site(lambda path: Answer("x", delay=0.02)) as site:
+            settings = {"CONCURRENT_REQUESTS": 1, "REDISQ_MAX_LEASES": 20}
+            assert crawl("odd_priority", site, settings).wait().reason == "finished"
+            order = [int(hit.path[6:]) for hit in site.hits if hit.path.startswith("/page/")]
+        late = sum(a < b for a, b in itertools.pairwise(order))
+        assert late <= 3, order
+        assert sorted(order) == list(range(20))
+
+    def test_failures_are_dead_letters(self, crawl: Run, redis_server: RedisServer) -> None:
+        """Of the page that stands for them; requeued it asks for them again."""
+        broken = {"/page/3", "/part/4"}
+        with Site(lambda path: Answer("", 500) if path in broken else Answer("x")) as site:
+            settings = {"RETRY_TIMES": 0}
+            assert crawl("odd", site, settings).wait().reason == "finished"
+            with Frontier.from_url(redis_server.url, "odd") as frontier:
+                letters = frontier.dead()
+                letters = list(frontier.dead())
+                assert {letter.reason for letter in letters} == {"retries"}
+                assert any("which stayed in its process" in letter.detail for letter in letters)
+                broken.clear()
+                frontier.requeue()
+            assert crawl("odd", site, settings).wait().reason == "finished"
+            assert site.counts().keys() >= PAGES
+        with Frontier.from_url(redis_server.url, "odd") as frontier:
+            assert frontier.status()["dead"] >= 1
+
+    def test_idle_handlers_come_again(self, crawl: Run) -> None:
+        """At once, also when they have asked for what is known."""
+        with Site(lambda path: "x") as site:
+            worker = crawl("idle", site).wait(30)
+            assert worker.reason == "finished"
+            assert len(site.counts()) == 6
+        assert worker.stats["elapsed_time_seconds"] < 12
