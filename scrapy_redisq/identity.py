@@ -30,7 +30,7 @@ ID_KEY = "redisq_id"
 
 NO_MARKS = b""
 
-_UNMARKED_META = frozenset(
+UNMARKED_META = frozenset(
     {
         # Of this package, of proxies, and what Scrapy itself writes.
         "redisq_delay",
@@ -50,6 +50,8 @@ _UNMARKED_META = frozenset(
         "retry_times",
     }
 )
+"""Keys of meta that make no request another one."""
+
 _UNMARKED_HEADERS = (b"User-Agent", b"Referer", b"Accept")
 """Drawn at random, or following from where a link was found. Accept-… are not marks either."""
 
@@ -81,7 +83,7 @@ def marks(request: Request) -> bytes:
         for key, values in dict.items(request.headers or {})
         if not key.startswith(_UNMARKED_HEADERS)
     }
-    meta = {key: value for key, value in request.meta.items() if key not in _UNMARKED_META}
+    meta = {key: value for key, value in request.meta.items() if key not in UNMARKED_META}
     if name in (None, "parse") and not (request.cb_kwargs or request.cookies or headers or meta):
         return NO_MARKS
     parts: list[bytes] = []

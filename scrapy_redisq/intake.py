@@ -39,6 +39,7 @@ from scrapy_redisq.seeds import slot_name
 from scrapy_redisq.seen_cache import SeenCache
 from scrapy_redisq.serializer import Serializer
 from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.shared_values import SharedValues
 from scrapy_redisq.values import type_name
 
 logger = logging.getLogger(__name__)
@@ -50,8 +51,9 @@ MOST_CHILDREN_BYTES = 1_000_000
 LONGEST_WAIT = 1.0
 """Seconds that they wait for it."""
 
-TRY_AGAIN = 5.0
-"""Seconds after which a request that stays here is tried again whose slot was in trouble."""
+TRY_AGAIN = 2.0
+"""Seconds after which a request that stays here is tried again whose slot was in trouble; each time
+so much longer."""
 
 _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
@@ -95,6 +97,8 @@ class Intake:
         self._seen_cache = SeenCache()
         self._warned_local = False
         self._warned_delay = False
+        self._warned_shared = False
+        self._start_values = SharedValues()
         self.lost = 0
         """Requests that were only here, for which nothing stands, and that were given up."""
         self._start_repeats = Repeats()
@@ -183,9 +187,27 @@ class Intake:
             taken = self._take_unfiltered(given, request, delay, of_start)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
-        if taken and cacheable and request not in self._local:
-            self._seen_cache.add(url)
+        if taken and request not in self._local:
+            if cacheable:
+                self._seen_cache.add(url)
+            if not self._warned_shared and (request.meta or request.cb_kwargs):
+                self._note_shared(request)
         return taken
+
+    def _note_shared(self, request: Request) -> None:
+        page = self._asking_page()
+        place = (page.shared if page is not None else self._start_values).find(request)
+        if place is None:
+            return
+        self._warned_shared = True
+        logger.warning(
+            "%s holds an object in %s that another request of the same page holds, too. Each gets "
+            "a copy of its own, as with a JOBDIR: what one callback changes in it no other sees. "
+            "Hand results on from request to request, one after the other, or yield parts with a common "
+            "key and join them in an item pipeline (it is only told once)",
+            request,
+            place,
+        )
 
     def _take_filtered(
         self, given: Request, request: Request, delay: float, of_start: bool
@@ -442,8 +464,9 @@ class Intake:
         for request, page in self._pages.end_kept(self._engine.in_progress):
             if page.given_back and not closing:
                 page.given_back = False
-                self._local.push(request, TRY_AGAIN)
-                asyncio.get_running_loop().call_later(TRY_AGAIN, self._engine.wake)
+                pause = TRY_AGAIN * page.sent_back
+                self._local.push(request, pause)
+                asyncio.get_running_loop().call_later(pause, self._engine.wake)
                 continue
             self._local.forget(request)
             self._end(request, page)
@@ -469,7 +492,9 @@ class Intake:
     def settle_claims(self, page: Page, finish: Finish) -> Finish:
         """The end of a page's lease, with what settles its claims after it; what may be claimed
         again by those who fetch the page again is settled before."""
-        if not page.claims or finish.outcome in ("done", "retried"):
+        if not (page.claims and page.is_held):  # else they are of those who have the page by now
+            return finish
+        if finish.outcome in ("done", "retried"):
             return replace(finish, claims=tuple(page.claims))
         for claim in page.claims:
             self._send(page, Settle(claim, done=False, lease=finish.lease))

@@ -21,6 +21,7 @@ from scrapy_redisq.delays import retry_times
 from scrapy_redisq.entries import back_offs, identity_in, with_back_offs
 from scrapy_redisq.frontier.membership import Claim, Enqueue, Finish, Lease, Membership
 from scrapy_redisq.identity import Repeats
+from scrapy_redisq.shared_values import SharedValues
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,10 @@ DETAIL_FRAMES = 5
 
 DETAIL_LENGTH = 4_000
 """Most characters of a dead letter's detail."""
+
+
+MOST_TRIES = 30
+"""How often a request that stays in its process is tried again because of its slot."""
 
 
 class Interrupted(IgnoreRequest):
@@ -131,7 +136,9 @@ class Page:
     root: Page | None = None
     claims: list[Claim] = field(default_factory=list)
     sent_back: int = 0
-    """How often a request that stays here was, for what its slot answered."""
+    """How often a request that stays here was, for the trouble of its slot."""
+    shared: SharedValues = field(default_factory=SharedValues)
+    """What its requests hold."""
 
     @property
     def is_held(self) -> bool:
@@ -295,9 +302,11 @@ class Pages:
         if page is None or (counted and self.back_offs(request) + page.sent_back >= most):
             return False
         if request in self._kept:
-            page.sent_back += counted
-            page.given_back = True
-            return True
+            page.sent_back += 1
+            page.given_back = page.sent_back <= MOST_TRIES
+            if not page.given_back:
+                self.spoil(request, Problem("download", "its slot was in trouble for too long"))
+            return page.given_back
         if counted:
             page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
         page.given_back = True

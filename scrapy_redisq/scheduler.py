@@ -12,7 +12,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -127,6 +127,12 @@ class Scheduler(BaseScheduler):
         self.settings = RedisqSettings.read(self.crawler.settings, spider_with_limits(spider))
         warn_of_shared_feeds(self.crawler.settings)
         stop_at_hangup()
+        if self.crawler.settings["JOBDIR"]:
+            logger.warning(
+                "JOBDIR is of no use here: requests are kept in Redis, and a crawl that was "
+                "stopped goes on from there. What extensions keep in it (SpiderState) two workers "
+                "would overwrite for each other"
+            )
         self._one_slot = self.settings.scheduling == "priority"
         self.retry_pauses = RetryPauses(
             self.settings.retry_delays,
@@ -310,10 +316,31 @@ class Scheduler(BaseScheduler):
 
     # Scrapy asks
 
+    def __len__(self) -> int:
+        """Requests that wait: of the frontier's, as far as the last exchange has told, and of those
+        that stay in this process."""
+        return len(self.dqs) + len(self.mqs)
+
+    def __bool__(self) -> bool:
+        return True  # also when nothing waits
+
+    @property
+    def dqs(self) -> Sized:
+        """What waits in the frontier, under the name that Scrapy's tools count it by."""
+        in_progress = len(self._in_progress)
+        return range(max(0, sum(self._unfinished.values()) - in_progress))
+
+    @property
+    def mqs(self) -> Sized:
+        """What waits in this process, likewise."""
+        return range(self._local.waiting)
+
     def has_pending_requests(self) -> bool:
         """False only when the whole frontier is finished, for all workers."""
         if self.is_over:
             return False
+        if not self._open:
+            return True  # it is not known yet
         return (
             not self.courier.complete
             or self.settings.keep_alive
@@ -571,6 +598,7 @@ class Scheduler(BaseScheduler):
         for lease in reply.leases:
             self.inbox.add(lease, membership)
         # A handler of `spider_idle` that has asked for what others have is asked again at once.
+        self._unfinished[membership.shard] = reply.created - reply.finished
         if reply.leases or reply.duplicates or (self._held_up and not self._outbox_is_full()):
             self._held_up = False
             self.engine.wake()

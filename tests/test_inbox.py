@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from scrapy.http import Request
-from scrapy.utils.request import fingerprint
 
-from scrapy_redisq.frontier.membership import Lease
+from scrapy_redisq.frontier.membership import Claim, Lease
 from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, HUNGRY, IDLE_FIRST, UNHEARD, Pace
 from scrapy_redisq.inbox import Inbox
 from scrapy_redisq.local_queue import LocalQueue
+from scrapy_redisq.pages import Page
 from scrapy_redisq.seeds import MAX_SLOT_LENGTH, slot_name
 from scrapy_redisq.seen_cache import SeenCache
 
@@ -101,20 +102,53 @@ class TestSeenCache:
         assert 34 not in cache
 
 
+def local_page(slot: str) -> Page:
+    nothing: Any = None
+    return Page(Lease("", slot, 0, 0, b""), nothing)
+
+
 class TestLocalQueue:
-    def test_order_and_duplicates(self) -> None:
-        """Highest priority first; a duplicate is kept out unless it must not be filtered."""
-        queue = LocalQueue(fingerprint)
-        low, high = Request("http://a/1"), Request("http://a/2", priority=1)
-        assert queue.push(low)
-        assert queue.push(high)
-        assert not queue.push(Request("http://a/1"))
-        assert queue.push(Request("http://a/1", dont_filter=True))
-        assert queue.pop() is high
-        assert queue.pop() is low
-        assert (len(queue), queue.waiting) == (3, 1)
-        queue.settle({low})
-        assert len(queue) == 2
+    def test_order(self) -> None:
+        """Highest priority first, then the oldest; not of slots that are full, or of which
+        something more urgent waits elsewhere; nothing before its claim is granted."""
+        queue = LocalQueue()
+        low, high, later = (Request(f"http://a/{n}", priority=n) for n in (1, 2, 1))
+        other, asked = Request("http://b/"), Request("http://a/5", priority=5)
+        claim = Claim("a", b"fingerprint", tag=asked)
+        for request, slot in ((low, "a"), (high, "a"), (later, "a"), (other, "b")):
+            queue.take(request, local_page(slot), 0.0, None)
+        queue.take(asked, local_page("a"), 0.0, claim)
+
+        def popped(full: str = "", urgent: int | None = None) -> Request | None:
+            found = queue.pop(lambda slot: None if slot in full else 0, {"a": urgent}.get)
+            return found and found[0]
+
+        assert popped() is high
+        assert popped(full="a") is other
+        assert popped(full="ab") is None
+        assert popped(urgent=2) is None
+        assert popped(urgent=1) is low
+        assert popped() is later
+        assert popped() is None
+        assert queue.granted(asked) is not None
+        queue.push(asked)
+        assert popped() is asked
+        assert (len(queue), queue.waiting) == (5, 0)
+
+    def test_what_is_given_up(self) -> None:
+        """What waits, but for what the frontier has not answered yet."""
+        queue = LocalQueue()
+        requests = [Request(f"http://a/{n}") for n in range(3)]
+        claims = [Claim("a", b"%d" % n, tag=request) for n, request in enumerate(requests)]
+        queue.take(requests[0], local_page("a"), 0.0, None)
+        for request, claim in zip(requests[1:], claims[1:], strict=True):
+            queue.take(request, local_page("a"), 9.0, claim)
+        queue.is_with_another(claims[1])
+        assert [gone[0] for gone in queue.forget_waiting()] == requests[:2]
+        assert queue.granted(requests[1]) is None
+        assert queue.refused(requests[0]) is None
+        assert queue.refused(requests[2]) is not None
+        assert len(queue) == 0
 
 
 class TestPace:

@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 import itertools
+from copy import copy
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import redis
+import scrapy
+from scrapy.http import Request
 
 from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.frontier.calls import STARTS
 from scrapy_redisq.frontier.membership import Claim, Finish, Reply, Settle
+from scrapy_redisq.shared_values import SharedValues
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}
+
+
+def test_objects_that_requests_share() -> None:
+    """The second request of a page that holds the same list, set, dict, item or object is noticed;
+    what cannot be changed is not, nor what Scrapy itself hands on."""
+
+    class Counter:
+        pass
+
+    class Product(scrapy.Item):
+        pass
+
+    @dataclass(frozen=True)
+    class Frozen:
+        number: int
+
+    for value in ([], {}, set(), bytearray(), Counter(), Product()):
+        for first, second in itertools.product(("meta", "cb_kwargs"), repeat=2):
+            shared = SharedValues()
+            assert shared.find(Request("data:,", **{first: {"a": value}})) is None
+            assert shared.find(Request("data:,", **{first: {"a": copy(value)}})) is None
+            assert shared.find(Request("data:,", **{second: {"b": value}})) == f"{second}['b']"
+    shared = SharedValues()
+    for _ in range(2):
+        for value in (1, "a", (), None, Frozen(1), len, Counter, Decimal(1)):
+            assert shared.find(Request("data:,", meta={"a": value})) is None
+        assert shared.find(Request("data:,", meta={"redirect_urls": SHARED})) is None
+
+
+SHARED: list[str] = []
 
 
 def left_of_claims(server: RedisServer, name: str) -> int:
@@ -209,7 +246,6 @@ class TestCrawls:
             settings = {"RETRY_TIMES": 0}
             assert crawl("odd", site, settings).wait().reason == "finished"
             with Frontier.from_url(redis_server.url, "odd") as frontier:
-                letters = frontier.dead()
                 letters = list(frontier.dead())
                 assert {letter.reason for letter in letters} == {"retries"}
                 assert any("which stayed in its process" in letter.detail for letter in letters)
@@ -218,7 +254,20 @@ class TestCrawls:
             assert crawl("odd", site, settings).wait().reason == "finished"
             assert site.counts().keys() >= PAGES
         with Frontier.from_url(redis_server.url, "odd") as frontier:
-            assert frontier.status()["dead"] >= 1
+            assert frontier.status()["dead"] == 0
+
+    def test_tools(self, crawl: Run, tmp_path: Path) -> None:
+        """Scrapy's engine status counts what waits; JOBDIR, and an object that requests of a page
+        share, are warned of, each once."""
+        with Site(lambda path: "x") as site:
+            worker = crawl("tools", site, {"JOBDIR": tmp_path / "job"}).wait()
+            assert worker.reason == "finished"
+        assert worker.log.count("JOBDIR is of no use here") == 1
+        assert worker.log.count("holds an object in meta['rows']") == 1
+        statuses = [item["status"] for item in worker.items()]
+        assert all(isinstance(number, int) for status in statuses for number in status)
+        assert max(status[0] for status in statuses) > 5
+        assert max(status[1] for status in statuses) > 0
 
     def test_idle_handlers_come_again(self, crawl: Run) -> None:
         """At once, also when they have asked for what is known."""
@@ -226,4 +275,4 @@ class TestCrawls:
             worker = crawl("idle", site).wait(30)
             assert worker.reason == "finished"
             assert len(site.counts()) == 6
-        assert worker.stats["elapsed_time_seconds"] < 12
+        assert worker.stats["elapsed_time_seconds"] < 20

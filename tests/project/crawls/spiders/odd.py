@@ -5,6 +5,7 @@ import threading
 
 import scrapy
 from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.engine import get_engine_status
 
 
 class Odd(scrapy.Spider):
@@ -95,3 +96,27 @@ class Idle(scrapy.Spider):
 
     def parse(self, response):
         yield {"url": response.url}
+
+
+class Tools(Odd):
+    """Yields what Scrapy's engine status says, and has requests that share a list."""
+
+    name = "tools"
+    lists = 1
+    custom_settings = {"CONCURRENT_REQUESTS": 1}
+
+    def parse(self, response):
+        rows = []
+        for number in range(20):
+            path = f"/page/{number}"
+            yield scrapy.Request(f"{self.site}{path}", self.parse_status, meta={"rows": rows})
+            yield self.odd(f"{path}/odd", self.parse_status)
+
+    def parse_status(self, response):
+        status = dict(get_engine_status(self.crawler.engine))
+        scheduler = self.crawler.engine._slot.scheduler
+        waiting = len(scheduler.dqs), len(scheduler.mqs)
+        assert scheduler
+        assert len(scheduler) == sum(waiting)
+        assert status["engine.spider_is_idle()"] is False
+        yield {"status": waiting}
