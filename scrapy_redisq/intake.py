@@ -203,8 +203,8 @@ class Intake:
         logger.warning(
             "%s holds an object in %s that another request of the same page holds, too. Each gets "
             "a copy of its own, as with a JOBDIR: what one callback changes in it no other sees. "
-            "Hand results on from request to request, one after the other, or yield parts with a common "
-            "key and join them in an item pipeline (it is only told once)",
+            "Hand results on from request to request, one after the other, or yield parts with a "
+            "common key and join them in an item pipeline (it is only told once)",
             request,
             place,
         )
@@ -464,7 +464,7 @@ class Intake:
         for request, page in self._pages.end_kept(self._engine.in_progress):
             if page.given_back and not closing:
                 page.given_back = False
-                pause = TRY_AGAIN * page.sent_back
+                pause = TRY_AGAIN * max(1, page.sent_back)
                 self._local.push(request, pause)
                 asyncio.get_running_loop().call_later(pause, self._engine.wake)
                 continue
