@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql
@@ -14,6 +16,9 @@ from scrapy_redisq.pipelines.database.fields import ANY
 
 MYSQL = ("mysql", "mariadb")
 """Names of the dialects for MySQL and MariaDB."""
+
+KEY_COLUMN = "redisq_key"
+"""Column of the key that a row gets when its fields have none."""
 
 OTHER = "other"
 """Kind of the columns whose type only their own SQLAlchemy type knows."""
@@ -33,10 +38,15 @@ class KeyText(sqlalchemy.String):
     cache_ok = True
 
 
+def exact_collation(dialect: Any) -> str:
+    """MySQL's or MariaDB's that compares byte by byte."""
+    maria = dialect.name == "mariadb" or dialect.is_mariadb
+    return "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+
+
 @compiles(KeyText, *MYSQL)
 def _key_text(type_: KeyText, compiler: Any, **options: Any) -> str:
-    maria = compiler.dialect.name == "mariadb" or compiler.dialect.is_mariadb
-    collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+    collation = exact_collation(compiler.dialect)
     made = mysql.VARCHAR(type_.length, charset="utf8mb4", collation=collation)
     return str(compiler.process(made, **options))
 
@@ -139,3 +149,63 @@ _KIND_OF_COLUMN: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
     (mysql.LONGBLOB, "bytes"),
     (sqlalchemy.JSON, "json"),
 )
+
+
+class Form(NamedTuple):
+    """What a column can hold."""
+
+    kind: str
+    whole: float = math.inf
+    """Most digits before the point, characters or bytes."""
+    after: float = math.inf
+    """Digits after the point of a number or of seconds; bits of a float."""
+    aware: bool = False
+    """Whether points in time have a zone there."""
+    fixed: bool = False
+    """Whether the database fills up what is shorter, or takes it for filled up."""
+
+    def holds(self, other: Form) -> bool:
+        """Whether all that is in a column of the other form can be in one of this, of its kind."""
+        if self.kind == "decimal" and self.whole < other.whole:
+            return False
+        return self.after >= other.after and self.aware == other.aware
+
+
+def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
+    """The form of a column in the database, by the words that make it."""
+    kind = column_kind(type_)
+    if kind in ("int", "bool", "date", "json", "enum", OTHER):
+        return Form(kind)
+    try:
+        text = str(type_.compile(dialect=dialect)).upper()
+    except sqlalchemy.exc.CompileError:  # such as a length that MySQL asks for
+        return Form(kind)
+    found = re.search(r"\(([\d, ]+)\)", text)
+    numbers = [int(number) for number in found[1].split(",")] if found else []
+    if kind == "decimal":
+        if numbers:
+            scale = numbers[1] if len(numbers) > 1 else 0
+            return Form(kind, numbers[0] - scale, scale)
+        return Form(kind, *_DIGITS.get(dialect.name, (1_000, 1_000)))
+    if dialect.name == "sqlite":
+        return Form(kind)  # its types are names
+    size = numbers[0] if numbers else None
+    if kind == "float":
+        single = "FLOAT" if dialect.name in MYSQL else "REAL"
+        is_single = size <= _SINGLE_BITS if size is not None else text.split()[0] == single
+        return Form(kind, after=_SINGLE_BITS if is_single else 53)
+    if kind in ("datetime", "time"):
+        aware = "TIMESTAMP" in text if dialect.name in MYSQL else "WITH TIME ZONE" in text
+        return Form(
+            kind, after=_SECOND_DIGITS.get(dialect.name, 6) if size is None else size, aware=aware
+        )
+    fixed = text.startswith(("CHAR", "NCHAR", "BINARY"))
+    if fixed and size is None:
+        size = 1
+    return Form(kind, math.inf if size is None else size, fixed=fixed)
+
+
+_SINGLE_BITS = 24
+# Where the type does not say: before and after the point; of seconds.
+_DIGITS = {"postgresql": (131_072, 16_383), **dict.fromkeys(MYSQL, (10, 0))}
+_SECOND_DIGITS = dict.fromkeys(MYSQL, 0)

@@ -15,6 +15,7 @@ is stored in another form, and which:
 from __future__ import annotations
 
 import base64
+import copy
 import enum
 import json
 import math
@@ -29,7 +30,7 @@ from uuid import UUID
 import sqlalchemy
 from itemadapter import ItemAdapter
 
-from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, JsonText, column_kind
+from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form
 from scrapy_redisq.pipelines.database.fields import ANY, enum_values, is_url_class
 
 Convert = Callable[[Any], Any]
@@ -56,23 +57,50 @@ def converter(
 
     The function that is returned raises `WrongValue`. None is for its caller.
     """
-    target = column_kind(column.type)
+    there = form(column.type, dialect)
+    target = there.kind
     if target not in ("json", OTHER) and kind not in (target, ANY, *_TAKES.get(target, ())):
         return None
     if target == "json":
         return json_text if isinstance(column.type, JsonText) else _plain_json
     if target == "str":
-        return _text_converter(kind, column, dialect)
+        return _text_converter(kind, column, there, dialect)
     if target == "float":
-        return _float_converter(dialect)
+        # What a page says in decimal digits has no place in 24 bits.
+        return None if there.after < 53 else _float_converter(dialect)
     if target == "decimal":
-        return _decimal_converter(kind, column.type, dialect)
+        return _decimal_converter(kind, there, dialect)
     if target == "datetime":
-        aware = dialect.name == "postgresql" and bool(getattr(column.type, "timezone", False))
-        return _aware_utc if aware else _naive_utc
+        aware = dialect.name == "postgresql" and there.aware
+        return _cut_seconds(_aware_utc if aware else _naive_utc, there)
+    if target == "time":
+        return _cut_seconds(_time, there)
     if target == "enum":
         return _enum_converter(column.type)
+    if target == "bytes" and there.fixed:
+        return lambda value: _of_length(_bytes(value), there, "bytes")
     return _CONVERTERS[target]
+
+
+def _cut_seconds(convert: Convert, there: Form) -> Convert:
+    """Refuse what the column would cut off or round."""
+    if there.after >= 6:
+        return convert
+    step = 10 ** (6 - int(there.after))
+
+    def exact(value: Any) -> Any:
+        moment = convert(value)
+        if moment.microsecond % step:
+            raise WrongValue(f"takes {there.after:g} digits after the point of seconds")
+        return moment
+
+    return exact
+
+
+def _of_length(value: Any, there: Form, units: str) -> Any:
+    if len(value) != there.whole:
+        raise WrongValue(f"takes {there.whole:g} {units}, neither more nor fewer")
+    return value
 
 
 def _text(value: Any) -> str:
@@ -108,22 +136,25 @@ def _encodable(text: str) -> None:
 
 
 def _text_converter(
-    kind: str, column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect
+    kind: str, column: sqlalchemy.Column[Any], there: Form, dialect: sqlalchemy.Dialect
 ) -> Convert:
     plain: Convert = {
         "json": json_text,
         "decimal": _canonical_decimal_text if column.primary_key else _decimal_text,
         ANY: _any_text,
     }.get(kind, _text)
-    length = getattr(column.type, "length", None) if dialect.name != "sqlite" else None
-    if length is None and dialect.name != "postgresql":
-        return plain
     nul_stored = dialect.name != "postgresql"
+    if there.whole == math.inf and nul_stored:
+        return plain
 
     def convert(value: Any) -> str:
         text: str = plain(value)
-        if length is not None and len(text) > length:
-            raise WrongValue(f"takes at most {length} characters, and these are {len(text):,}")
+        if len(text) > there.whole:
+            raise WrongValue(f"takes at most {there.whole} characters, and these are {len(text):,}")
+        if there.fixed and text.endswith(" "):
+            raise WrongValue("final spaces would be cut off")
+        if there.fixed and dialect.name == "postgresql":
+            _of_length(text, there, "characters")
         if not nul_stored and "\0" in text:
             raise WrongValue("PostgreSQL stores no text with the character NUL")
         return text
@@ -194,16 +225,8 @@ def _canonical_decimal_text(value: Any) -> str:
     return "0" if text == "-0" else text
 
 
-def _decimal_converter(kind: str, type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
-    if dialect.name == "postgresql":
-        whole, scale = 131_072, 16_383
-    elif dialect.name in MYSQL:
-        whole, scale = 10, 0
-    else:
-        whole = scale = 1_000
-    if type_.precision is not None:
-        scale = type_.scale or 0
-        whole = type_.precision - scale
+def _decimal_converter(kind: str, there: Form, dialect: sqlalchemy.Dialect) -> Convert:
+    whole, scale = int(there.whole), int(there.after)
     through_float = dialect.name == "sqlite"
 
     def convert(value: Any) -> Decimal:
@@ -293,10 +316,10 @@ def _json_form(value: Any) -> Any:
         return plain
     if isinstance(value, numbers.Integral):
         return int(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if ItemAdapter.is_item(value):
-        return dict(ItemAdapter(value))
+    if isinstance(value, Mapping) or ItemAdapter.is_item(value):
+        fields = dict(value if isinstance(value, Mapping) else ItemAdapter(value))
+        _distinct_keys(fields)
+        return fields
     raise WrongValue(f"{type(value).__qualname__} has no form in JSON")
 
 
@@ -306,6 +329,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_json_fo
 def json_text(value: Any) -> str:
     """The value as JSON; raises `WrongValue`."""
     try:
+        _distinct_keys(value)
         text = _encode(value)
     except WrongValue:
         raise
@@ -324,15 +348,24 @@ def _plain_json(value: Any) -> Any:
     return json.loads(json_text(value))
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _distinct_keys(value: Any) -> None:
+    """Refuse mappings of which JSON would lose an entry: one with the keys 1 and "1"."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            _distinct_keys(one)
+    elif isinstance(value, dict):
+        if any(type(key) is not str for key in value):
+            keys = [key if isinstance(key, str) else _encode(key) for key in value]
+            if len(set(keys)) < len(keys):
+                raise WrongValue("keys in JSON are text, and two of these are the same")
+        for one in value.values():
+            _distinct_keys(one)
 
 
 _CONVERTERS: dict[str, Convert] = {
     "int": _integer,
     "bool": _boolean,
     "date": _date,
-    "time": _time,
     "bytes": _bytes,
-    OTHER: _as_it_is,
+    OTHER: copy.deepcopy,  # the item may be changed before it is written
 }

@@ -11,15 +11,18 @@ from typing import Any
 import sqlalchemy
 
 from scrapy_redisq.errors import SinkMismatch
-from scrapy_redisq.pipelines.database.columns import MYSQL, column_kind, column_type, key_bytes
+from scrapy_redisq.pipelines.database.columns import (
+    KEY_COLUMN,
+    MYSQL,
+    column_kind,
+    column_type,
+    key_bytes,
+)
 from scrapy_redisq.pipelines.database.conversion import Convert, converter
 from scrapy_redisq.pipelines.database.fields import ANY, Field, class_path
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 from scrapy_redisq.pipelines.database.plans import Filled, Plan
 from scrapy_redisq.pipelines.database.records import Target
-
-KEY_COLUMN = "redisq_key"
-"""Column of the key that a row gets when its fields have none."""
 
 KEY_LENGTH = 32
 """Characters of such a key, hexadecimal."""

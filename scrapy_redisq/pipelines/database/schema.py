@@ -6,12 +6,11 @@ when two make the same table, an advisory lock lets one go first.
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
@@ -25,9 +24,11 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
-from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, KeyText, column_kind
+from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL, OTHER, exact_collation, form
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.plans import Plan
+
+logger = logging.getLogger(__name__)
 
 _CREATING = 0x7265646973710001
 """Number of PostgreSQL's advisory lock for creating tables, any that nobody else uses."""
@@ -62,15 +63,33 @@ def create(connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]
 def create_given(connection: sqlalchemy.Connection, metadata: sqlalchemy.MetaData) -> None:
     """Make those of the project's tables that are missing, with what belongs to them."""
     for attempt in range(_ATTEMPTS):
-        if not _missing(connection, metadata.tables.values()):
+        missing = _missing(connection, metadata.tables.values())
+        if not missing:
             return
         _one_at_a_time(connection)
+        if attempt == 0 and len(missing) == len(metadata.tables):
+            _make_exact(connection.dialect, missing)
         try:
             metadata.create_all(connection)
         except OperationalError:
             # Without a lock, as on MariaDB and SQLite, another worker may have made one meanwhile.
             if connection.invalidated or attempt == _ATTEMPTS - 1:
                 raise
+
+
+def _make_exact(dialect: sqlalchemy.Dialect, tables: Iterable[sqlalchemy.Table]) -> None:
+    """Let texts be compared byte by byte, as elsewhere, where the project does not say how.
+
+    All tables together, or none: a foreign key needs the same collation on both sides.
+    """
+    tables = list(tables)
+    if dialect.name not in MYSQL or any(
+        name.endswith(("collate", "charset")) for table in tables for name in table.dialect_kwargs
+    ):
+        return
+    for table in tables:
+        table.dialect_kwargs[f"{dialect.name}_charset"] = "utf8mb4"
+        table.dialect_kwargs[f"{dialect.name}_collate"] = exact_collation(dialect)
 
 
 def reflect(connection: sqlalchemy.Connection, full_name: str) -> sqlalchemy.Table | None:
@@ -113,6 +132,18 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             differences.append(
                 (f"column {name!r} is {there}, not {alter.type_of(column)}", alter.change(column))
             )
+        elif _is_generated(found[name]):
+            differences.append(
+                (f"column {name!r} is filled by the database alone", alter.drop_generated(name))
+            )
+        elif 0 <= (digits := form(column.type, connection.dialect).after) < 6 and isinstance(
+            column.type, (sqlalchemy.DateTime, sqlalchemy.Time)
+        ):
+            logger.warning(
+                "%s: column %r of table %s keeps %g digits after the point of seconds; values that "
+                "have more are refused. Give it a type with six, such as DATETIME(6)",
+                *(class_path(plan.item_class), name, table.fullname, digits),
+            )
     for name, other in found.items():
         if name in wanted or plan.given or other["nullable"]:
             continue
@@ -122,10 +153,16 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
     if set(key) <= set(found):
         if not _has_unique(inspector, table, set(key)):
             differences.append((f"no unique index for the key {', '.join(key)}", alter.index(key)))
-        elif not plan.given:
-            for name in _padded(connection, table, [wanted[name] for name in key]):
+        else:
+            for name in _inexact(connection, table, [name for name in key if name != KEY_COLUMN]):
                 what = f"the collation of {name!r} takes different keys for the same"
-                differences.append((what, alter.change(wanted[name])))
+                if plan.given:
+                    logger.warning(
+                        'Table %s: %s, such as "/A" and "/a": they are one row. %s',
+                        *(table.fullname, what, alter.exact(wanted[name])),
+                    )
+                else:
+                    differences.append((what, alter.exact(wanted[name])))
     if differences:
         path = class_path(plan.item_class)
         raise SinkMismatch(
@@ -144,25 +181,13 @@ def fits(wanted: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Di
     """
     if isinstance(wanted, TypeDecorator):
         wanted = wanted.impl_instance
-    kind, there = column_kind(wanted), column_kind(found)
-    if OTHER in (kind, there):
+    meant, there = form(wanted, dialect), form(found, dialect)
+    if OTHER in (meant.kind, there.kind):
         return True
-    if kind != there:
-        return (kind, there) in _ALSO_FIT or (kind, there) in _ALSO_FIT_ON.get(dialect.name, ())
-    if dialect.name == "sqlite":
-        return True  # its types are names
-    if kind == "decimal":
-        pairs = zip(_digits(wanted, dialect), _digits(found, dialect), strict=True)
-        return all(needed <= has for needed, has in pairs)
-    if kind == "float":
-        return not (isinstance(wanted, sqlalchemy.Double) and _is_single(found, dialect))
-    if kind in ("datetime", "time"):
-        if bool(getattr(wanted, "timezone", False)) != bool(getattr(found, "timezone", False)):
-            return dialect.name in MYSQL  # has no such types
-        if dialect.name in MYSQL and isinstance(found, sqlalchemy.TIMESTAMP):
-            return isinstance(wanted, sqlalchemy.TIMESTAMP)
-        return _second_digits(wanted, dialect) <= _second_digits(found, dialect)
-    return True
+    if meant.kind == there.kind:
+        return dialect.name == "sqlite" or there.holds(meant)
+    pair = meant.kind, there.kind
+    return pair in _ALSO_FIT or pair in _ALSO_FIT_ON.get(dialect.name, ())
 
 
 _ALSO_FIT = {("enum", "str"), ("str", "enum"), ("int", "decimal")}
@@ -171,31 +196,9 @@ _ALSO_FIT_ON = {
     **dict.fromkeys(MYSQL, _NOT_ON_POSTGRES),
     "sqlite": {
         *_NOT_ON_POSTGRES,
-        ("str", "json"),
         *((kind, "str") for kind in ("date", "datetime", "time")),
     },
 }
-
-
-def _digits(type_: Any, dialect: sqlalchemy.Dialect) -> tuple[float, float]:
-    """Digits before and after the point."""
-    if type_.precision is None:
-        return (10, 0) if dialect.name in MYSQL else (math.inf, math.inf)
-    scale = type_.scale or 0
-    return type_.precision - scale, scale
-
-
-def _is_single(type_: Any, dialect: sqlalchemy.Dialect) -> bool:
-    if dialect.name in MYSQL:
-        return isinstance(type_, mysql.FLOAT)
-    return isinstance(type_, sqlalchemy.REAL)
-
-
-def _second_digits(type_: Any, dialect: sqlalchemy.Dialect) -> int:
-    if dialect.name in MYSQL:
-        return int(getattr(type_, "fsp", None) or 0)
-    digits = getattr(type_, "precision", None)
-    return 6 if digits is None else int(digits)
 
 
 def _is_definite(problem: DBAPIError, dialect: sqlalchemy.Dialect) -> bool:
@@ -274,30 +277,58 @@ def _has_unique(inspector: sqlalchemy.Inspector, table: sqlalchemy.Table, names:
     return any(set(columns) == names and names not in partial for columns in unique)
 
 
-def _padded(
-    connection: sqlalchemy.Connection,
-    table: sqlalchemy.Table,
-    key: list[sqlalchemy.Column[Any]],
+def _is_generated(column: Any) -> bool:
+    """Whether the database refuses values for the column."""
+    identity = column.get("identity") or {}
+    return bool(column.get("computed") or identity.get("always"))
+
+
+def _inexact(
+    connection: sqlalchemy.Connection, table: sqlalchemy.Table, key: list[str]
 ) -> list[str]:
-    """Columns of text in the key that MySQL does not compare byte by byte."""
-    texts = [column.name for column in key if isinstance(column.type, KeyText)]
-    if connection.dialect.name not in MYSQL or not texts:
+    """Columns of the key for which the database takes different texts for the same."""
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        return sorted(_with_collations(connection, table).intersection(key))
+    if dialect not in _COLLATIONS or not key:
         return []
-    columns = sqlalchemy.table(
-        "columns",
-        *map(sqlalchemy.column, ("table_schema", "table_name", "column_name", "collation_name")),
-        schema="information_schema",
-    ).c
-    schema = table.schema if table.schema is not None else sqlalchemy.func.database()
-    rows = connection.execute(
-        sqlalchemy.select(columns.column_name, columns.collation_name).where(
-            columns.table_schema == schema,
-            columns.table_name == table.name,
-            columns.column_name.in_(texts),
-        )
+    asked = sqlalchemy.text(_COLLATIONS[dialect]).bindparams(
+        sqlalchemy.bindparam("names", key, expanding=True), schema=table.schema, name=table.name
     )
-    exact = ("nopad_bin", "0900_bin", "binary")
-    return [name for name, collation in rows if not str(collation).endswith(exact)]
+    return [name for (name,) in connection.execute(asked)]
+
+
+_OF_MYSQL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
+AND column_name IN :names AND collation_name IS NOT NULL
+AND collation_name NOT LIKE '%nopad_bin' AND collation_name NOT LIKE '%0900_bin'
+AND collation_name <> 'binary'
+"""
+_COLLATIONS = {
+    **dict.fromkeys(MYSQL, _OF_MYSQL),
+    "postgresql": """
+SELECT a.attname FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+JOIN pg_namespace n ON n.oid = r.relnamespace JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
+AND a.attname IN :names AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))
+""",
+}
+
+
+def _with_collations(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> set[str]:
+    """SQLite's columns that are in a unique index by another collation than byte by byte."""
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    schema = f"{quote(table.schema)}." if table.schema else ""
+    found = set()
+    for _, index, unique, *_ in connection.exec_driver_sql(
+        f"PRAGMA {schema}index_list({quote(table.name)})"
+    ):
+        if unique:
+            columns = connection.exec_driver_sql(f"PRAGMA {schema}index_xinfo({quote(index)})")
+            found |= {name for _, _, name, _, how, of_key in columns if of_key and how != "BINARY"}
+    return found - {None}
 
 
 class _Alter:
@@ -324,6 +355,20 @@ class _Alter:
         if self._dialect.name == "sqlite":
             return f"SQLite cannot change the type of {name}."
         return f"ALTER TABLE {self._name} ALTER COLUMN {name} TYPE {type_} USING {name}::{type_};"
+
+    def exact(self, column: sqlalchemy.Column[Any]) -> str:
+        if self._dialect.name in MYSQL:
+            name, type_ = self._preparer.format_column(column), self.type_of(column)
+            if " COLLATE " not in type_:
+                type_ += f" CHARACTER SET utf8mb4 COLLATE {exact_collation(self._dialect)}"
+            return f"ALTER TABLE {self._name} MODIFY {name} {type_} NOT NULL;"
+        if self._dialect.name == "sqlite":
+            return f"SQLite cannot change the collation of {column.name!r}."
+        name = self._preparer.format_column(column)
+        return f'ALTER TABLE {self._name} ALTER COLUMN {name} TYPE TEXT COLLATE "C";'
+
+    def drop_generated(self, name: str) -> str:
+        return f"Leave the field {name!r} out of the class, or let the column take values."
 
     def let_be(self, name: str) -> str:
         if self._dialect.name == "postgresql":

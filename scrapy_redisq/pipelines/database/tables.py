@@ -14,10 +14,10 @@ from sqlalchemy.exc import NoReferencedTableError
 
 from scrapy_redisq.errors import SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database import schema
+from scrapy_redisq.pipelines.database.columns import KEY_COLUMN
 from scrapy_redisq.pipelines.database.conversion import json_text
 from scrapy_redisq.pipelines.database.fields import Field, class_path, item_fields
 from scrapy_redisq.pipelines.database.mapping import (
-    KEY_COLUMN,
     KEY_LENGTH,
     has_default,
     make_plan,
