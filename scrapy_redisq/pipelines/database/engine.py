@@ -13,7 +13,7 @@ from sqlalchemy import event, exc
 from scrapy_redisq.errors import RowRefused, SettingError
 from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 
-__all__ = ["engine"]
+__all__ = ["MYSQL_SERVER", "engine"]
 
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 """The extras of this package that install a driver."""
@@ -43,6 +43,9 @@ _BEGIN = {
 
 _PACKET = "max_allowed_packet"
 """MySQL's limit for one statement in bytes, in a connection's ``info``."""
+
+MYSQL_SERVER = "server"
+"""Which one of a cluster it is, in a connection's ``info``."""
 
 
 def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchemy.Engine:
@@ -156,6 +159,7 @@ def _prepare_mysql(connection: Any, info: dict[str, Any]) -> None:
     waits = ", ".join(f"{name} = LEAST(@@{name}, {LOCK_SECONDS})" for name in timeouts)
     _execute(connection, f"SET SESSION sql_mode = '{modes}', time_zone = '+00:00', {waits}")
     info[_PACKET] = _execute(connection, "SELECT @@max_allowed_packet")
+    info[MYSQL_SERVER] = _execute(connection, "SELECT CONCAT(@@hostname, @@port, @@server_id)")
 
 
 def _check_packets(

@@ -26,7 +26,7 @@ from scrapy_redisq.errors import (
     WriteFailed,
 )
 from scrapy_redisq.pipelines.database.columns import MYSQL
-from scrapy_redisq.pipelines.database.engine import engine
+from scrapy_redisq.pipelines.database.engine import MYSQL_SERVER, engine
 from scrapy_redisq.pipelines.database.errors import ErrorClasses, words
 from scrapy_redisq.pipelines.database.url import SETTING, address, parsed, secrets
 
@@ -159,7 +159,9 @@ class DatabaseServer:
                     driver.cancel_safe(timeout=CANCEL_SECONDS)
             elif self.dialect.name in MYSQL:
                 with self._engine.connect() as other:
-                    other.exec_driver_sql(f"KILL {driver.thread_id()}")
+                    # Of another server of a cluster it would be somebody else's.
+                    if other.info[MYSQL_SERVER] == connection.info[MYSQL_SERVER]:
+                        other.exec_driver_sql(f"KILL {driver.thread_id()}")
 
     def redact(self, text: str) -> str:
         """The text with the password of the URL replaced by ``***``."""
