@@ -407,8 +407,7 @@ class Intake:
         if root is not None:
             root.unwritten += 1
         if claim is not None:
-            has_page = root is not None and root.is_held
-            claim = replace(claim, has_page=has_page, tag=request)
+            claim = replace(claim, has_root=root is not None, tag=request)
             self._send(root, claim)
         self._local.take(request, page, delay, claim)
         if claim is None:

@@ -72,7 +72,7 @@ class LocalQueue:
             heapq.heappush(self._delayed, (time.monotonic() + delay, number, request))
         else:
             waiting = self._ready.setdefault(self._pages[request].lease.slot, [])
-            heapq.heappush(waiting, (-request.priority, number, request))
+            heapq.heappush(waiting, (-self._pages[request].lease.priority, number, request))
 
     def pop(
         self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]

@@ -93,11 +93,14 @@ class TestProtocol:
         assert reply is not None
         assert reply.claimed == [mine]
         assert self.ask(first, "u", start=start) == "duplicate"
-        assert self.ask(second, "u", start=start) == ("wait" if start else "duplicate")
+        # What a page stands for is asked for again when the first one's start request is.
+        assert self.ask(second, "u", start=start) == "duplicate"
+        waits = self.ask(second, "u", page=False, start=start)
+        assert waits == ("wait" if start else "duplicate")
         assert second.send(["u"]).duplicates
         first.memberships[0].add(Settle(mine, done=True))
         first.exchange()
-        assert self.ask(second, "u", start=start) == "duplicate"
+        assert self.ask(second, "u", page=False, start=start) == "duplicate"
         assert client.hlen("redisq:{books:0}:kept") == 0
 
     def test_it_is_free_when_its_worker_is_gone(self, client: redis.Redis) -> None:

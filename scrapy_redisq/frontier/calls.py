@@ -289,7 +289,7 @@ def claim_item(
     asked: int,
     fingerprint: bytes | str | None,
     identity: bytes | None,
-    has_page: bool,
+    has_root: bool,
     also: bytes | str | None,
 ) -> tuple[Any, ...]:
     """One request as ``claim()`` of ``common.lua`` takes it; ``asked``: 0, STARTS or RECENT."""
@@ -297,7 +297,7 @@ def claim_item(
     if asked and identity is not None:
         about = exact_member(identity)
     field = raw_string(claimed_field(fingerprint, identity))
-    return asked, about, field, has_page, fingerprint_item(also)
+    return asked, about, field, has_root, fingerprint_item(also)
 
 
 def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> bytes:

@@ -130,7 +130,8 @@ class Claim:
     """A request that cannot be stored: it stays with this worker, if no other has it.
 
     ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
-    there. ``has_page``: the page that asked for it is not ended before it. ``tag`` is handed back.
+    there. ``has_root``: another request stands for it, which asks for it again if this worker dies.
+    ``tag`` is handed back.
     """
 
     slot: str
@@ -138,7 +139,7 @@ class Claim:
     identity: bytes | None = None
     asked: int = 0
     also: bytes | str | None = None
-    has_page: bool = False
+    has_root: bool = False
     tag: Hashable = None
 
 
@@ -194,7 +195,7 @@ class Reply:
     duplicates: list[Enqueue | Claim] = field(default_factory=list)
     claimed: list[Claim] = field(default_factory=list)
     waits: list[Claim] = field(default_factory=list)
-    """What another worker has, and may not live to deal with."""
+    """What another worker has, and may not live to deal with. Nothing else would ask for it."""
     ended: list[Claim] = field(default_factory=list)
     """Of pages whose end was acknowledged."""
     leases: list[Lease] = field(default_factory=list)
@@ -510,7 +511,7 @@ class Membership:
                         operation.asked,
                         operation.fingerprint,
                         operation.identity,
-                        operation.has_page,
+                        operation.has_root,
                         operation.also,
                     )
                 )

@@ -48,8 +48,8 @@
 --   seen:RUN.starts...      identities of the run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
 --   kept            hash    what stays in the process of a worker, see claim() -> who has it: "p" .. the
---                           worker where a page stands for it, "w" .. the worker where none does,
---                           or '' after it was given up
+--                           worker where another request stands for it, "w" .. the worker where
+--                           none does, or '' after it was given up
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --
@@ -551,11 +551,12 @@ local function is_member(worker)
 end
 
 -- Claims requests that cannot be stored and stay with the worker: input.claims is {{whom to ask: 0
--- the dupefilter, 1 new_starts(), 2 new_recent(); about what; its field in `kept`; whether a page
--- stands for it, which is fetched again should the worker die; a fingerprint that is only recorded,
--- or false}...}. Until the worker settles it (settle()) a claim ends with the worker.
+-- the dupefilter, 1 new_starts(), 2 new_recent(); about what; its field in `kept`; whether another
+-- request stands for it, of which it comes again should the worker die; a fingerprint that is only
+-- recorded, or false}...}. Until the worker settles it (settle()) a claim ends with the worker.
 -- -> a string of one character each: '1' it is the worker's, '0' a duplicate, '3' another worker has
--- it, for which no page stands: ask again
+-- it, and nothing stands for it there or here: ask again. What something stands for never waits:
+-- two such might wait for each other.
 local function claim(seen_add, run, generation, worker)
   local asked, also, outcome = {{}, {}, {}}, {}, {}
   for _, item in ipairs(input.claims) do
@@ -575,7 +576,7 @@ local function claim(seen_add, run, generation, worker)
     if new[kind][nth[kind]] == 1 or (owner and not (other and is_member(other))) then
       redis.call('HSET', KEPT, field, (item[4] and 'p' or 'w') .. worker)
       outcome[i] = '1'
-    elseif owner and other ~= worker and string.sub(owner, 1, 1) == 'w' then
+    elseif owner and other ~= worker and not item[4] and string.sub(owner, 1, 1) == 'w' then
       outcome[i] = '3'
     else
       outcome[i] = '0'

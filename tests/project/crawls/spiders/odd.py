@@ -47,13 +47,19 @@ class Odd(scrapy.Spider):
 
 
 class OddStart(Odd):
-    """Ten start requests that cannot be stored, filtered and not."""
+    """Ten start requests that cannot be stored, filtered and not. Each leads to the part of the
+    next one, too."""
 
     name = "odd_start"
 
     async def start(self):
         for number in range(10):
             yield self.odd(f"/page/{number}", self.parse_page, dont_filter=number % 2 == 0)
+
+    def parse_page(self, response):
+        number = int(response.url.rpartition("/")[2])
+        yield self.odd(f"/part/{(number + 1) % 10}", self.parse_part)
+        yield from super().parse_page(response)
 
 
 class OddPriority(Odd):
