@@ -18,6 +18,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import scrapy
 from scrapy import Spider, signals
@@ -91,6 +92,62 @@ def running_command() -> tuple[str, object] | None:
                 return str(called.get("cmdname")), called.get("cmd")
             frame = frame.f_back
     return None
+
+
+def cannot_start(crawler: Crawler, error: RedisqError, logger: logging.Logger) -> None:
+    """Log why a spider is not opened, where ``error`` is about to be raised for it: in one line
+    after everything else, and with its traceback at DEBUG. Scrapy's own tracebacks, some 75 lines
+    for the same, are logged at DEBUG or, where they would come later, left out."""
+    logger.debug("The crawl cannot start", exc_info=error)
+    engine: Any = crawler.engine
+    closed = getattr(engine, "_spider_closed_callback", None)
+
+    def told(*args: Any) -> Any:
+        logger.error("The crawl cannot start: %s", error)
+        return closed(*args) if closed else None
+
+    if closed is None:
+        told()
+        return
+    engine._spider_closed_callback = told
+    error.told = True
+    if crawler.spider is not None:
+        _unopened.add(crawler.spider)
+    for name in _Quiet.OF:
+        logging.getLogger(name).addFilter(_quiet)
+
+
+_unopened: WeakSet[Spider] = WeakSet()
+"""Those that `cannot_start` has told of."""
+
+
+class _Quiet(logging.Filter):
+    """Lowers what Scrapy, asyncio and Twisted say of an error that has been told."""
+
+    OF = ("scrapy.core.engine", "scrapy.utils.signal", "asyncio", "twisted")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if error is None:
+            return True
+        known = any(getattr(one, "told", False) for one in _with_contexts(error))
+        if known and record.name in ("asyncio", "twisted"):
+            return False
+        # A handler of spider_closed that has never seen spider_opened.
+        spider = getattr(record, "spider", None)
+        if known or (isinstance(spider, Spider) and spider in _unopened):
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return True
+
+
+_quiet = _Quiet()
+
+
+def _with_contexts(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
 
 
 def stop_at_hangup() -> None:

@@ -41,6 +41,9 @@ from collections.abc import Iterable
 class RedisqError(Exception):
     """Base of all errors of this package."""
 
+    told = False
+    """Whether the log has it in a line of its own, so that nothing else need say it again."""
+
 
 class SettingError(RedisqError, ValueError):
     """Raised when a setting has a value that it does not take.

@@ -27,7 +27,13 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 
-from scrapy_redisq._scrapy import Engine, require_asyncio, spider_with_limits, stop_at_hangup
+from scrapy_redisq._scrapy import (
+    Engine,
+    cannot_start,
+    require_asyncio,
+    spider_with_limits,
+    stop_at_hangup,
+)
 from scrapy_redisq.age import crawl_began
 from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
@@ -118,8 +124,7 @@ class Scheduler(BaseScheduler):
             self.is_over = True
             self.engine.skip_start()
         except RedisqError as error:
-            # Scrapy shows what is raised here in the midst of tracebacks.
-            logger.error("The crawl cannot start: %s", error)
+            cannot_start(self.crawler, error, logger)
             raise
 
     async def _set_up(self, spider: Spider) -> None:

@@ -47,9 +47,11 @@ def clean(log: str) -> bool:
 
 
 def did_not_start(worker: Crawl) -> bool:
-    """It ended without a crawl, with one line that says why; on new Scrapy with an exit code."""
+    """It ended without a crawl, with one line that says why, last and without any traceback; on new
+    Scrapy with an exit code."""
     code_is_good = worker.process.returncode != 0 or scrapy.version_info < (2, 19)
-    explained = worker.log.count("ERROR: The crawl cannot start: ") == 1
+    before, _, why = worker.log.partition("ERROR: The crawl cannot start: ")
+    explained = clean(before) and "[scrapy" not in why and "Traceback" not in why and bool(why)
     return code_is_good and explained and worker.reason != "finished"
 
 

@@ -197,7 +197,9 @@ def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) ->
     """A sink that cannot be opened: one clear line, nothing is crawled, nobody stays behind."""
     with Site(linked_pages(PAGES)) as site:
         worker = crawl("follow", site, settings(tmp_path, "open")).wait()
-        assert worker.log.count("ERROR: The crawl cannot start: FILE = '…': takes a file") == 1
+        last = worker.log.strip().splitlines()[-1]
+        assert "ERROR: The crawl cannot start: FILE = '…': takes a file" in last, worker.log
+        assert worker.log.count("ERROR") == 1 and "Traceback" not in worker.log, worker.log
         assert worker.process.returncode != 0 or scrapy.version_info < (2, 19)
         assert site.hits == []
         state = status(redis_server)

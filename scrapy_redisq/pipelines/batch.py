@@ -37,6 +37,7 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq._scrapy import (
     awaited,
+    cannot_start,
     close_spider,
     current_item,
     is_closing,
@@ -262,8 +263,10 @@ class _Batches:
             pipeline.frontier_name = pipeline.settings.frontier_name(spider.name)
             await pipeline.open()
         except RedisqError as error:
-            # Scrapy shows what is raised here in the midst of tracebacks.
-            logger.error("The crawl cannot start: %s", error)
+            if is_tool(self._crawler.settings):  # the crawl has begun
+                logger.error("Items cannot be written: %s", error)
+            else:
+                cannot_start(self._crawler, error, logger)
             raise
         self._writing = asyncio.ensure_future(self._write_until_closed())
 
