@@ -576,6 +576,40 @@ def test_a_replay_that_others_have_bent(one_client: redis.Redis) -> None:
     assert len(ask(worker, 0).leases) == 2
 
 
+@pytest.mark.parametrize("score", ["inf", 2.0**53])
+@pytest.mark.parametrize("name", ["ready", "delayed"])
+def test_times_that_never_come(
+    member: Callable[..., Worker], client: redis.Redis, name: str, score: Any
+) -> None:
+    """What somebody has put off for ever is not waited for, be it a request's or nothing."""
+    worker = member()
+    worker.enqueue("a", entry=ENTRY % b"a", delay=3_600_000 if name == "delayed" else 0)
+    worker.exchange()
+    ((ours, _),) = client.zrange(key(name), 0, -1, withscores=True)
+    client.zadd(key(name), {ours: score, "nothing": score})
+    assert crawl(client, worker) == ["a"]
+    assert worker.leave()
+
+
+def test_leases_that_the_worker_knows_nothing_of(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """They are nobody's work while it lives: it would wait for them for ever. A request among them
+    is fetched, the rest are dead letters; what it does know of stays with it."""
+    worker = member()
+    add(worker, "a", "b")
+    worker.claim(1)
+    leases = key(f"leases:{worker.id}")
+    client.hset(leases, mapping={"1.1": b"0:4:host\0\1c", "x": b"broken", "": b""})
+    assert [lease.entry[1:] for lease in worker.claim(5)] == [b"b"]
+    assert client.hlen(leases) == 5
+    for _, lease in list(worker.holding.values()):
+        worker.finish(lease)
+    assert crawl(client, worker) == ["c"]
+    assert count(client, "dead") == 2
+    assert worker.leave()
+
+
 @pytest.mark.parametrize("shards", ["1000000000", "-1", "x", "1e999"])
 @pytest.mark.parametrize("field", ["shards", "config:shards"])
 def test_shards_of_another_hand(one_client: redis.Redis, field: str, shards: str) -> None:

@@ -386,6 +386,7 @@ class Membership:
             "ttl": self._ttl,
             "dead_max": self._dead_max,
             "seen": self._seen,
+            "held": len(self.held),
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
             "suspect_from": self._suspect_from,

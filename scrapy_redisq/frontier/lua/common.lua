@@ -82,7 +82,9 @@ local time, clock = redis.call('TIME'), redis.pcall('HMGET', META, 'sign', 'behi
 local SERVER_TIME = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local BEHIND = tonumber(clock[2] or '') or 0
 local NOW = math.max(SERVER_TIME + BEHIND, tonumber(clock[1] or '') or 0)
-if not (NOW >= SERVER_TIME and NOW < 2 ^ 52) then NOW = SERVER_TIME end -- somebody has bent it
+-- In the year 2112: nothing of ours is due then.
+local FAR = 2 ^ 52
+if not (NOW >= SERVER_TIME and NOW < FAR) then NOW = SERVER_TIME end -- somebody has bent it
 
 local function integer(number) return string.format('%.0f', number) end
 
@@ -388,6 +390,26 @@ end
 
 -- Bytes of entries that one call moves, before others have their turn.
 local MOST_BYTES = 4000000
+
+-- Gives back, to the front, about 100 of the leases that a worker holds, or about 4 MB of them.
+local function give_back_leases(worker, dead_max)
+  local key, back, bytes = leases_of(worker), {}, 0
+  for _, id in ipairs(lease_ids(worker) or {}) do
+    if #back >= 100 or bytes >= MOST_BYTES then break end
+    local record = redis.call('HGET', key, id)
+    local slot = origin_of(record)
+    bytes = bytes + #record
+    redis.call('HDEL', key, id)
+    if slot then
+      count_leases(slot, -1)
+      back[#back + 1] = record
+    else
+      condemn('', record, key, dead_max, worker)
+    end
+  end
+  put_back(back)
+  count('released', #back)
+end
 
 -- Whether no worker holds anything or may still add start requests.
 local function all_idle()

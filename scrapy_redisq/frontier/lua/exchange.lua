@@ -3,8 +3,8 @@
 -- Purpose  heartbeat, enqueue, finish, promote and claim in one step, so that every prefix of
 --          the Redis log is a correct frontier: a page's links are in it before or with its end
 -- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us),
---          seen (see common.lua), duplicates (found by the worker itself), want (entries to
---          claim), slot_limit, suspect_from (deliveries from which an entry is a suspect: it may
+--          seen (see common.lua), duplicates (found by the worker itself), held (leases that the
+--          worker knows of), want (entries to claim), slot_limit, suspect_from (deliveries from which an entry is a suspect: it may
 --          be what its workers died of), suspects (how many of those to claim at most),
 --          max_deliveries, most_bytes (of an entry), starting, seeded, pages, items, dead_max; and
 --          only if there are some:
@@ -393,6 +393,21 @@ if input.want > 0 and not replayed then
 end
 
 for slot in pairs(has_turn) do after_turn(slot) end
+
+-- What others have written would keep the crawl from ending: times that never come, and leases that
+-- the worker knows nothing of.
+if not replayed and input.want > 0 and #claimed == 0 then
+  for _, key in ipairs({READY, DELAYED}) do
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, FAR, '+inf', 'LIMIT', 0, 100)) do
+      redis.call('ZADD', key, integer(NOW), member)
+      due = NOW
+    end
+  end
+  if input.held == 0 and leases_held(worker) > 0 then
+    give_back_leases(worker, input.dead_max)
+    due = NOW
+  end
+end
 
 -- 8. reply
 set_flag(worker, 'starting', state[2] == '1', input.starting)
