@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 import pytest
+import scrapy
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
@@ -154,14 +156,78 @@ def test_what_the_database_gives_is_left_to_it(each_database: Database) -> None:
 
 
 def test_a_key_that_the_database_gives(each_database: Database) -> None:
-    """It is none for a sink: the row is refused, and the words say what to do."""
+    """It is none for a sink, which takes the other unique column, or says at start what to do."""
 
     async def crawl() -> None:
         async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.NUMBERED") as sink:
-            with pytest.raises(RowRefused, match="name another key in REDISQ_TABLES"):
-                sink.row(Numbered("a"), "0" * 32)
+            await sink.write(rows(sink, Numbered("a", stock=1), Numbered("b"), Numbered("a")))
+            with pytest.raises(SinkMismatch, match="the database gives id, which is no key"):
+                sink.row(Alone(), "0" * 32)
 
     asyncio.run(crawl())
+    found = each_database.query("SELECT url, stock FROM numbered ORDER BY url")
+    assert found == [("a", 1), ("b", 7)]
+
+
+@dataclass
+class Alone:
+    """Nothing but a number that the database gives."""
+
+    id: int | None = None
+
+
+sqlalchemy.Table("alone", NUMBERED, sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True))
+
+DEFAULTS = sqlalchemy.MetaData()
+sqlalchemy.Table(
+    "defaults",
+    DEFAULTS,
+    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+    sqlalchemy.Column("stock", sqlalchemy.Integer, server_default="7"),
+    sqlalchemy.Column("twice", sqlalchemy.Integer, sqlalchemy.Computed("2 * stock")),
+)
+
+
+class DefaultsItem(scrapy.Item):
+    url = scrapy.Field()
+    stock = scrapy.Field()
+    twice = scrapy.Field()
+
+
+class DefaultsModel(pydantic.BaseModel):
+    url: str
+    stock: int | None = None
+    twice: int | None = None
+
+
+@dataclass
+class DefaultsData:
+    url: str
+    stock: int | None = None
+    twice: int | None = None
+
+
+@pytest.mark.parametrize("make", [DefaultsItem, DefaultsModel, DefaultsData, dict])
+def test_unset_fields_are_left_to_the_database(each_database: Database, make: Any) -> None:
+    """Also where NULL may stand: a None that was given is NULL, if that is known."""
+    path = "dict" if make is dict else f"{__name__}.{make.__name__}"
+    settings = {
+        "REDISQ_METADATA": f"{__name__}.DEFAULTS",
+        "REDISQ_TABLES": {path: {"table": "defaults", "key": ["url"]}},
+    }
+
+    async def crawl() -> None:
+        async with pipeline(each_database, **settings) as sink:
+            items = make(url="a"), make(url="b", stock=None), make(url="c", stock=1)
+            await sink.write(rows(sink, *items))
+            with pytest.raises((SinkMismatch, RowRefused), match="twice"):
+                await sink.write(rows(sink, make(url="d", twice=4)))
+
+    asyncio.run(crawl())
+    known = make is not DefaultsData
+    expected = [("a", 7, 14), ("b", None, None) if known else ("b", 7, 14), ("c", 1, 2)]
+    found = each_database.query("SELECT url, stock, twice FROM defaults ORDER BY url")
+    assert found == expected
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])

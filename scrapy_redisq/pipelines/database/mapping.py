@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy
+from scrapy.item import Item
 
 from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.database.columns import (
@@ -188,7 +189,14 @@ def make_plan(
         optional = column.nullable or column.foreign_keys or has_default(column)
         if column.name not in available and not optional:
             problems.append(f"column {column.name!r} is NOT NULL and no field fills it")
-    key = _key(item_class, options, table, available, problems)
+    # Fields of a Scrapy item need not be set, and those that are described are.
+    may_lack = not issubclass(item_class, Item) and not options.columns
+    given_there = {
+        name
+        for name, (declared, column, _) in taken.items()
+        if may_lack and declared.optional and has_default(column)
+    }
+    key = _key(item_class, options, table, available, given_there, problems)
     parameters = [columns[name].key.translate(_AS_PARAMETER) for name in taken]
     if len(set(parameters)) < len(parameters):
         problems.append("keys of its columns differ only in punctuation, give them others")
@@ -207,7 +215,7 @@ def make_plan(
     filled = []
     for column_key, name in by_name.items():
         declared, column, convert = taken[name]
-        required, default = "", not column.nullable and has_default(column)
+        required, default = "", has_default(column)
         if column_key not in foreign:
             if name in key:
                 required = "it is of the key"
@@ -217,7 +225,10 @@ def make_plan(
                 required = "it is the version"
             elif not column.nullable and not default:
                 required = f"takes {declared.kind} and not None"
-        filled.append(Filled(name, column_key, convert, required, default))
+        nullable = bool(column.nullable)
+        filled.append(
+            Filled(name, column_key, convert, required, default, nullable, declared.optional)
+        )
     key_column = columns[KEY_COLUMN].key if has_key_column else None
     return Plan(
         item_class=item_class,
@@ -266,9 +277,14 @@ def _key(
     options: Options,
     table: sqlalchemy.Table,
     available: set[str],
+    given_there: set[str],
     problems: list[str],
 ) -> tuple[str, ...]:
-    """The names of the key's columns: those that are named, else the primary key, else ours."""
+    """The names of the key's columns: those that are named, else the primary key, else ours.
+
+    A primary key that the database gives, as to most tables of SQLModel, is none for a sink: then
+    it is the only other unique index.
+    """
     if options.key:
         for name in options.key:
             if name not in available:
@@ -280,10 +296,15 @@ def _key(
             raise wrong(item_class, "key", options.key, takes)
         return options.key
     primary = tuple(column.name for column in table.primary_key.columns)
-    if primary and available.issuperset(primary):
+    if primary and available.issuperset(primary) and given_there.isdisjoint(primary):
         return primary
     if KEY_COLUMN in available and _is_unique(table, (KEY_COLUMN,)):
         return (KEY_COLUMN,)
+    others = {names for names in _unique(table) if names <= available - given_there}
+    if given_there.intersection(primary) and len(others) == 1:
+        return tuple(column.name for column in table.columns if column.name in next(iter(others)))
+    if given_there.intersection(primary):
+        problems.append(f"the database gives {', '.join(primary)}, which is no key for items")
     problems.append(
         f"no key: name one, or have a column {KEY_COLUMN!r} of {KEY_LENGTH} characters as the "
         "primary key"
@@ -292,7 +313,11 @@ def _key(
 
 
 def _is_unique(table: sqlalchemy.Table, names: tuple[str, ...]) -> bool:
-    wanted = set(names)
+    return frozenset(names) in _unique(table)
+
+
+def _unique(table: sqlalchemy.Table) -> set[frozenset[str]]:
+    """The names of columns that together are unique."""
     unique: list[Any] = [
         constraint
         for constraint in table.constraints
@@ -301,9 +326,9 @@ def _is_unique(table: sqlalchemy.Table, names: tuple[str, ...]) -> bool:
     unique += [
         index
         for index in table.indexes
-        if index.unique and len(index.expressions) == len(wanted) and not _is_partial(index)
+        if index.unique and len(index.expressions) == len(index.columns) and not _is_partial(index)
     ]
-    return any({column.name for column in each.columns} == wanted for each in unique)
+    return {frozenset(column.name for column in each.columns) for each in unique}
 
 
 def _is_partial(index: sqlalchemy.Index) -> bool:

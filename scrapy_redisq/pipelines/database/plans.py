@@ -11,7 +11,7 @@ from itemadapter import ItemAdapter
 from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter
 from scrapy.item import Item
 
-from scrapy_redisq.errors import RowRefused
+from scrapy_redisq.errors import RowRefused, SinkMismatch
 from scrapy_redisq.pipelines.database.conversion import Convert, WrongValue
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.records import Target
@@ -30,6 +30,10 @@ class Filled(NamedTuple):
     """Why None cannot stand there; empty if it can."""
     default: bool = False
     """Whether the database has a value for it where the item has none."""
+    nullable: bool = True
+    """Whether NULL may stand there, so that a None that was given is not left to the database."""
+    optional: bool = True
+    """Whether the item may have none."""
 
 
 @dataclass(eq=False)
@@ -56,6 +60,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.known = frozenset([*(filled.field for filled in self.filled), *self.children])
         self._get, self._open = _access(self.item_class)
+        self._is_set = _is_set(self.item_class)
         self._extended = hasattr(self.item_class, "model_fields")
         open_ended = issubclass(self.item_class, dict) or self._extended
         self.flat = not (self.children or self.loose or self.extra or open_ended)
@@ -71,19 +76,36 @@ class Plan:
         values: dict[str, Any] = {}
         name, value = "", None
         try:
-            for name, column, convert, required, default in self.filled:
+            for name, column, convert, required, default, nullable, _ in self.filled:
                 value = get(item, name, None)
                 if value is not None:
                     values[column] = convert(value)
                 elif required:
                     raise WrongValue(required)
-                elif not default:
+                elif not default or (nullable and self._is_set(item, name)):
                     values[column] = None
         except WrongValue as problem:
             raise self.refusal(name, value, problem) from None
         if self.key_column is not None:
             values[self.key_column] = key
         return values
+
+    def leave_to_database(self, column: str) -> None:
+        """The database takes no value for a column: no item may have one."""
+
+        def refuse(value: Any) -> Any:
+            raise SinkMismatch(
+                f"{class_path(self.item_class)}: table {self.target.table.fullname} fills column "
+                f"{column!r} by itself, and an item has {_short.repr(value)} for it; leave the "
+                "field out, or let the column take values"
+            )
+
+        self.filled = tuple(
+            filled._replace(convert=refuse, required="", default=True, nullable=False)
+            if filled.column == column
+            else filled
+            for filled in self.filled
+        )
 
     def leftovers(self, item: Any) -> dict[Any, Any]:
         """The values of an item that no column takes."""
@@ -119,6 +141,15 @@ class Plan:
             f"{class_path(self.item_class)}.{name} = {_short.repr(value)} "
             f"({type(value).__qualname__}): {problem}"
         )
+
+
+def _is_set(item_class: type) -> Callable[[Any, str], bool]:
+    """Whether a field that is None was given as that; where nobody knows it was not."""
+    if issubclass(item_class, (dict, Item)):
+        return lambda item, name: name in item
+    if hasattr(item_class, "model_fields"):
+        return lambda item, name: name in item.model_fields_set
+    return lambda item, name: False
 
 
 def _access(

@@ -120,6 +120,7 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
     used.update(column for column, _ in plan.foreign)
     used.update(name for name in (plan.key_column,) if name is not None)
     used.update(filled.column for filled in (plan.extra,) if filled is not None)
+    optional = {table.columns[filled.column].name for filled in plan.filled if filled.optional}
     wanted = {table.columns[key].name: table.columns[key] for key in used}
     key = [table.columns[key].name for key in plan.target.key]
     alter = _Alter(connection, table)
@@ -132,6 +133,8 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             differences.append(
                 (f"column {name!r} is {there}, not {alter.type_of(column)}", alter.change(column))
             )
+        elif _is_generated(found[name]) and name in optional:
+            plan.leave_to_database(column.key)
         elif _is_generated(found[name]):
             differences.append(
                 (f"column {name!r} is filled by the database alone", alter.drop_generated(name))
