@@ -403,6 +403,7 @@ class Intake:
             self._courier.roster.shard_of(slot),
             identity=identity or self._fingerprint(request),
             root=root,
+            asker=self._asking_page(),
         )
         if root is not None:
             root.unwritten += 1
@@ -442,7 +443,7 @@ class Intake:
             self._courier.enqueue(Settle(claim, done=False))
             return
         page, delay = known
-        (page.root or page).claims.append(claim)
+        (page.root or page).claims.append((claim, page))
         self._local.push(claim.tag, delay)
         self._will_run(delay)
 
@@ -476,6 +477,8 @@ class Intake:
                 self._end(request, page)
 
     def _end(self, request: Request, page: Page) -> None:
+        if page.problem is not None or page.given_back:
+            page.is_undone()
         if page.root is not None:
             if page.problem is not None:
                 text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
@@ -484,8 +487,8 @@ class Intake:
             return
         if page.problem is not None and not page.given_back:
             self._bury(request, page.lease.slot, page.problem)
-        for claim in page.claims:
-            settle = Settle(claim, done=not page.given_back)
+        for claim, kept in page.claims:
+            settle = Settle(claim, done=not (page.given_back and kept.undone))
             self._courier.finish(self._courier.roster.shard_of(claim.slot), settle, page.sent)
 
     def settle_claims(self, page: Page, finish: Finish) -> Finish:
@@ -493,11 +496,14 @@ class Intake:
         again by those who fetch the page again is settled before."""
         if not (page.claims and page.is_held):  # else they are of those who have the page by now
             return finish
-        if finish.outcome in ("done", "retried"):
-            return replace(finish, claims=tuple(page.claims))
-        for claim in page.claims:
-            self._send(page, Settle(claim, done=False, lease=finish.lease))
-        return finish
+        comes_again = finish.outcome not in ("done", "retried")
+        dealt_with = []
+        for claim, kept in page.claims:
+            if comes_again and kept.undone:
+                self._send(page, Settle(claim, done=False, lease=finish.lease))
+            else:
+                dealt_with.append(claim)
+        return replace(finish, claims=dealt_with)
 
     def forgotten(self) -> None:
         """All leases are void: others fetch the pages again, and ask for what they asked for. What
@@ -507,7 +513,7 @@ class Intake:
             if page.root is not None:
                 page.root.end_of(page)
                 continue
-            claim = asked or (page.claims[0] if page.claims else None)
+            claim = asked or (page.claims[0][0] if page.claims else None)
             page.claims = []
             self._local.take(request, page, 0.0, claim)
             if claim is not None:

@@ -110,8 +110,9 @@ class Page:
 
     A request that stays in this process has a page, too, whose lease is none. The page that asked
     for it, or for the request that did, is its ``root``: that is not ended before it (it is one of
-    its ``unwritten``), and has the ``claims`` of all of them. Where no page stands for it, it is
-    its own.
+    its ``unwritten``), and has the ``claims`` of all of them, each with the page of its request.
+    Where no page stands for it, it is its own. Its ``asker`` is what asked for it itself; it is
+    ``undone`` if it, or something that came of it, was not dealt with.
     """
 
     lease: Lease
@@ -134,7 +135,9 @@ class Page:
     repeats: Repeats = field(default_factory=Repeats)
     sent: dict[int, int] = field(default_factory=dict)
     root: Page | None = None
-    claims: list[Claim] = field(default_factory=list)
+    asker: Page | None = None
+    undone: bool = False
+    claims: list[tuple[Claim, Page]] = field(default_factory=list)
     sent_back: int = 0
     """How often a request that stays here was, for the trouble of its slot."""
     shared: SharedValues = field(default_factory=SharedValues)
@@ -167,6 +170,13 @@ class Page:
                 children=children,
             )
         return Finish(lease, "done", children=children)
+
+    def is_undone(self) -> None:
+        """It was not dealt with: it has to be asked for again, so what asked for it, too."""
+        page: Page | None = self
+        while page is not None and not page.undone:
+            page.undone = True
+            page = page.asker
 
     def end_of(self, kept: Page) -> None:
         """A request that stayed here, and that this page stands for, has ended or was given up."""
