@@ -102,9 +102,9 @@ class TestSeenCache:
         assert 34 not in cache
 
 
-def local_page(slot: str) -> Page:
+def local_page(slot: str, priority: int = 0) -> Page:
     nothing: Any = None
-    return Page(Lease("", slot, 0, 0, b""), nothing)
+    return Page(lease(0, slot, priority), nothing)
 
 
 class TestLocalQueue:
@@ -116,8 +116,8 @@ class TestLocalQueue:
         other, asked = Request("http://b/"), Request("http://a/5", priority=5)
         claim = Claim("a", b"fingerprint", tag=asked)
         for request, slot in ((low, "a"), (high, "a"), (later, "a"), (other, "b")):
-            queue.take(request, local_page(slot), 0.0, None)
-        queue.take(asked, local_page("a"), 0.0, claim)
+            queue.take(request, local_page(slot, request.priority), 0.0, None)
+        queue.take(asked, local_page("a", 5), 0.0, claim)
 
         def popped(full: str = "", urgent: int | None = None) -> Request | None:
             found = queue.pop(lambda slot: None if slot in full else 0, {"a": urgent}.get)
