@@ -20,14 +20,16 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands import display, slots
+from scrapy_redisq.commands import display, export, slots
+from scrapy_redisq.commands.letters import as_json
 from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
 from scrapy_redisq.commands.table import Column, Table
-from scrapy_redisq.frontier import Frontier, SlotStatus
+from scrapy_redisq.frontier import Frontier, SlotStatus, letters
+from scrapy_redisq.frontier.membership import Finish
 from scrapy_redisq.frontier.report import absent
 from scrapy_redisq.limits import SlotLimit
 from tests.harness.command import Redisq, at
-from tests.harness.servers import RedisServer
+from tests.harness.servers import RedisServer, any_server
 from tests.test_frontier import Worker, some_urls
 
 
@@ -332,6 +334,62 @@ def test_foreign_times_of_slots(redisq: Redisq, frontier: Frontier, score: str) 
     told = {each["slot"]: each for each in map(json.loads, ran.out.splitlines())}
     assert told["a.example"]["paused"]
     assert told["a.example"]["set_aside"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("config:error_rate", "-1"), ("config:error_rate", "0"), ("began", "9" * 30)),
+        *(("run", "\x1b"), ("state", "\x1b[31m"), ("config:scheduling", "\x1b[31m")),
+    ],
+)
+def test_a_foreign_configuration(
+    redisq: Redisq, frontier: Frontier, field: str, value: str
+) -> None:
+    """It is shown as well as it can be, or named in one line."""
+    frontier.push(some_urls(1))
+    frontier.client.hset("redisq:{books:0}:meta", field, value)
+    frontier.client.zadd("redisq:{books:0}:workers", {"w1": "-inf", "w2": "inf"})
+    for args in (["status"], ["status", "books", "--json"], ["slots"], ["reset", "books"]):
+        ran = redisq(*args)
+        assert ran.err.count("\n") <= (2 if args[0] == "reset" else 1)
+        assert "\x1b" not in ran.out + ran.err
+        if ran.code and args[0] != "reset":
+            assert "redisq:{books:0}:meta" in ran.err
+
+
+def test_redis_goes_away_in_an_export(
+    redisq: Redisq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is as it was, nothing is left beside it, and one line says what happened."""
+    server = RedisServer(any_server())
+    path = tmp_path / "dead.jsonl"
+    path.write_text("good")
+    try:
+        with Frontier.from_url(server.url, "books") as frontier:
+            frontier.push(some_urls(20))
+            worker = Worker(frontier)
+            for membership, lease in worker.claim():
+                membership.add(Finish(lease.id, "dead", "download"))
+            worker.exchange(worker.memberships[0])
+            assert len(list(frontier.dead())) == 20
+        monkeypatch.setattr(letters, "READ_BATCH", 5)
+        written: list[str] = []
+
+        def write(letter: Any) -> dict[str, Any]:
+            written.append(letter.id)
+            if len(written) == 7:
+                server.kill()
+            return as_json(letter)
+
+        monkeypatch.setattr(export, "as_json", write)
+        ran = redisq("dead", "export", "books", str(path), REDISQ_URL=server.url)
+    finally:
+        server.close()
+    assert len(written) == 10
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert ran.err.startswith("scrapy redisq: Redis: ")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(path.name, "good")]
 
 
 def test_a_reader_that_has_enough(

@@ -103,7 +103,7 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
 def _title(status: Mapping[str, Any]) -> Text:
     began = f", began {ago(status['began'])} ago" if status["began"] else ""
     spider = f", spider {clean(status['spider'])}" if status["spider"] else ""
-    state, run = status["state"], clean(status["run"] or "")
+    state, run = clean(status["state"]), clean(status["run"] or "")
     if status["run_name"]:
         run = f"{clean(status['run_name'])} ({run})"
     return Text.assemble(
@@ -166,7 +166,8 @@ def _named(name: str, value: str) -> Text:
 
 def _seen(status: Mapping[str, Any]) -> Text:
     dupefilter = status["dupefilter"]
-    text = f"{status['seen']:,} in {BACKENDS.get(dupefilter['backend'], dupefilter['backend'])}"
+    backend = BACKENDS.get(dupefilter["backend"], clean(dupefilter["backend"]))
+    text = f"{status['seen']:,} in {backend}"
     if dupefilter["kind"] not in {"bloom", "exact"}:
         text += f" (start requests; others in {clean(dupefilter['kind'])})"
     elif dupefilter["backend"] != "exact":
@@ -224,7 +225,7 @@ def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None
     names = ("queued", "leased", "finished", "dead")
     rows: list[list[Cell]] = []
     for status, per_second in zip(statuses, rates, strict=True):
-        state = status["state"]
+        state = clean(status["state"])
         waiting = {**status, "queued": status["queued"] + status["delayed"]}
         rows.append(
             [
@@ -242,7 +243,7 @@ def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None
 
 def line(status: Mapping[str, Any], per_second: float | None) -> str:
     """One plain line, for watching where there is no terminal."""
-    parts = [datetime.now().strftime("%H:%M:%S"), clean(status["frontier"]), status["state"]]
+    parts = [datetime.now().strftime("%H:%M:%S"), clean(status["frontier"]), clean(status["state"])]
     names = ("created", "finished", "queued", "delayed", "leased", "dead", "duplicates")
     parts += [f"{name} {status[name]:,}" for name in names]
     parts.append(f"workers {sum(worker['alive'] for worker in status['workers'])}")

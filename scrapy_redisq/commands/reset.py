@@ -28,9 +28,10 @@ def run(arguments: Namespace, project: Project) -> int:
             print(f"{name}: deleted")
             return 0
     alive = sum(worker["alive"] for worker in status["workers"])
+    queued = status["queued"] + status["delayed"]
     print(
-        f"{name} ({status['state']}) would be deleted: {status['queued'] + status['delayed']:,} "
-        f"queued, {status['leased']:,} leased, {status['dead']:,} dead, {status['seen']:,} seen. "
+        f"{name} ({clean(status['state'])}) would be deleted: {queued:,} queued, "
+        f"{status['leased']:,} leased, {status['dead']:,} dead, {status['seen']:,} seen. "
         "Nothing was done; add --yes to do it.",
         file=sys.stderr,
     )

@@ -282,7 +282,13 @@ class Frontier(SlotMethods, LetterMethods):
             return absent(self.name)
         config = config_of(meta)
         shards = [first] + [self._status(shard) for shard in range(1, config.shards)]
-        return summary(self.name, meta, config, shards, self._seen_status(config, meta))
+        try:
+            return summary(self.name, meta, config, shards, self._seen_status(config, meta))
+        except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
+            raise FrontierCorrupt(
+                f"what {calls.meta_key(self.name, 0)} or a key beside it says makes no sense "
+                f"({error}): something else than scrapy-redisq has written to it"
+            ) from error
 
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
         seen = seen_filter(config)

@@ -151,5 +151,6 @@ def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 },
             )
             worker["leased"] += leased
-            worker["seen_ago"] = round(max(0.0, (now - heartbeat) / 1e6), 3)
+            # Somebody else may have written any deadline, -inf among them.
+            worker["seen_ago"] = round(min(max(0.0, (now - heartbeat) / 1e6), 1e9), 3)
     return list(workers.values())
