@@ -257,6 +257,7 @@ ROUND_TRIP = {
     "data": bytes(range(256)),
     "moment": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, UTC),
     "day": datetime.date(1999, 12, 31),
+    "clock": datetime.time(23, 59, 59),
     "tree": {"a": [1, None, 0.5, "ü"], "b": {}},
     "id": uuid.UUID(int=2**127 + 1),
 }
@@ -277,6 +278,7 @@ def _types(server: DatabaseServer) -> sa.Table:
         sa.Column("data", sa.LargeBinary),
         sa.Column("moment", Timestamp),
         sa.Column("day", sa.Date),
+        sa.Column("clock", sa.Time),
         sa.Column("tree", sa.JSON(none_as_null=True)),
         sa.Column("id", sa.Uuid),
     )

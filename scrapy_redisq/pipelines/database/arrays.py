@@ -1,7 +1,8 @@
 """Many rows into PostgreSQL by one statement: an array for each column.
 
-It takes about half of the time of a statement a row, as COPY into a temporary table does. Such a
-table would be state of the session, which a pooler such as PgBouncer hands to others.
+It takes the server a third of the time of a statement a row (16 µs, not 50), as much as prepared
+statements or COPY into a temporary table. Both would be state of the session, which a pooler such as
+PgBouncer hands to others.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def _element(type_: Any, dialect: sqlalchemy.Dialect) -> Any:
         return implementation
     if isinstance(implementation, (sqlalchemy.JSON, JsonText)):
         return implementation
-    if isinstance(implementation, sqlalchemy.DateTime):
-        return sqlalchemy.DateTime(timezone=implementation.timezone)
+    for clock in (sqlalchemy.DateTime, sqlalchemy.Time):
+        if isinstance(implementation, clock):
+            return clock(timezone=implementation.timezone)
     for known, element in _ELEMENTS:
         if isinstance(implementation, known):
             return element
