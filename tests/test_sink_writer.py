@@ -22,7 +22,7 @@ from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, Writ
 from scrapy_redisq.pipelines.database.mapping import _name_problem
 from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.server import DatabaseServer
-from scrapy_redisq.pipelines.database.upsert import _Portable, write
+from scrapy_redisq.pipelines.database.upsert import write
 from tests.harness.databases import (
     PASSWORD,
     Database,
@@ -229,20 +229,6 @@ def test_defaults_that_python_computes(server: DatabaseServer) -> None:
     _write(server, target, *({**row, "stock": 2} for row in rows))
     assert {row[2] for row in _rows(server, table)} == {2}
     assert [row[-1] for row in _rows(server, table)] == before
-
-
-@pytest.mark.parametrize("version", [None, "version"])
-def test_the_way_without_an_upsert(server: DatabaseServer, version: str | None) -> None:
-    """Databases that have no known upsert get the same rows by UPDATE and INSERT."""
-    table = _books(server)
-    for target, expected in (
-        (Target(table, ("url",), version=version), 3 if version else 2),
-        (Target(table, ("url",), "ignore"), 3 if version else 2),
-    ):
-        for row in ({"url": "a", "stock": 3, "version": 3}, {"url": "a", "stock": 2, "version": 2}):
-            with server.transaction() as connection:
-                _Portable(target, tuple(row)).execute(connection, [row])
-        assert _rows(server, table) == [("a", None, expected, expected)]
 
 
 # Values
@@ -819,6 +805,7 @@ def _no_password(text: str) -> None:
         "postgresql://u:se@cret/db",
         "postgresql://u:x@secret?y@host/db",
         "nosuch://u:secret@host/db",
+        "oracle://u:secret@host/db",
         "postgresql+psycopg2://u:secret@host/db",
         "postgresql+nosuch://u:secret@host/db",
         "sqlite+aiosqlite:///secret",

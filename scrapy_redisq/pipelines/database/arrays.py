@@ -1,8 +1,7 @@
 """Many rows into PostgreSQL by one statement: an array for each column.
 
-It takes the server a third of the time of a statement a row (16 µs, not 50), as much as prepared
-statements or COPY into a temporary table. Both would be state of the session, which a pooler such as
-PgBouncer hands to others.
+It takes the server a third of the time of a statement a row (16 µs, not 50), as prepared statements
+and COPY into a temporary table do. Both are state of the session, which a pooler hands to others.
 """
 
 from __future__ import annotations

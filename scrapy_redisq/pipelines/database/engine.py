@@ -15,6 +15,9 @@ from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 
 __all__ = ["MYSQL_SERVER", "engine"]
 
+_DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
+"""Those that rows can be written to; others have other upserts, or none."""
+
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 """The extras of this package that install a driver."""
 
@@ -84,6 +87,8 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
         options["use_insertmanyvalues"] = False  # pymysql does that faster, and splits by size
     if url.drivername.startswith("sqlite"):
         options["paramstyle"] = "named"  # as the others: see upsert.py
+    if url.get_backend_name() not in _DATABASES:
+        raise SettingError(SETTING, shown, f"one of {', '.join(_DATABASES)}; {TAKES}")
     try:
         made = sqlalchemy.create_engine(url, **options)
     except exc.NoSuchModuleError:

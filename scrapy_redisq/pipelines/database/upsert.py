@@ -71,8 +71,8 @@ def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
     # Whatever is there, it is to be written.
     target = dataclasses.replace(record.target, on_conflict="update", version=None)
     columns, dialect = tuple(record.values), connection.dialect
-    upsert = _UPSERTS.get(dialect.name)
-    if upsert is None or not _rolls_back(connection, target.table):
+    upsert = _UPSERTS[dialect.name]
+    if not _rolls_back(connection, target.table):
         return False
     own = {
         name: sqlalchemy.literal(_utc(record.values.get(name)), target.table.columns[name].type)
@@ -181,13 +181,9 @@ def _parents_first(targets: tuple[Target, ...]) -> tuple[Target, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def statement(
-    target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect
-) -> _Upsert | _Portable:
-    """How rows of these columns are written, in the database's own words where they are known."""
-    upsert, table = _UPSERTS.get(dialect.name), target.table
-    if upsert is None:
-        return _Portable(target, columns)
+def statement(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect) -> _Upsert:
+    """How rows of these columns are written, in the database's own words."""
+    upsert, table = _UPSERTS[dialect.name], target.table
     binds = _binds(target, columns)
     insert = upsert(_insert(target, dialect).values(_bound(target, binds)), target, columns)
     compiled = insert.compile(dialect=dialect)
@@ -332,44 +328,3 @@ class _Upsert:
                     raise RowRefused(f"{name}: {type(error).__name__}: {error}") from error
             columns.append(values)
         return columns
-
-
-class _Portable:
-    """UPDATE, and INSERT if there was nothing to update: for databases without a known upsert."""
-
-    def __init__(self, target: Target, columns: tuple[str, ...]) -> None:
-        self._binds = _binds(target, columns)
-        bound, table = _bound(target, self._binds), target.table
-        key = [table.columns[name] == bound.get(name, sqlalchemy.null()) for name in target.key]
-        self._find: sqlalchemy.Select[Any] = sqlalchemy.select(
-            sqlalchemy.literal_column("1")
-        ).where(*key)
-        self._find = self._find.select_from(table)
-        self._insert = sqlalchemy.insert(table).values(bound).inline()
-        self._update: sqlalchemy.Update | None = None
-        if names := _updated(target, columns):
-            self._update = sqlalchemy.update(table).where(*key)
-            self._update = self._update.values({name: bound[name] for name in names})
-            if target.version is not None:
-                stored = table.columns[target.version]
-                new = bound.get(target.version, sqlalchemy.null())
-                self._update = self._update.where(stored.is_(None) | (stored <= new))
-
-    def execute(self, connection: sqlalchemy.Connection, rows: list[Values]) -> None:
-        for row in rows:
-            values = {self._binds[name]: _utc(value) for name, value in row.items()}
-            if connection.execute(self._find, values).first() is not None:
-                self._change(connection, values)
-                continue
-            try:
-                with connection.begin_nested():
-                    connection.execute(self._insert, values)
-            except sqlalchemy.exc.IntegrityError:
-                # Someone else's row of the same key came in between, or the row is refused.
-                if connection.execute(self._find, values).first() is None:
-                    raise
-                self._change(connection, values)
-
-    def _change(self, connection: sqlalchemy.Connection, values: Values) -> None:
-        if self._update is not None:
-            connection.execute(self._update, values)
