@@ -213,7 +213,16 @@ def test_unset_fields_are_left_to_the_database(each_database: Database, make: An
     path = "dict" if make is dict else f"{__name__}.{make.__name__}"
     settings = {
         "REDISQ_METADATA": f"{__name__}.DEFAULTS",
-        "REDISQ_TABLES": {path: {"table": "defaults", "key": ["url"]}},
+        "REDISQ_TABLES": {
+            path: {
+                "table": "defaults",
+                "key": ["url"],
+                # A dict has the columns without a default, unless it is described.
+                "columns": dict.fromkeys(("url", "stock", "twice"), "int") | {"url": "str"}
+                if make is dict
+                else {},
+            }
+        },
     }
 
     async def crawl() -> None:

@@ -19,6 +19,7 @@ from scrapy_redisq.pipelines.database.conversion import json_text
 from scrapy_redisq.pipelines.database.fields import Field, class_path, item_fields
 from scrapy_redisq.pipelines.database.mapping import (
     KEY_LENGTH,
+    has_default,
     make_plan,
     make_table,
     table_name,
