@@ -104,7 +104,8 @@ def test_full_for_long(
         puppet.leases.clear()
         courier.poke()
         await until(lambda: "claimed and finished nothing" in caplog.text, "it says so")
-        await asyncio.sleep(2 * module.FULL_RETRY)
+        exchanges = courier.exchanges
+        await until(lambda: courier.exchanges > exchanges + 9, "it asks again and again")
         assert caplog.text.count("claimed and finished nothing") == 1
         assert caplog.text.count("Raise its maxmemory") == 1
         client.config_set("maxmemory", 0)

@@ -265,7 +265,7 @@ def test_another_slot_in_the_record(member: Callable[..., Worker], client: redis
 @pytest.mark.parametrize(
     "name", ["created", "finished", "leased", "starting", "waiting", "dead", "claimed", "letters"]
 )
-@pytest.mark.parametrize("value", ["-7", "1000", "abc", "1.5", ""])
+@pytest.mark.parametrize("value", ["-7", "1000", "abc", "1.5", "", str(2**53 + 1), "9" * 20])
 def test_counts_of_another_hand(one_client: redis.Redis, name: str, value: str) -> None:
     """No count keeps a crawl from ending, or ends it early."""
     client, member = one_client, _maker(one_client)
@@ -277,6 +277,7 @@ def test_counts_of_another_hand(one_client: redis.Redis, name: str, value: str) 
     client.hset(key("counts"), name, value)
     worker.finish(lease, "dead", reason="test")
     held = worker.claim(5)
+    assert len({lease.id for lease in held}) == client.hlen(key(f"leases:{worker.id}")) == 2
     assert not ask(other).complete
     for lease in held:
         worker.finish(lease)

@@ -86,6 +86,12 @@ local NOW = math.max(SERVER_TIME + BEHIND, tonumber(clock[1] or '') or 0)
 local FAR = 2 ^ 52
 if not (NOW >= SERVER_TIME and NOW < FAR) then NOW = SERVER_TIME end -- somebody has bent it
 
+-- A number that is kept as text; 0 if it is not there, or something that nobody here has written.
+local function number_of(text)
+  local number = tonumber(text or '') or 0
+  return math.abs(number) < 2 ^ 53 and number or 0
+end
+
 local function integer(number) return string.format('%.0f', number) end
 
 -- Whether a text is UTF-8 (Unicode 15, table 3-7). Names are in replies that cannot be read else.
@@ -159,7 +165,7 @@ local function flush_counts()
   for name in pairs(count_changes) do names[#names + 1] = name end
   for i, stored in ipairs(redis.call('HMGET', COUNTS, unpack(names))) do
     local name, by = names[i], count_changes[names[i]]
-    counts[name] = (tonumber(stored or 0) or 0) + by
+    counts[name] = number_of(stored) + by
     if by ~= 0 then
       changed[#changed + 1] = name
       changed[#changed + 1] = integer(counts[name])
@@ -175,10 +181,11 @@ local function flush_counts()
   return counts
 end
 
--- The next number of those that `name` counts. One that is no number is replaced by the time.
+-- The next number of those that `name` counts. One that is none, or too large for Lua to tell from
+-- the next, is replaced by the time.
 local function next_number(name)
   local number = redis.pcall('HINCRBY', COUNTS, name, 1)
-  if type(number) == 'table' then
+  if type(number) == 'table' or number >= 2 ^ 53 then
     number = NOW
     redis.call('HSET', COUNTS, name, integer(number))
   end

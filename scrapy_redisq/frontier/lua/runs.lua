@@ -24,12 +24,6 @@ local function hash_of(key)
   return hash
 end
 
--- A number in meta; 0 if it is not there, or something else is.
-local function number_of(text)
-  local number = tonumber(text or '') or 0
-  return math.abs(number) < 2 ^ 53 and number or 0
-end
-
 local function meta_of_run()
   local meta = hash_of(META)
   if meta.run and not meta.state then meta.state = 'open' end -- somebody has deleted the field
