@@ -20,7 +20,8 @@ from scrapy_redisq.frontier import DeadLetter, Frontier
 from scrapy_redisq.frontier.letters import place_of
 
 BATCH = 200
-"""Lines of an export that are compared with the frontier at a time."""
+BATCH_BYTES = 4_000_000
+"""Lines of an export that are compared with the frontier at a time, and bytes of them."""
 
 
 class NoExport(RedisqError):
@@ -93,8 +94,7 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
         pass  # all of the file is looked at before the first letter is deleted
     seen: set[str] = set()
     purged = kept = 0
-    lines = _lines(path, frontier.name)
-    while batch := list(itertools.islice(lines, BATCH)):
+    for batch in _batches(_lines(path, frontier.name)):
         told = {line["id"]: line for line in batch if line["id"] not in seen}
         seen |= told.keys()
         same = []
@@ -113,6 +113,19 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
     if kept:
         print(f"{kept:,} are not as they are in the file, and were kept", file=sys.stderr)
     return 1 if kept else 0
+
+
+def _batches(lines: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line["entry"])
+        if len(batch) == BATCH or size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _lines(path: Path, name: str) -> Iterator[dict[str, Any]]:
