@@ -7,8 +7,8 @@
     RedisPipeline      a list or a stream: at least once
     BatchPipeline      the base of all of them, and of your own
 
-``batch`` is the base; ``database/`` and ``parquet/`` each have a room of their own, ``redis_items``
-and ``encoding`` (JSON and msgpack of items) stand beside it.
+``batch`` is the base; ``database/`` and ``parquet/`` each have a room of their own, ``redis_items``,
+``encoding`` (JSON and msgpack of items) and ``thread`` stand beside it.
 """
 
 from __future__ import annotations
