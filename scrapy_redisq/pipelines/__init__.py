@@ -7,7 +7,7 @@
     RedisPipeline      a list or a stream: at least once
     BatchPipeline      the base of all of them, and of your own
 
-``batch`` is the base; ``database/`` and ``parquet/`` each have a room of their own, ``redis_items``,
+``batch`` is the base; ``database/`` and ``parquet/`` have rooms of their own; ``redis_items``,
 ``encoding`` (JSON and msgpack of items) and ``thread`` stand beside it.
 """
 
