@@ -177,8 +177,8 @@ class Intake:
         # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
         # what stays in a process may be asked for again, whatever was seen of its URL.
         ask_anew = of_start and self._settings.keep_seen
-        may_know = cacheable and not ask_anew and self._serializer.is_simple(request)
-        if may_know and url in self._seen_cache:
+        known = cacheable and url in self._seen_cache
+        if known and not ask_anew and self._serializer.is_simple(request):
             self._courier.roster.memberships[0].local_duplicates += 1
             return self.duplicate(request)
         if filtered:

@@ -278,7 +278,8 @@ def _items_modules(name: str) -> Iterator[ModuleType]:
         module = importlib.import_module(name)
         yield module
         for inner in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
-            yield importlib.import_module(inner.name)
+            if not inner.name.endswith(".__main__"):
+                yield importlib.import_module(inner.name)
     except Exception as error:
         logger.warning(
             "Classes in %s are not found: %s: %s. Those that requests hold can be listed in %s",
