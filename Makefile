@@ -2,6 +2,9 @@
 #             its items go to SQLite, with DATABASE=postgres to a server started for it
 # make test   the tests, on real servers, two at a time; they wait more than they work
 # make faults every fault at full size (about half an hour), and docs/faults.md of it
+# make scrapy-tests
+#             Scrapy's own crawl tests with this scheduler (a quarter of an hour, not part of the
+#             tests), held against the table in docs/scrapys-tests.md
 # make lint   style and types
 
 PYTHON ?= python3
@@ -9,7 +12,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATABASE = sqlite
 
-.PHONY: demo test faults lint clean
+.PHONY: demo test faults scrapy-tests lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -24,6 +27,9 @@ test: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m tests.faults $(FAULTS)
+
+scrapy-tests: $(VENV)/.dev
+	$(BIN)/python -m tests.compatibility.scrapys_tests $(SCRAPY_TESTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -44,4 +50,4 @@ $(VENV)/.dev: setup.cfg pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .tox build dist *.egg-info
+	rm -rf $(VENV) .scrapys-tests .tox build dist *.egg-info

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
@@ -18,17 +18,21 @@ from scrapy.utils.spider import iter_spider_classes
 
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import Hosts
-from tests.compatibility.worker import Crawl, Job
 from tests.harness.launcher import Forked, fork
+
+if TYPE_CHECKING:
+    from tests.compatibility.worker import Crawl, Job
 
 ROOT = Path(__file__).parent.parent.parent
 MODES = {"own": 1, "one": 1, "two": 2}
 """How a spider is crawled, and by how many processes: "own" is Scrapy's scheduler."""
 
-LIMIT = 120
+LIMIT = 300
 """Seconds after which crawls are given up."""
 
-COMMON = {
+HANDLER = "tests.compatibility.patient.PatientHandler"
+COMMON: dict[str, Any] = {
+    "DOWNLOAD_HANDLERS": {"http": HANDLER, "https": HANDLER},
     "SPIDER_MODULES": ["tests.compatibility.spiders"],
     "SPIDER_MIDDLEWARES": {"tests.compatibility.compared.Gate": 1_000_000},
     "TELNETCONSOLE_ENABLED": False,
@@ -42,6 +46,8 @@ SHARED = {
     "ADDONS": {"scrapy_redisq.Addon": 500},
     "REDISQ_RETRY_BASE": 0.05,
     "REDISQ_BACKOFF_MAX": 1,
+    # Fifty crawls in a process may keep its event loop for a while.
+    "REDISQ_SOCKET_TIMEOUT": 60,
 }
 
 # What is different in any two crawls.
@@ -141,6 +147,8 @@ class Comparison:
         if mode != "own":
             frontier = f"{mode}-{self.name}-%(spider)s"
             settings |= {**SHARED, "REDISQ_URL": self._redis_url, "REDISQ_FRONTIER": frontier}
+            if mode == "two":  # or one of them would take all
+                settings["REDISQ_MAX_LEASES"] = 1
         crawls = []
         for number, spider in enumerate(self.group.spiders):
             numbers = [worker]

@@ -41,6 +41,11 @@ _TROUBLE = (
     "downloader than what counts responses and retries, sends the request back."
 )
 _GOES_BACK = "A page whose callback raises CloseSpider is not done: another worker fetches it."
+_COPIES = "Objects that requests share are copies for each, which is said."
+_FILES = (
+    "Media pipelines remember in their own process what they have fetched: another worker finds "
+    "it up to date, and asks for what is missing again."
+)
 _BYTES = "Ports and referers are longer or shorter."
 _LOG = "log WARNING scrapy_redisq.scheduler"
 
@@ -60,11 +65,15 @@ DIFFERENCES = [
     Difference("errbacks", "*", "pages", _TROUBLE),
     Difference("errbacks", "*", "stat downloader/request*", _TROUBLE),
     Difference("errbacks", "*", "stat scheduler/dequeued", _TROUBLE),
+    Difference("values", "*", "log * holds an object in cb_kwargs*", _COPIES),
+    Difference("unfinished", "*", "log * holds an object in cb_kwargs*", _COPIES),
     Difference("local", "*", "log * cannot be shared*", _LOCAL),
     Difference("local", "*", "stat scheduler/*", _LOCAL),
     Difference("played", "*", "log * cannot be shared*", _LOCAL),
     Difference("played", "*", "stat scheduler/*", _LOCAL),
     Difference("sessions", "two", "items", "Cookies are each worker's own.", certain=False),
+    Difference("offsite", "two", "stat offsite/domains", _OWN_STATS, certain=False),
+    Difference("files", "two", "*", _FILES, certain=False),
     Difference("start_items", "two", "items", "Items of start() come once for each worker."),
     Difference("start_items", "two", "stat item_scraped_count", "The same."),
     Difference("broken_start", "two", "stat spider_exceptions/*", _OWN_START),

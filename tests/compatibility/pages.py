@@ -27,7 +27,9 @@ def echo(*headers: str) -> Page:
     """A page of some of the headers that it was asked for with."""
 
     def page(hit: Hit, visit: int) -> str:
-        return "; ".join(f"{name}={hit.headers.get(name.lower(), '')}" for name in headers)
+        told = [hit.headers.get(name.lower(), "") for name in headers]
+        told = ["; ".join(sorted(value.split("; "))) for value in told]  # cookies come in any order
+        return "; ".join(f"{name}={value}" for name, value in zip(headers, told, strict=True))
 
     return page
 
