@@ -286,7 +286,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
             # whoever has a page of the host when it may be asked again fetches it then. Others must
             # hear of the trouble before they may fetch it.
-            await self._in_use.outcomes_told()
+            await self._in_use.outcomes_told(slot_name(urlparse_cached(request).hostname or ""))
             await self._tell(host, None, 0.0)
             return Rules(None, time.monotonic(), closed=0)
         except IgnoreRequest:
@@ -318,7 +318,8 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             Request(
                 f"{url.scheme}://{url.netloc}/robots.txt",
                 priority=self.DOWNLOAD_PRIORITY,
-                meta={"dont_obey_robotstxt": True, WAITS_NOT_KEY: True},
+                # The frontier keeps it; a cache would keep a 503 for ever, too.
+                meta={"dont_obey_robotstxt": True, "dont_cache": True, WAITS_NOT_KEY: True},
                 callback=NO_CALLBACK,
             ),
         )

@@ -393,12 +393,12 @@ class Scheduler(BaseScheduler):
         """The requests in progress, which items are of."""
         return self._in_progress
 
-    async def outcomes_told(self) -> None:
-        """Returns when the frontier knows how this worker's downloads have ended, or cannot be
-        told for `OUTCOMES_WAIT`."""
+    async def outcomes_told(self, slot: str) -> None:
+        """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
+        cannot be told for `OUTCOMES_WAIT`."""
         until = time.monotonic() + OUTCOMES_WAIT
-        memberships = self.courier.roster.memberships
-        while any(one.has_outcomes for one in memberships) and time.monotonic() < until:
+        membership = self.courier.roster.shard_of(slot)
+        while membership.has_outcomes(slot) and time.monotonic() < until:
             self.courier.poke()
             await asyncio.sleep(OUTCOMES_POLL)
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -569,7 +570,7 @@ def test_what_is_left_out() -> None:
     assert lines.splitlines()[-1] == rule.strip()
 
 
-def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer) -> None:
+def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
     """While robots.txt is answered with 5xx nothing else is fetched from the host; its pages wait,
     others go on, and when it answers its rules are heeded."""
     asked: list[float] = []
@@ -583,7 +584,9 @@ def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer) -> N
 
     with Site(with_robots(answer), hosts=2) as site:
         sites.append(site)
-        workers = fleet(crawl, site, 2, {"RETRY_ENABLED": False}, n_hosts=2, pages=5)
+        # Scrapy's cache keeps any answer.
+        cached = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": tmp_path / "cache"}
+        workers = fleet(crawl, site, 2, {"RETRY_ENABLED": False, **cached}, n_hosts=2, pages=5)
         finish(workers, threading.Event())
     at = pages(site)
     assert len(at[f"127.0.0.1:{site.port}"]) == 4

@@ -445,10 +445,10 @@ class Membership:
             _, operation = self._kept.popleft()
             self._parentless_bytes -= self._parentless(operation)
 
-    @property
-    def has_outcomes(self) -> bool:
-        """What it knows of slots has not reached the frontier."""
-        return bool(self.outcomes or (self._in_flight and self._in_flight.outcomes))
+    def has_outcomes(self, slot: str) -> bool:
+        """What it knows of a slot has not reached the frontier."""
+        flying = self._in_flight.outcomes if self._in_flight else ()
+        return any(outcome.slot == slot for outcome in (*self.outcomes, *flying))
 
     def _take_operations(self) -> list[Operation]:
         if self.full:
