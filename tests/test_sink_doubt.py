@@ -47,13 +47,16 @@ class Sequel:
 
 
 METADATA = sqlalchemy.MetaData()
-for name in ("book", "shop"):
-    sqlalchemy.Table(
-        name,
-        METADATA,
-        sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
-        *([sqlalchemy.Column("stock", sqlalchemy.Integer)] if name == "book" else []),
-    )
+sqlalchemy.Table(
+    "book",
+    METADATA,
+    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+    sqlalchemy.Column("stock", sqlalchemy.Integer),
+    sqlalchemy.Column("state", sqlalchemy.String(10), nullable=False, default="new"),
+)
+sqlalchemy.Table(
+    "shop", METADATA, sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True)
+)
 sqlalchemy.Table(
     "sequel",
     METADATA,
@@ -197,13 +200,13 @@ def test_a_row_at_fault_that_is_alone(
     async def crawl() -> None:
         async with pipeline(each_database):
             pass
-        each_database.execute("INSERT INTO book VALUES ('other', 5)")
+        each_database.execute("INSERT INTO book VALUES ('other', 5, 'old')")
         fail(each_database, "NEW.stock = 13")
         async with pipeline(each_database) as sink:
             assert await results(put(sink, Book("x", 13))) == [ItemRefused]
 
     asyncio.run(crawl())
-    assert each_database.query("SELECT * FROM book") == [("other", 5)]
+    assert each_database.query("SELECT * FROM book") == [("other", 5, "old")]
     assert "cannot write" not in caplog.text
 
 

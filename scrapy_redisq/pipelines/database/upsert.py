@@ -70,7 +70,9 @@ def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
     """
     # Whatever is there, it is to be written.
     target = dataclasses.replace(record.target, on_conflict="update", version=None)
-    columns, dialect = tuple(record.values), connection.dialect
+    # Python's defaults are not computed here.
+    defaults = [c.key for c in target.table.columns if c.default is not None]
+    columns, dialect = tuple(dict.fromkeys([*record.values, *defaults])), connection.dialect
     upsert = _UPSERTS[dialect.name]
     if not _rolls_back(connection, target.table):
         return False
