@@ -85,10 +85,10 @@ def answers(folder: ServerFolder) -> Literal["ready", "loading", ""]:
 def is_loading(folder: ServerFolder) -> bool:
     """Whether a server that is alive still reads its data, which may keep it silent for seconds."""
     said = answers(folder)
-    if said:
+    if said or not listens(folder):
         return said == "loading"
-    since_start = _log_since(folder, -LOG_TAIL).rpartition("Server initialized")[2]
-    return "Ready to accept connections" not in since_start
+    _, start, since = _log_since(folder, -LOG_TAIL).rpartition("Server initialized")
+    return bool(start) and "Ready to accept connections" not in since
 
 
 def listens(folder: ServerFolder) -> bool:
