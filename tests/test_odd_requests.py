@@ -199,8 +199,9 @@ class TestCrawls:
         assert "make it" not in workers[0].log  # a lock is nothing to be stored
         assert any("give plain values in its place" in worker.log for worker in workers)
 
-    @pytest.mark.parametrize("spider", ["odd", "odd_start"])
-    @pytest.mark.parametrize("ends", ["killed", "terminated"])
+    @pytest.mark.parametrize(
+        ("spider", "ends"), [("odd", "killed"), ("odd", "terminated"), ("odd_start", "killed")]
+    )
     def test_a_worker_ends(
         self, crawl: Run, redis_server: RedisServer, spider: str, ends: str
     ) -> None:
