@@ -24,7 +24,8 @@ from scrapy_redisq.connection import open_server
 from scrapy_redisq.embedded import EmbeddedServer
 from scrapy_redisq.embedded.folder import MAX_SOCKET_BYTES
 from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
-from tests.harness.crawl import Crawl
+from tests.harness.crawl import PROJECT, Crawl
+from tests.harness.launcher import fork
 from tests.harness.servers import any_server, binaries, bloom_module, wait_until
 from tests.harness.site import Site, linked_pages
 
@@ -808,6 +809,22 @@ def test_a_closed_terminal_stops_worker_and_server(folder: Path, tmp_path: Path)
         status = frontier.status()
         assert (status["state"], status["leased"]) == ("stopped", 0)
         assert status["queued"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_takes_its_server_with_it(
+    folder: Path, tmp_path: Path, number: int
+) -> None:
+    """As when the terminal with `status --watch` is closed."""
+    with Frontier.from_url(f"embedded://{folder}", "follow") as frontier:
+        frontier.push(["http://127.0.0.1/"])
+    arguments = ["redisq", "status", "follow", "--watch", "-s", f"REDISQ_URL=embedded://{folder}"]
+    output = tmp_path / "shown"
+    watching = fork("scrapy", arguments, PROJECT, output, os.environ)
+    wait_until(lambda: output.exists() and "follow" in output.read_text(), 30, "it shows")
+    watching.send_signal(number)
+    assert watching.wait(30) == 128 + number, output.read_text()
+    assert servers_of(folder) == []
 
 
 def test_a_frozen_server_is_not_started_twice(folder: Path) -> None:

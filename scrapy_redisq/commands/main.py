@@ -6,7 +6,9 @@ import codecs
 import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +48,7 @@ def main(args: Sequence[str], settings: Settings) -> int:
     """
     with contextlib.ExitStack() as stack:
         _prepare_output(stack)
+        _end_by_exit(stack)
         return _run(args, settings)
 
 
@@ -70,6 +73,21 @@ def _run(args: Sequence[str], settings: Settings) -> int:
         print(f"scrapy redisq: {one_line(redact(str(error)))}", file=sys.stderr)
         _write_nothing_more()  # it may be stdout that is full
         return 1
+
+
+def _end_by_exit(stack: contextlib.ExitStack) -> None:
+    """At SIGTERM, and when the terminal is closed, leave as at the end: an embedded server that
+    this process has started would stay."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            stack.callback(signal.signal, number, signal.signal(number, leave))
 
 
 def _in_utf8(argument: str) -> str:
