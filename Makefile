@@ -5,6 +5,8 @@
 # make scrapy-tests
 #             Scrapy's own crawl tests with this scheduler (a quarter of an hour, not part of the
 #             tests), held against the table in docs/scrapys-tests.md
+# make mutants  small faults put into the code, one after the other, each of which the tests must find
+#             (about a quarter of an hour; MUTANTS="robots.lua turns" chooses)
 # make lint   style and types
 
 PYTHON ?= python3
@@ -12,7 +14,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATABASE = sqlite
 
-.PHONY: demo test faults scrapy-tests lint clean
+.PHONY: demo test faults mutants scrapy-tests lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -30,6 +32,9 @@ faults: $(VENV)/.dev
 
 scrapy-tests: $(VENV)/.dev
 	$(BIN)/python -m tests.compatibility.scrapys_tests $(SCRAPY_TESTS)
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

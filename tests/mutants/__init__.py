@@ -1,0 +1,1 @@
+"""Small faults that the tests must find: ``make mutants``."""

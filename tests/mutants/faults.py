@@ -1,0 +1,356 @@
+"""The list: each is one line removed or turned round, and the tests that must turn red by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROTOCOL = "tests/test_protocol.py tests/test_protocol_machine.py"
+RUNS = "tests/test_runs.py"
+LIMITS = "tests/test_limits.py"
+IDENTITY = "tests/test_identity.py tests/test_crawl.py"
+BATCH = "tests/test_sink_batch.py"
+WRITER = "tests/test_sink_writer.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In ``path`` (of the package), ``old`` becomes ``new``; ``tests`` are pytest's arguments."""
+
+    path: str
+    old: str
+    new: str
+    tests: str
+
+    @property
+    def name(self) -> str:
+        """For people, and to choose it by."""
+        return f"{self.path}: {' '.join(self.old.split())[:60]}"
+
+    def apply(self, text: str) -> str:
+        """The text with the fault. Raises `ValueError` unless ``old`` is there once."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.path}: {self.old!r} is there {text.count(self.old)} times")
+        return text.replace(self.old, self.new)
+
+
+EXCHANGE = "frontier/lua/exchange.lua"
+COMMON = "frontier/lua/common.lua"
+JOIN = "frontier/lua/join.lua"
+REAP = "frontier/lua/reap.lua"
+LEAVE = "frontier/lua/leave.lua"
+CONCLUDE = "frontier/lua/conclude.lua"
+CLEAR = "frontier/lua/clear.lua"
+TURNS = "frontier/lua/turns.lua"
+ROBOTS = "frontier/lua/robots.lua"
+
+MUTANTS = [
+    # The exchange
+    Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
+    Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
+    Mutant(
+        EXCHANGE,
+        "if not state[1] or state[4] then return {'gone'} end",
+        "if not state[1] then return {'gone'} end",
+        PROTOCOL,
+    ),
+    Mutant(
+        EXCHANGE,
+        "if meta[1] ~= input.run then return {'lost'} end",
+        "",
+        f"{PROTOCOL} {RUNS}",
+    ),
+    Mutant(
+        EXCHANGE,
+        "redis.call('ZADD', WORKERS, NOW + input.ttl, worker)",
+        "",
+        PROTOCOL,
+    ),
+    Mutant(
+        EXCHANGE,
+        "if meta[11] and input.enqueue and not replayed then return {'sealed'} end",
+        "",
+        RUNS,
+    ),
+    Mutant(
+        EXCHANGE,
+        "if slot_of(slot).fails < 2 then",
+        "if true then",
+        "tests/test_backoff.py",
+    ),
+    Mutant(
+        EXCHANGE,
+        "redis.call('ZREM', DELAYED, member)",
+        "",
+        PROTOCOL,
+    ),
+    Mutant(
+        EXCHANGE,
+        "local suffix = '.' .. integer(NOW)",
+        "local suffix = '.0'",
+        f"{PROTOCOL} tests/faults/test_redis.py",
+    ),
+    Mutant(
+        EXCHANGE,
+        "if added > 0 or (finished and (ended or state[2] == '1')) then wake(counts) end",
+        "",
+        f"{PROTOCOL} tests/test_frontier.py",
+    ),
+    Mutant(
+        EXCHANGE,
+        "reserve = math.min(reserve, math.floor((input.want + NOW % 2) / 2))",
+        "reserve = 0",
+        f"{LIMITS} tests/test_fleet_limits.py",
+    ),
+    Mutant(
+        EXCHANGE,
+        "redis.call('ZADD', READY, NOW + #claimed, slot) -- behind the others",
+        "",
+        PROTOCOL,
+    ),
+    # What scripts share
+    Mutant(
+        COMMON,
+        "if item[7] and void[item[7]] then",
+        "if false then",
+        f"{PROTOCOL} {IDENTITY}",
+    ),
+    Mutant(
+        COMMON,
+        "if redis.call('EXISTS', READY, DELAYED) > 0 or not all_idle() then return false end",
+        "if redis.call('EXISTS', READY) > 0 or not all_idle() then return false end",
+        PROTOCOL,
+    ),
+    Mutant(
+        COMMON,
+        "if known[2] == '1' or leases_held(worker) > 0 then return false end",
+        "if leases_held(worker) > 0 then return false end",
+        PROTOCOL,
+    ),
+    Mutant(
+        COMMON,
+        "if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end",
+        "",
+        PROTOCOL,
+    ),
+    Mutant(
+        COMMON,
+        "for i = 1, n do pushed[i] = entries[n + 1 - i] end",
+        "for i = 1, n do pushed[i] = entries[i] end",
+        PROTOCOL,
+    ),
+    Mutant(
+        COMMON,
+        "local known = not none and (has(key, member) or has(older, member))",
+        "local known = not none and has(key, member)",
+        f"{PROTOCOL} tests/test_identity.py",
+    ),
+    # Runs
+    Mutant(
+        JOIN,
+        "if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) "
+        "then return 'over' end",
+        "",
+        RUNS,
+    ),
+    Mutant(
+        JOIN,
+        "return NOW >= time and NOW - input.age < time",
+        "return false",
+        RUNS,
+    ),
+    Mutant(
+        JOIN,
+        "if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end",
+        "",
+        RUNS,
+    ),
+    Mutant(
+        JOIN,
+        "if meta.run then throw_away_sets(meta.run) end",
+        "",
+        f"{RUNS} {PROTOCOL}",
+    ),
+    Mutant(REAP, "redis.pcall('HSET', worker_key(worker), 'fenced', 1)", "", PROTOCOL),
+    Mutant(
+        REAP,
+        "local deliveries = deliveries_of(entry) + 1",
+        "local deliveries = deliveries_of(entry)",
+        PROTOCOL,
+    ),
+    Mutant(LEAVE, "return_tokens(input.worker)", "", LIMITS),
+    Mutant(LEAVE, "put_back(back)", "", PROTOCOL),
+    Mutant(
+        CONCLUDE,
+        "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED) > 0 "
+        "then return unfinished end",
+        "if live_workers() > 0 then return unfinished end",
+        RUNS,
+    ),
+    Mutant(
+        CONCLUDE,
+        "if first_shard and (shards == 1 or input.seal > 0) then",
+        "if first_shard then",
+        RUNS,
+    ),
+    Mutant(
+        CLEAR,
+        "if not input.mark and tonumber(meta.began or 0) >= input.before "
+        "then return {'done', '0'} end",
+        "",
+        RUNS,
+    ),
+    # Politeness
+    Mutant(
+        TURNS,
+        "state.last = math.max(state.last, state.ends)",
+        "",
+        LIMITS,
+    ),
+    Mutant(
+        TURNS,
+        "if state.owner ~= '' and state.owner ~= worker then",
+        "if false then",
+        LIMITS,
+    ),
+    Mutant(
+        TURNS,
+        "if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end",
+        "set_tokens(worker, slot, state, tokens)",
+        LIMITS,
+    ),
+    Mutant(
+        TURNS,
+        "if NOW - item[3] >= state.failed then",
+        "if true then",
+        "tests/test_backoff.py",
+    ),
+    Mutant(
+        TURNS,
+        "state.parked = math.max(state.parked, now, NOW + asked)",
+        "state.parked = now",
+        "tests/test_backoff.py",
+    ),
+    Mutant(
+        ROBOTS,
+        "elseif stored and stored ~= mine and not input.take then",
+        "elseif false then",
+        "tests/test_robots.py",
+    ),
+    Mutant(
+        "turns.py",
+        "return start - now if start < self.ends else NOT_NOW",
+        "return start - now",
+        LIMITS,
+    ),
+    Mutant(
+        "turns.py",
+        "self.tat = max(self.tat, now) + self.interval",
+        "self.tat = self.tat + self.interval",
+        LIMITS,
+    ),
+    Mutant(
+        "retry.py",
+        "retry.meta[DELAY_KEY] = pause",
+        "",
+        "tests/test_retry.py",
+    ),
+    # One worker
+    Mutant(
+        "frontier/membership.py",
+        "self.outbox.extendleft(reversed(self._in_flight.operations))",
+        "",
+        f"{PROTOCOL} tests/test_frontier.py",
+    ),
+    Mutant(
+        "frontier/membership.py",
+        "again = [kept for _, kept in self._kept]",
+        "again: list[Enqueue | Letter] = []",
+        f"{PROTOCOL} {IDENTITY}",
+    ),
+    Mutant(
+        "frontier/membership.py",
+        "and operation.lease not in waiting",
+        "",
+        f"{PROTOCOL} tests/test_frontier.py",
+    ),
+    Mutant(
+        "frontier/membership.py",
+        "reply.leases = [lease for lease in reply.leases if lease.id not in self.held]",
+        "",
+        PROTOCOL,
+    ),
+    Mutant(
+        "frontier/courier.py",
+        "self.worker.forgotten()",
+        "",
+        "tests/test_crawl.py tests/faults/test_redis.py",
+    ),
+    Mutant(
+        "intake.py",
+        "if page.is_held:  # else whoever has the page by now asks for them",
+        "if True:",
+        IDENTITY,
+    ),
+    Mutant(
+        "pages.py",
+        "ended = [request for request, page in self._unwritten.items() if not page.unwritten]",
+        "ended = list(self._unwritten)",
+        "tests/test_sink_batch.py tests/test_sink_redis.py",
+    ),
+    Mutant(
+        "pages.py",
+        "if isinstance(failure.value, CloseSpider):",
+        "if False:",
+        "tests/test_ends.py",
+    ),
+    Mutant(
+        "identity.py",
+        "return marked, repeats.number(fingerprint + marked)",
+        "return marked, 0",
+        "tests/test_identity.py",
+    ),
+    # Sinks
+    Mutant(
+        "pipelines/batch.py",
+        "return _digest(self._pipeline.spider_name, identity.hex(), callback, str(number))",
+        "return _digest(self._pipeline.spider_name, identity.hex(), callback)",
+        f"{BATCH} tests/test_sink_database.py",
+    ),
+    Mutant(
+        "pipelines/batch.py",
+        "if self._scheduler and self._scheduler.sink_pages.lacks_files(page):",
+        "if False:",
+        "tests/test_ends.py",
+    ),
+    Mutant(
+        "pipelines/database/upsert.py",
+        "kept[key] = {name: both[name] for name in order if name in both}",
+        "kept[key] = row",
+        WRITER,
+    ),
+    Mutant(
+        "pipelines/database/upsert.py",
+        "guard = stored.is_(None) | (stored <= insert.excluded[target.version])",
+        "guard = stored <= insert.excluded[target.version]",
+        WRITER,
+    ),
+    Mutant(
+        "pipelines/database/upsert.py",
+        "if other.table in parents:",
+        "if False:",
+        WRITER,
+    ),
+    # The embedded server
+    Mutant(
+        "embedded/share.py",
+        "if last and not self._place.keep.exists():",
+        "if not self._place.keep.exists():",
+        "tests/test_embedded.py",
+    ),
+    Mutant(
+        "embedded/share.py",
+        "cls._joined.clear()",
+        "",
+        "tests/test_embedded.py",
+    ),
+]
