@@ -163,6 +163,7 @@ def main(control: socket.socket) -> Mapping[str, Any] | None:
 
 def run(job: Mapping[str, Any]) -> None:
     """Become the process that was asked for."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])

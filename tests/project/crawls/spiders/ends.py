@@ -99,6 +99,7 @@ class Closes(scrapy.Spider):
     def __init__(self, site="", **kwargs):
         super().__init__(**kwargs)
         self.site = site
+        self.all_fetched = asyncio.Event()
 
     async def start(self):
         if self.where == "errback":
@@ -106,7 +107,7 @@ class Closes(scrapy.Spider):
         elif self.where != "nowhere":
             yield scrapy.Request(f"{self.site}/0?{self.where}")
         if self.where == "start":
-            await asyncio.sleep(1)
+            await self.all_fetched.wait()
             raise CloseSpider("enough")
 
     @property
@@ -125,7 +126,7 @@ class Closes(scrapy.Spider):
             raise CloseSpider("enough")
 
     def last(self, response):
-        pass
+        self.all_fetched.set()
 
     def failed(self, failure):
         if self.where == "errback":
