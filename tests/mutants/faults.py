@@ -67,7 +67,8 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "if meta[11] and input.enqueue and not replayed then return {'sealed'} end",
+        "if meta[11] and (input.enqueue or input.claims) and not replayed "
+        "then return {'sealed'} end",
         "",
         RUNS,
     ),
@@ -178,7 +179,7 @@ MUTANTS = [
         PROTOCOL,
     ),
     Mutant(LEAVE, "return_tokens(input.worker)", "", LIMITS),
-    Mutant(LEAVE, "put_back(back)", "", PROTOCOL),
+    Mutant(COMMON, "put_back(back)", "", PROTOCOL),
     Mutant(
         CONCLUDE,
         "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED) > 0 "
@@ -194,8 +195,7 @@ MUTANTS = [
     ),
     Mutant(
         CLEAR,
-        "if not input.mark and tonumber(meta.began or 0) >= input.before "
-        "then return {'done', '0'} end",
+        "if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end",
         "",
         RUNS,
     ),
@@ -343,8 +343,8 @@ MUTANTS = [
     # The embedded server
     Mutant(
         "embedded/share.py",
-        "if last and not self._place.keep.exists():",
-        "if not self._place.keep.exists():",
+        "if not locks.leave():",
+        "if locks.leave() is None:",
         "tests/test_embedded.py",
     ),
     Mutant(
