@@ -259,6 +259,27 @@ def test_tokens_of_the_dead_and_of_those_who_leave(
     assert client.exists(f"redisq:{{{NAME}:0}}:tokens:{leaves.id}") == 0
 
 
+def test_a_count_of_tokens_that_others_have_bent(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Too many, or of tokens that were deleted: the slot is claimed, and its limit kept."""
+    limits = {"host": {"concurrency": 2}}
+    workers = [member(limits) for _ in range(3)]
+    workers[0].send(f"/{n}" for n in range(40))
+    ask(workers[0])
+    prefix = f"redisq:{{{NAME}:0}}:"
+    client.delete(f"{prefix}tokens:{workers[0].id}")
+
+    def claimed_by(worker: Worker) -> list[int]:
+        client.zadd(f"{prefix}ready", {"host": 0})
+        return [turn[8] for turn in ask(worker).turns]
+
+    wait_until(lambda: claimed_by(workers[1]) == [2], 30, "what nobody has is given")
+    client.hset(f"{prefix}slot:host", "out", 10**6)
+    ask(workers[1], want=0, turns=report(tokens=1))
+    wait_until(lambda: claimed_by(workers[2]) == [1], 30, "what was given back is given")
+
+
 def test_tokens_do_not_outlive_the_run(member: Callable[..., Worker], client: redis.Redis) -> None:
     """Those of a worker that was killed when all was finished are free in the next run."""
     limits = {"host": {"concurrency": 1}}

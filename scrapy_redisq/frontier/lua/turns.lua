@@ -198,6 +198,17 @@ local function set_tokens(worker, slot, state, n)
   if n < had then look_again(slot, first_start(state) - EARLY) end
 end
 
+-- Tokens are counted, and whoever may write here can bend the count. Of those who are refused one
+-- counts what the workers have, as often as pays: each time by a worker that is alone.
+local function recount(slot, state)
+  if NOW % math.max(1, redis.call('ZCARD', WORKERS)) >= 1 then return end
+  local out = 0
+  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
+    out = out + (tonumber(redis.pcall('HGET', tokens_key(worker), slot)) or 0)
+  end
+  state.out = out
+end
+
 -- A worker tells what it did with its turn. `item`: slot, us since its last start (-1: none), us
 -- until its tat (may be negative), tokens that it needs, 1 if it has no more use for it.
 local function report_turn(worker, item)
@@ -337,6 +348,9 @@ local function give_turn(worker, slot, most)
   local tokens = -1
   if limit.concurrency > 0 then
     local had = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
+    if had == 0 and not (state.out >= 0 and state.out < limit.concurrency) then
+      recount(slot, state)
+    end
     local left = limit.concurrency - state.out
     -- One that has none needs one for what it holds, though it may claim nothing more.
     tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
