@@ -27,7 +27,8 @@ def page(path: str) -> Answer | str:
 def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -> None:
     """get_retry_request() that returns None leaves a dead letter, from any kind of callback.
 
-    What a callback has downloaded on the side, and a page that only this process knows, do not.
+    Of a page that stays in this process it has no entry. What a callback has downloaded on the
+    side leaves none.
     """
     with Site(page) as site:
         settings = {"REDISQ_BACKOFF_CODES": "", "RETRY_TIMES": 1, "REDISQ_RETRY_DELAYS": "0"}
@@ -37,12 +38,16 @@ def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -
     names = {"plain": 200, "generator": 200, "coroutine": 200, "async_generator": 200}
     names |= {"404?plain": 404, "404?generator": 404}
     with Frontier.from_url(redis_server.url, "gives_up") as frontier:
-        found = {
-            loads_fields(letter.entry)["url"].rpartition("/")[2]: (letter.reason, letter.status)
-            for letter in frontier.dead()
-        }
+        letters = list(frontier.dead())
+    found = {
+        loads_fields(letter.entry)["url"].rpartition("/")[2]: (letter.reason, letter.status)
+        for letter in letters
+        if letter.entry
+    }
     assert found == {name: ("retries", status) for name, status in names.items()}
-    assert worker.stats["redisq/dead/retries"] == len(names)
+    (local,) = [letter for letter in letters if not letter.entry]
+    assert (local.reason, local.status) == ("retries", 200)
+    assert worker.stats["redisq/dead/retries"] == len(names) + 1
     assert worker.stats["mine/max_reached"] == len(names) + 1
     assert len(worker.items()) == 3  # generator, on the side, fine
 

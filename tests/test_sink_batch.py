@@ -262,7 +262,8 @@ def test_with_scrapys_own_scheduler(crawl: Run, tmp_path: Path) -> None:
 def test_items_that_no_page_stands_for(
     crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
 ) -> None:
-    """Of start(), and of pages that only one process knows: written, or a line and a count each.
+    """Of start(): written, or a line and a count each. Of a page that stays in its process:
+    written, or its page is a dead letter.
 
     Keys of mappings may be anything.
     """
@@ -272,8 +273,12 @@ def test_items_that_no_page_stands_for(
     assert worker.reason == "finished"
     assert sorted(row["url"] for row in written(tmp_path)) == [f"start/{n}" for n in (0, 1, 2, 4)]
     assert len({row["key"] for row in written(tmp_path)}) == 4
-    assert worker.log.count("ERROR: Dropped: no threes, please") == 2
-    assert worker.stats["redisq/sink/lost"] == 2
+    assert worker.log.count("ERROR: Dropped: no threes, please") == 1
+    assert worker.stats["redisq/sink/lost"] == 1
+    with Frontier.from_url(redis_server.url, "only_here") as frontier:
+        assert [(letter.reason, letter.detail) for letter in frontier.dead()] == [
+            ("sink", "no threes, please")
+        ]
 
 
 def test_start_waits_for_the_sink(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class TestValues:
             Rights.WRITE,
             Point(1, Point(2, None)),
         ],
-        ids=repr,
+        ids=lambda value: type(value).__name__,
     )
     def test_objects_of_the_spiders_module(self, serializer: Serializer, value: Any) -> None:
         """Equal, of the same type, and no constructor of the project has run for it."""
@@ -287,8 +287,8 @@ def test_items_module_of_the_project(
 ) -> None:
     """Classes in the package ``items`` beside the spiders are found, in its modules too; one that
     cannot be imported is named."""
-    items = tmp_path / "bookshop" / "items"
-    spiders = tmp_path / "bookshop" / "spiders"
+    items = tmp_path / "shop_of_items" / "items"
+    spiders = tmp_path / "shop_of_items" / "spiders"
     for folder in (items, spiders):
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text("")
@@ -296,8 +296,8 @@ def test_items_module_of_the_project(
     (items / "z_broken.py").write_text("import no_such_module\n")
     (spiders / "one.py").write_text("import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    one = __import__("bookshop.spiders.one", fromlist=["One"]).One()
-    found = find(one, {"SPIDER_MODULES": ["bookshop.spiders"]})
+    one = __import__("shop_of_items.spiders.one", fromlist=["One"]).One()
+    found = find(one, {"SPIDER_MODULES": ["shop_of_items.spiders"]})
     assert [cls.__name__ for cls in found] == ["Found"]
     assert "no_such_module" in caplog.text
     assert "REDISQ_VALUE_CLASSES" in caplog.text
