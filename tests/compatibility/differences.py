@@ -47,6 +47,7 @@ _FILES = (
     "it up to date, and asks for what is missing again."
 )
 _BYTES = "Ports and referers are longer or shorter."
+_SUFFIXES = "Where the list of public suffixes cannot be fetched, only the first crawl ever says so."
 _LOG = "log WARNING scrapy_redisq.scheduler"
 
 DIFFERENCES = [
@@ -58,6 +59,7 @@ DIFFERENCES = [
     Difference("*", "*", "stat request_depth_max", _ORDER, certain=False),
     Difference("*", "*", "stat downloader/*_bytes", _BYTES, certain=False),
     Difference("*", "*", "log WARNING *metacopy*", _ORDER, certain=False),
+    Difference("*", "*", "log WARNING tldextract *", _SUFFIXES, certain=False),
     Difference("back_to_start", "*", "*", _KNOWN),
     Difference("unavailable", "*", "stat downloader/response*", _TROUBLE),
     Difference("unavailable", "*", "stat retry/*", _TROUBLE),
