@@ -47,7 +47,7 @@ _FILES = (
     "it up to date, and asks for what is missing again."
 )
 _BYTES = "Ports and referers are longer or shorter."
-_SUFFIXES = "Where the list of public suffixes cannot be fetched, only the first crawl ever says so."
+_SUFFIXES = "Where the list of public suffixes cannot be fetched, the first crawl ever says so."
 _LOG = "log WARNING scrapy_redisq.scheduler"
 
 DIFFERENCES = [
