@@ -213,10 +213,6 @@ class Pages:
         """``request``, which stays in this process, is handed to the engine."""
         self._kept[request] = page
 
-    def is_kept(self, request: Request) -> bool:
-        """Whether the request is in progress and stays in this process."""
-        return request in self._kept
-
     def end_kept(self, working_on: set[Request]) -> list[tuple[Request, Page]]:
         """Remove and return those that stay here and are over, with their items and all that they
         stand for."""

@@ -622,6 +622,23 @@ class TestBegin:
         assert crawl(worker) == ["a", "b", "c"]
         assert worker.leave()
 
+    @pytest.mark.parametrize("terms", [RunTerms(), KEEP_SEEN])
+    def test_sets_of_the_run_before(
+        self, client: redis.Redis, config: FrontierConfig, terms: RunTerms
+    ) -> None:
+        """What start requests were known by is deleted, also where what was seen is kept."""
+        first = join(client, config, terms=terms)
+        for host in HOSTS:
+            first.enqueue(host, slot=host, filtered=False, identity=b"16 bytes exactly", asked=1)
+        first.exchange_all()
+        crawl(first)
+        assert first.leave()
+        sets = [key(f"seen:{first.joined.run}.starts*", n) for n in range(config.shards)]
+        assert all(map(client.keys, sets))
+        second = join(client, config, terms=terms)
+        second.do(runs.sweep(NAME, second.joined))
+        assert not any(map(client.keys, sets))
+
     def test_empty_though_there_was_no_run(self, client: redis.Redis) -> None:
         client.rpush(key("queue:host:0"), "foreign")
         client.zadd(key("levels:host"), {"0": 0})

@@ -4,10 +4,10 @@
 --          the Redis log is a correct frontier: a page's links are in it before or with its end
 -- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us),
 --          seen (see common.lua), duplicates (found by the worker itself), held (leases that the
---          worker knows of), want (entries to claim), slot_limit, suspect_from (deliveries from which an entry is a suspect: it may
---          be what its workers died of), suspects (how many of those to claim at most),
---          max_deliveries, most_bytes (of an entry), starting, seeded, pages, items, dead_max; and
---          only if there are some:
+--          worker knows of), want (entries to claim), slot_limit, suspect_from (deliveries from
+--          which an entry is a suspect: it may be what its workers died of), suspects (how many of
+--          those to claim at most), max_deliveries, most_bytes (of an entry), starting, seeded,
+--          pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), bundled {lease...} (leases that the worker must
 --          hold for what is enqueued with them), claims and settled (see claim() and settle() in
 --          common.lua), letters {{identity, slot, priority, entry or '',
@@ -77,7 +77,9 @@ if not generation then return {'corrupt', META} end
 if meta[11] and (input.enqueue or input.claims) and not replayed then return {'sealed'} end
 
 -- 2. heartbeat
-if replayed or not (input.enqueue or input.letters or input.claims) then redis.call('ZREM', WORKERS, worker) end
+if replayed or not (input.enqueue or input.letters or input.claims) then
+  redis.call('ZREM', WORKERS, worker)
+end
 redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
 
 local outcome, limited = state[5] or '', meta[5]
@@ -425,7 +427,9 @@ if replayed then
   local at, first, last, suffix = string.match(state[6] or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
   if tonumber(at) == seq then
     local ids, most = {}, tonumber(first) + CHUNK -- others may have written there
-    for number = tonumber(first), math.min(tonumber(last), most) do ids[#ids + 1] = integer(number) .. suffix end
+    for number = tonumber(first), math.min(tonumber(last), most) do
+      ids[#ids + 1] = integer(number) .. suffix
+    end
     for i, record in ipairs(redis.call('HMGET', leases_of(worker), unpack(ids))) do
       if record and origin_of(record) then
         leases[#leases + 1] = ids[i]
