@@ -24,13 +24,18 @@ from tests.harness.servers import RedisServer, any_server
 # Parts and what their frames look like. The innermost frame that fits any of them decides.
 PARTS: dict[str, tuple[str, ...]] = {
     "fingerprint": ("scrapy/utils/request.py",),
-    "duplicates: look-up": ("scrapy_redisq/seen_cache.py", "scrapy/dupefilters.py"),
+    "duplicates: look-up": ("scrapy_redisq/frontier/recent_urls.py", "scrapy/dupefilters.py"),
     "duplicates: counting": ("scrapy_redisq/dupefilter.py", "Scheduler._duplicate"),
     "serialisation": ("Serializer.dumps", "encode_request"),
     "deserialisation": ("Serializer.loads",),
     "exchange": ("scrapy_redisq/frontier/", "redis/"),
-    "finished pages": ("Scheduler.settle", "scrapy_redisq/pages.py"),
-    "queue": ("scrapy/pqueues.py", "scrapy/squeues.py", "queuelib/", "scrapy_redisq/inbox.py"),
+    "finished pages": ("Scheduler.settle", "scrapy_redisq/worker/in_progress.py"),
+    "queue": (
+        "scrapy/pqueues.py",
+        "scrapy/squeues.py",
+        "queuelib/",
+        "scrapy_redisq/worker/inbox.py",
+    ),
     "scheduler, the rest": ("scrapy/core/scheduler.py", "scrapy_redisq/scheduler.py"),
     "page bookkeeping": ("scrapy_redisq/_scrapy.py",),
     "Scrapy: wake-ups of the engine": ("_start_scheduled_request", "CallLaterOnce"),

@@ -14,9 +14,9 @@ import redis
 from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.load import NAME, join
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership
+from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.limits import SlotLimit
+from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Membership
 from tests.harness.servers import RedisServer, any_server
 
 SIZES = (20, 1)

@@ -20,7 +20,8 @@ from benchmarks.common import Result, Target
 from benchmarks.filters import Filter, backends, used_memory
 from benchmarks.load import Books, Clients, join
 from benchmarks.peer_queue import url_in_order
-from scrapy_redisq.frontier.membership import (
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.shard_session import (
     MAX_CLAIMS,
     MAX_OPERATIONS,
     Enqueue,
@@ -28,8 +29,7 @@ from scrapy_redisq.frontier.membership import (
     Lease,
     Membership,
 )
-from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.serializer import Serializer
+from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.servers import RedisServer, any_server
 
 COLUMNS = ["what", "how many", "bytes each"]

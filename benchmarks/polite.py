@@ -18,7 +18,7 @@ from benchmarks.hosts import Hit, Host, Hosts, address
 from benchmarks.politeness import CLOSE, CLOSE_SHARE, allowed, judge, refetched
 from benchmarks.workers import REDISQ_EXACT, SPIDER, Folder, Worker
 from scrapy_redisq import Frontier
-from scrapy_redisq.limits import SlotLimit
+from scrapy_redisq.frontier.limits import SlotLimit
 from tests.harness.servers import RedisServer, any_server, wait_until
 
 POLITE = SPIDER.with_name("polite.py")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.hosts import Hit
-from scrapy_redisq.limits import SlotLimit
+from scrapy_redisq.frontier.limits import SlotLimit
 
 CLOSE, CLOSE_SHARE = 0.005, 0.1
 """What a start may be early by the site's clock before it counts as a violation with tolerance: so

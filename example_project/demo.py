@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.frontier import Frontier
 from shop_site.catalogue import Catalogue
 from shop_site.server import ShopServer
 from showcase.database import DATABASES, NotStarted

@@ -1,17 +1,21 @@
 """One frontier in Redis for many ``scrapy crawl`` processes.
 
-Layers, top to bottom; imports point down only::
+Floors, top to bottom; a module imports from its own floor and from those below it::
 
-    addon, commands, feeds                           what a user touches
-    pipelines/                                       items into databases, files, Redis
-    retry, backoff, robots                           downloader middlewares over the scheduler
-    scheduler, session, inbox, dupefilter, _scrapy   Scrapy's interfaces
-    slots, turns, outcomes                           limits and trouble of slots
-    frontier/                                        the protocol: knows Redis, knows no Scrapy
-    participation                                    which crawls join a frontier at all
-    connection, suitability, embedded/               servers: clients, what one must be, our own
-    seeds, serializer, entries, values, delays       requests as bytes, and how long they wait
-    redis_url, settings, fleet_limits, setting_table, checks, limits, errors
+    addon                          puts everything else into a project's settings
+    commands/                      scrapy redisq …
+    middlewares/  pipelines/       downloader middlewares; items into databases, files, Redis
+    scheduler                      Scrapy's interface; one worker put together
+    worker/      control/          one crawl process; everybody else: push, look, mend
+    dupefilter  feeds              what Scrapy loads by name, and works without a scheduler, too
+    participation                  which crawls join a frontier at all
+    settings/                      declared, checked, read once
+    serialization/  server/        requests as bytes; clients, what a server must be, our own
+    frontier/    _scrapy           the protocol: knows Redis, knows no Scrapy; Scrapy's insides
+    errors
+
+``worker`` and ``control`` never import each other. ``backoff``, ``retry`` and ``robots`` are old
+paths of middlewares.
 """
 
 from __future__ import annotations
@@ -21,13 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scrapy_redisq.addon import Addon as Addon
-    from scrapy_redisq.backoff import RedisqBackOffMiddleware as RedisqBackOffMiddleware
+    from scrapy_redisq.control import Frontier as Frontier
     from scrapy_redisq.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_redisq.dupefilter import ExactDupeFilter as ExactDupeFilter
     from scrapy_redisq.feeds import feed_uri_params as feed_uri_params
-    from scrapy_redisq.frontier import Frontier as Frontier
-    from scrapy_redisq.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
-    from scrapy_redisq.robots import RedisqRobotsTxtMiddleware as RedisqRobotsTxtMiddleware
+    from scrapy_redisq.middlewares.backoff import RedisqBackOffMiddleware as RedisqBackOffMiddleware
+    from scrapy_redisq.middlewares.retry import RedisqRetryMiddleware as RedisqRetryMiddleware
+    from scrapy_redisq.middlewares.robots import (
+        RedisqRobotsTxtMiddleware as RedisqRobotsTxtMiddleware,
+    )
     from scrapy_redisq.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
@@ -37,10 +43,10 @@ _HOMES = {
     "Addon": "scrapy_redisq.addon",
     "BloomDupeFilter": "scrapy_redisq.dupefilter",
     "ExactDupeFilter": "scrapy_redisq.dupefilter",
-    "Frontier": "scrapy_redisq.frontier",
-    "RedisqBackOffMiddleware": "scrapy_redisq.backoff",
-    "RedisqRetryMiddleware": "scrapy_redisq.retry",
-    "RedisqRobotsTxtMiddleware": "scrapy_redisq.robots",
+    "Frontier": "scrapy_redisq.control",
+    "RedisqBackOffMiddleware": "scrapy_redisq.middlewares.backoff",
+    "RedisqRetryMiddleware": "scrapy_redisq.middlewares.retry",
+    "RedisqRobotsTxtMiddleware": "scrapy_redisq.middlewares.robots",
     "Scheduler": "scrapy_redisq.scheduler",
     "feed_uri_params": "scrapy_redisq.feeds",
 }

@@ -14,10 +14,12 @@ logger = logging.getLogger(__name__)
 _REPLACED = {
     "scrapy.downloadermiddlewares.retry.RetryMiddleware": (
         "scrapy_redisq.RedisqRetryMiddleware",
+        "scrapy_redisq.middlewares.retry.RedisqRetryMiddleware",
         "scrapy_redisq.retry.RedisqRetryMiddleware",
     ),
     "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": (
         "scrapy_redisq.RedisqRobotsTxtMiddleware",
+        "scrapy_redisq.middlewares.robots.RedisqRobotsTxtMiddleware",
         "scrapy_redisq.robots.RedisqRobotsTxtMiddleware",
     ),
 }
@@ -25,6 +27,7 @@ _REPLACED = {
 
 _BACK_OFF = (
     "scrapy_redisq.RedisqBackOffMiddleware",
+    "scrapy_redisq.middlewares.backoff.RedisqBackOffMiddleware",
     "scrapy_redisq.backoff.RedisqBackOffMiddleware",
 )
 
@@ -54,7 +57,7 @@ class Addon:
         _add_back_off(settings)
 
 
-def _replace(settings: BaseSettings, scrapys: str, own: tuple[str, str]) -> None:
+def _replace(settings: BaseSettings, scrapys: str, own: tuple[str, ...]) -> None:
     """Put a middleware of this package where Scrapy's is by default."""
     place = settings.get("DOWNLOADER_MIDDLEWARES_BASE", {}).get(scrapys)
     chosen: BaseSettings | None = settings["DOWNLOADER_MIDDLEWARES"]

@@ -19,15 +19,15 @@ from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.request import RequestFingerprinter, referer_str
 
-from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.recent_urls import SeenCache
 from scrapy_redisq.frontier.scripts import Call, execute, load, raw_string
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.participation import joins
-from scrapy_redisq.seen_cache import SeenCache
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.settings.settings import RedisqSettings
 
 if TYPE_CHECKING:
     from scrapy import Spider

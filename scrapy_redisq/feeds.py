@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from scrapy import Spider
 from scrapy.settings import BaseSettings
 
-from scrapy_redisq.redis_url import redact
+from scrapy_redisq.server.url import redact
 
 __all__ = ["feed_uri_params", "warn_of_shared_feeds"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from scrapy_redisq._scrapy import running_command
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.setting_table import SettingsSource, setting
+from scrapy_redisq.settings.table import SettingsSource, setting
 
 __all__ = ["is_tool", "joins", "why_alone"]
 

@@ -2,7 +2,7 @@
 
 Nothing here waits for the network: `Scheduler.enqueue_request` appends to an outbox and
 `Scheduler.next_request` pops from an inbox of leased requests; the courier of
-`scrapy_redisq.frontier.courier` carries both to Redis and back.
+`scrapy_redisq.frontier.loop` carries both to Redis and back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from scrapy_redisq._scrapy import (
     spider_with_limits,
     stop_at_hangup,
 )
-from scrapy_redisq.age import crawl_began
-from scrapy_redisq.delays import RetryPauses
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import (
     ForeignEntry,
@@ -45,8 +43,9 @@ from scrapy_redisq.errors import (
     Undecodable,
 )
 from scrapy_redisq.feeds import warn_of_shared_feeds
-from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand
-from scrapy_redisq.frontier.membership import (
+from scrapy_redisq.frontier.loop import NOTHING, Courier, Demand
+from scrapy_redisq.frontier.pace import FLUSH
+from scrapy_redisq.frontier.shard_session import (
     MAX_KEPT_BYTES,
     Claim,
     Finish,
@@ -54,20 +53,21 @@ from scrapy_redisq.frontier.membership import (
     Membership,
     Reply,
 )
-from scrapy_redisq.frontier.pace import FLUSH
-from scrapy_redisq.inbox import Inbox
-from scrapy_redisq.intake import Intake
-from scrapy_redisq.local_queue import LocalQueue
-from scrapy_redisq.outcomes import Judge
-from scrapy_redisq.pages import SLOT_KEY, Page, Pages, Problem
 from scrapy_redisq.participation import why_alone
-from scrapy_redisq.serializer import Serializer
-from scrapy_redisq.session import Session
-from scrapy_redisq.settings import RedisqSettings
-from scrapy_redisq.slots import Slots
-from scrapy_redisq.value_classes import ValueClasses
-from scrapy_redisq.value_classes import find as find_classes
-from scrapy_redisq.values import type_name
+from scrapy_redisq.serialization.delays import RetryPauses
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.serialization.value_classes import ValueClasses
+from scrapy_redisq.serialization.value_classes import find as find_classes
+from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.age import crawl_began
+from scrapy_redisq.worker.connect import Session
+from scrapy_redisq.worker.in_progress import SLOT_KEY, Page, Pages, Problem
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.outbox import Intake
+from scrapy_redisq.worker.politeness.gate import Slots
+from scrapy_redisq.worker.politeness.judge import Judge
 
 logger = logging.getLogger(__name__)
 
@@ -482,7 +482,7 @@ class Scheduler(BaseScheduler):
         self.courier.poke()
         return None
 
-    # The courier asks (see scrapy_redisq.frontier.courier.Worker)
+    # The courier asks (see scrapy_redisq.frontier.loop.Worker)
 
     def _capacity(self) -> int:
         return self.max_leases - len(self._in_progress)

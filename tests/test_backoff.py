@@ -16,17 +16,17 @@ from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqBackOffMiddleware
-from scrapy_redisq.entries import back_offs, forget_retries, with_back_offs
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.frontier.membership import BackOff, Lease, Outcome
-from scrapy_redisq.inbox import Inbox
-from scrapy_redisq.outcomes import Judge
-from scrapy_redisq.pages import Page, Pages
-from scrapy_redisq.serializer import Serializer
-from scrapy_redisq.settings import RedisqSettings
-from scrapy_redisq.slots import WAITS_NOT_KEY, LeftAlone, SlotParked, Slots
-from scrapy_redisq.turns import Turns
+from scrapy_redisq.frontier.shard_session import BackOff, Lease, Outcome
+from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.in_progress import Page, Pages
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, LeftAlone, SlotParked, Slots
+from scrapy_redisq.worker.politeness.judge import Judge
+from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until
@@ -246,7 +246,11 @@ def test_addon_adds_the_middleware_once() -> None:
     settings = Settings()
     Addon().update_settings(settings)
     assert settings["DOWNLOADER_MIDDLEWARES"]["scrapy_redisq.RedisqBackOffMiddleware"] == 950
-    for own in (RedisqBackOffMiddleware, "scrapy_redisq.backoff.RedisqBackOffMiddleware"):
+    for own in (
+        RedisqBackOffMiddleware,
+        "scrapy_redisq.middlewares.backoff.RedisqBackOffMiddleware",
+        "scrapy_redisq.backoff.RedisqBackOffMiddleware",
+    ):
         settings = Settings({"DOWNLOADER_MIDDLEWARES": {own: 40}})
         Addon().update_settings(settings)
         assert settings["DOWNLOADER_MIDDLEWARES"][own] == 40

@@ -26,8 +26,9 @@ from scrapy_redisq.commands import display, status
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
 from scrapy_redisq.commands.slot_table import SlotSummary, rate_text, slot_table
-from scrapy_redisq.frontier import Frontier, FrontierConfig, SlotStatus
-from scrapy_redisq.limits import SlotLimit
+from scrapy_redisq.control import Frontier, SlotStatus
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.limits import SlotLimit
 from tests.harness.command import Ran, Redisq, at, scrapy
 from tests.harness.servers import RedisServer, any_server, free_port, wait_until
 from tests.test_frontier import Worker, some_urls

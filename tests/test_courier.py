@@ -10,11 +10,11 @@ import pytest
 import redis
 import redis.asyncio
 
-from scrapy_redisq.frontier import courier as module
-from scrapy_redisq.frontier.courier import NOTHING, Courier, Demand, ServerHelp
-from scrapy_redisq.frontier.membership import Enqueue, Finish, Lease, Membership, Reply
-from scrapy_redisq.frontier.roster import Roster, Terms
+from scrapy_redisq.frontier import loop as module
+from scrapy_redisq.frontier.loop import NOTHING, Courier, Demand, ServerHelp
+from scrapy_redisq.frontier.run_session import Roster, Terms
 from scrapy_redisq.frontier.scripts import load
+from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Lease, Membership, Reply
 from tests.harness.servers import RedisServer
 from tests.harness.worker import EXACT, NAME, fingerprint_of
 

@@ -15,8 +15,8 @@ import pytest
 import scrapy
 from scrapy import Request
 
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.serializer import Serializer
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.crawl import Crawl, Run, several
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, folder_pages, linked_pages

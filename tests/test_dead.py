@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.frontier import letters as letters_module
-from scrapy_redisq.frontier.membership import Finish
-from scrapy_redisq.serializer import loads_fields
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control import dead_letters as letters_module
+from scrapy_redisq.frontier.shard_session import Finish
+from scrapy_redisq.serialization.serializer import loads_fields
 from tests.harness.command import Redisq
 from tests.harness.servers import RedisServer
 from tests.test_frontier import Worker, some_urls

@@ -17,9 +17,10 @@ import pytest
 import redis
 import redis.asyncio
 
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier import Frontier, calls, runs
-from scrapy_redisq.frontier.roster import Roster
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.run_session import Roster
 from scrapy_redisq.frontier.scripts import execute, execute_async
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask

@@ -19,11 +19,12 @@ import psutil
 import pytest
 import redis
 
-from scrapy_redisq import Frontier, embedded
-from scrapy_redisq.connection import open_server
-from scrapy_redisq.embedded import EmbeddedServer
-from scrapy_redisq.embedded.folder import MAX_SOCKET_BYTES
+from scrapy_redisq import Frontier
 from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
+from scrapy_redisq.server import embedded
+from scrapy_redisq.server.connection import open_server
+from scrapy_redisq.server.embedded import EmbeddedServer
+from scrapy_redisq.server.embedded.folder import MAX_SOCKET_BYTES
 from tests.harness.crawl import PROJECT, Crawl
 from tests.harness.launcher import fork
 from tests.harness.servers import any_server, binaries, bloom_module, wait_until
@@ -31,7 +32,7 @@ from tests.harness.site import Site, linked_pages
 
 USER = """
 import sys
-from scrapy_redisq.embedded import EmbeddedServer, status
+from scrapy_redisq.server.embedded import EmbeddedServer, status
 print("ready", flush=True)
 sys.stdin.readline()
 with EmbeddedServer.acquire(sys.argv[1]) as server:
@@ -41,7 +42,7 @@ with EmbeddedServer.acquire(sys.argv[1]) as server:
 COMES_AND_GOES = """
 import sys
 import redis
-from scrapy_redisq.embedded import EmbeddedServer
+from scrapy_redisq.server.embedded import EmbeddedServer
 for _ in range(int(sys.argv[2])):
     with EmbeddedServer.acquire(sys.argv[1]) as server:
         with redis.Redis.from_url(server.url) as client:
@@ -49,13 +50,13 @@ for _ in range(int(sys.argv[2])):
 """
 LEAVES_WITHOUT_CLOSE = """
 import sys
-from scrapy_redisq.embedded import EmbeddedServer
+from scrapy_redisq.server.embedded import EmbeddedServer
 server = EmbeddedServer.acquire(sys.argv[1])
 raise SystemExit(3)
 """
 FORKS = """
 import os, sys, time
-from scrapy_redisq.embedded import EmbeddedServer
+from scrapy_redisq.server.embedded import EmbeddedServer
 server = EmbeddedServer.acquire(sys.argv[1])
 child = os.fork()
 if child == 0:

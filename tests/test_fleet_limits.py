@@ -20,10 +20,10 @@ from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.membership import Outcome
-from scrapy_redisq.limits import SlotLimit, Throttle
-from scrapy_redisq.outcomes import Judge
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.frontier.limits import SlotLimit, Throttle
+from scrapy_redisq.frontier.shard_session import Outcome
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer
 from tests.harness.site import Answer, Site

@@ -14,13 +14,15 @@ import pytest
 import redis
 from scrapy import Request
 
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
-from scrapy_redisq.frontier import Frontier, FrontierConfig, calls, runs
-from scrapy_redisq.frontier.membership import Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.serializer import loads_fields
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.frontier.shard_session import Finish, Lease, Membership, Reply
+from scrapy_redisq.serialization.serializer import loads_fields
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.servers import RedisServer, any_server, wait_until
 
 Opener = Callable[..., Frontier]

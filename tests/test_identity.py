@@ -18,9 +18,16 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import ServerFull
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.membership import MAX_KEPT_BYTES, Letter
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.identity import NO_MARKS, Repeats, marks, of_child, of_nowhere, of_start
+from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, Letter
+from scrapy_redisq.serialization.identity import (
+    NO_MARKS,
+    Repeats,
+    marks,
+    of_child,
+    of_nowhere,
+    of_start,
+)
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until

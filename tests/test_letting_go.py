@@ -14,13 +14,13 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
 
-from scrapy_redisq import inbox as inbox_module
-from scrapy_redisq import turns as turns_module
 from scrapy_redisq._scrapy import Engine
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.frontier.membership import Lease
-from scrapy_redisq.inbox import Inbox
-from scrapy_redisq.turns import Turns
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.shard_session import Lease
+from scrapy_redisq.worker import inbox as inbox_module
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.politeness import turns as turns_module
+from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site

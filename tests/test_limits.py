@@ -16,9 +16,9 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.limits import SlotLimit, parse_limit, parse_rate
-from scrapy_redisq.settings import RedisqSettings
-from scrapy_redisq.turns import NOT_NOW, Turn, Turns
+from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turn, Turns
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site

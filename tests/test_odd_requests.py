@@ -13,10 +13,10 @@ import redis
 import scrapy
 from scrapy.http import Request
 
-from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import STARTS
-from scrapy_redisq.frontier.membership import Claim, Finish, Reply, Settle
-from scrapy_redisq.shared_values import SharedValues
+from scrapy_redisq.frontier.shard_session import Claim, Finish, Reply, Settle
+from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
     FrontierCorrupt,
@@ -21,16 +22,17 @@ from scrapy_redisq.errors import (
     ScriptFailed,
     ServerFull,
 )
-from scrapy_redisq.frontier import Frontier, calls
-from scrapy_redisq.frontier.config import FORMAT, shard_of
-from scrapy_redisq.frontier.membership import (
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FORMAT
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.shard_session import (
     MAX_BYTES,
     MAX_CLAIMS,
     MAX_OPERATIONS,
     Finish,
     Lease,
 )
-from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask

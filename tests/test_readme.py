@@ -22,9 +22,9 @@ import pytest
 
 import scrapy_redisq
 from scrapy_redisq.commands.parser import make_parser
-from scrapy_redisq.connection import open_server
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.setting_table import SETTINGS
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.server.connection import open_server
+from scrapy_redisq.settings.table import SETTINGS
 from tests.harness.crawl import Crawl
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, linked_pages

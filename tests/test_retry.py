@@ -14,9 +14,9 @@ from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqRetryMiddleware
-from scrapy_redisq.delays import RetryPauses, delay_of, retry_after, without_delay
-from scrapy_redisq.frontier import DeadLetter, Frontier
-from scrapy_redisq.serializer import loads_fields
+from scrapy_redisq.control import DeadLetter, Frontier
+from scrapy_redisq.serialization.delays import RetryPauses, delay_of, retry_after, without_delay
+from scrapy_redisq.serialization.serializer import loads_fields
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site

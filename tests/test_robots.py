@@ -21,12 +21,13 @@ from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqRobotsTxtMiddleware
 from scrapy_redisq._scrapy import asked_delays
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier import Frontier, calls
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR, slowest, valid_for
-from scrapy_redisq.robots_text import MAX_COST, MAX_TEXT, condensed
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.middlewares.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR, slowest, valid_for
+from scrapy_redisq.middlewares.robots_text import MAX_COST, MAX_TEXT, condensed
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Crawl, Run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, wait_until

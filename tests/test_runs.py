@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
     FrontierError,
@@ -25,12 +26,13 @@ from scrapy_redisq.errors import (
     RunOver,
     ServerFull,
 )
-from scrapy_redisq.frontier import Frontier, calls, runs
+from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
-from scrapy_redisq.frontier.config import FrontierConfig, shard_of
-from scrapy_redisq.frontier.membership import Lease
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.frontier.shard_session import Lease
+from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer
 from tests.harness.worker import EXACT, NAME, Worker

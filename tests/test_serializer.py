@@ -27,7 +27,6 @@ from scrapy.http import FormRequest, Headers, HtmlResponse, JsonRequest, Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.linkextractors import LinkExtractor
 
-from scrapy_redisq.entries import FORMAT
 from scrapy_redisq.errors import (
     EntryTooLarge,
     SchemeRefused,
@@ -36,7 +35,8 @@ from scrapy_redisq.errors import (
     Undecodable,
     Unserializable,
 )
-from scrapy_redisq.serializer import Serializer, entry_from_fields, loads_fields
+from scrapy_redisq.serialization.entries import FORMAT
+from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields, loads_fields
 
 MAX_BYTES = 1 << 20
 URL = "https://books.example.com/catalogue/category/books/a-light-in-the-attic_1000/"[:77]

@@ -9,8 +9,8 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.setting_table import SETTINGS
-from scrapy_redisq.settings import RedisqSettings, check_frontier_name
+from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
+from scrapy_redisq.settings.table import SETTINGS
 
 WRONG: list[tuple[str, Any]] = [
     ("REDISQ_URL", "http://localhost"),

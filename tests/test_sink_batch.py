@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import scrapy
 
-from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.control import Frontier
 from tests.harness.crawl import PROJECT, Run
 from tests.harness.databases import SQLiteDatabase
 from tests.harness.servers import RedisServer, wait_until

@@ -18,10 +18,10 @@ import scrapy
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable
-from scrapy_redisq.frontier import Frontier
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
 from tests.harness.databases import Database, SQLiteDatabase
 from tests.harness.servers import RedisServer, wait_until

@@ -37,7 +37,7 @@ from scrapy_redisq.pipelines import ParquetPipeline
 from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
 from scrapy_redisq.pipelines.parquet.folders import open_folder
 from scrapy_redisq.pipelines.parquet.pipeline import safe_name
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
 from tests.harness.servers import free_port, wait_until
 from tests.harness.site import Answer, Site, linked_pages
@@ -553,7 +553,7 @@ sys.modules[{missing!r}] = None
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy_redisq.pipelines import ParquetPipeline
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings
 pipeline = ParquetPipeline(Crawler(Spider, {{"REDISQ_PARQUET_URL": {url!r}}}))
 pipeline.settings = RedisqSettings.read(pipeline.crawler.settings)
 pipeline.spider_name = pipeline.frontier_name = "books"

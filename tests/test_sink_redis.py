@@ -22,7 +22,6 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.statscollectors import MemoryStatsCollector
 
-from scrapy_redisq import embedded
 from scrapy_redisq.errors import (
     RedisqError,
     RowRefused,
@@ -31,7 +30,8 @@ from scrapy_redisq.errors import (
     SinkUnavailable,
 )
 from scrapy_redisq.pipelines import RedisPipeline
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.server import embedded
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, any_server, free_port, wait_until
 from tests.harness.site import Site, linked_pages

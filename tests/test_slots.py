@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import redis
 
+from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier import Frontier, SlotStatus, calls
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.membership import Outcome, Reply
-from scrapy_redisq.limits import SlotLimit, parse_limit
+from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
+from scrapy_redisq.frontier.shard_session import Outcome, Reply
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until

@@ -24,10 +24,11 @@ from scrapy_redisq.commands import display, export, slots
 from scrapy_redisq.commands.letters import as_json
 from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
 from scrapy_redisq.commands.table import Column, Table
-from scrapy_redisq.frontier import Frontier, SlotStatus, letters
-from scrapy_redisq.frontier.membership import Finish
-from scrapy_redisq.frontier.report import absent
-from scrapy_redisq.limits import SlotLimit
+from scrapy_redisq.control import Frontier, SlotStatus
+from scrapy_redisq.control import dead_letters as letters
+from scrapy_redisq.control.status import absent
+from scrapy_redisq.frontier.limits import SlotLimit
+from scrapy_redisq.frontier.shard_session import Finish
 from tests.harness.command import Redisq, at
 from tests.harness.servers import RedisServer, any_server
 from tests.test_frontier import Worker, some_urls

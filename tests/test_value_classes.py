@@ -16,11 +16,11 @@ import pytest
 import scrapy
 from scrapy.http import Request
 
-from scrapy_redisq.entries import FORMAT, forget_retries
 from scrapy_redisq.errors import SettingError, Undecodable, Unserializable
-from scrapy_redisq.identity import marks
-from scrapy_redisq.serializer import Serializer, loads_fields
-from scrapy_redisq.value_classes import ValueClasses, find
+from scrapy_redisq.serialization.entries import FORMAT, forget_retries
+from scrapy_redisq.serialization.identity import marks
+from scrapy_redisq.serialization.serializer import Serializer, loads_fields
+from scrapy_redisq.serialization.value_classes import ValueClasses, find
 
 URL = "https://books.example.com/1"
 

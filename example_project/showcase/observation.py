@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.control import Frontier
 from shop_site.catalogue import Catalogue
 from shop_site.server import Hit
 

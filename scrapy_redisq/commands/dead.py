@@ -15,7 +15,7 @@ from scrapy_redisq.commands.export import export, purge_exported
 from scrapy_redisq.commands.letters import as_json, summary, utc
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.table import write_lines
-from scrapy_redisq.frontier import DeadLetter, Frontier
+from scrapy_redisq.control import DeadLetter, Frontier
 
 SHOWN = 20
 """Dead letters listed for people if nobody says how many."""

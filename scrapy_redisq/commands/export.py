@@ -15,9 +15,9 @@ from typing import Any
 
 from scrapy_redisq.commands.display import clean
 from scrapy_redisq.commands.letters import as_json
+from scrapy_redisq.control import DeadLetter, Frontier
+from scrapy_redisq.control.dead_letters import place_of
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.frontier import DeadLetter, Frontier
-from scrapy_redisq.frontier.letters import place_of
 
 BATCH = 200
 BATCH_BYTES = 4_000_000

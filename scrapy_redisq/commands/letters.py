@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.errors import Undecodable
-from scrapy_redisq.frontier import DeadLetter
-from scrapy_redisq.serializer import loads_fields
+from scrapy_redisq.serialization.serializer import loads_fields
 
 
 def utc(seconds: float) -> str:

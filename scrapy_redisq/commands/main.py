@@ -21,7 +21,7 @@ from scrapy_redisq.commands.display import one_line
 from scrapy_redisq.commands.parser import SLOT_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.redis_url import redact
+from scrapy_redisq.server.url import redact
 
 COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     "dead": dead.run,

@@ -23,13 +23,14 @@ from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq.connection import Server, open_server
-from scrapy_redisq.entries import reason
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
-from scrapy_redisq.frontier import Frontier, FrontierConfig
-from scrapy_redisq.redis_url import embedded_folder
-from scrapy_redisq.seeds import DEFAULT_FINGERPRINTER, SeedReader
-from scrapy_redisq.settings import RedisqSettings, check_frontier_name
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.serialization.entries import reason
+from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.url import embedded_folder
+from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
 SCAN_BATCH = 1_000
 SCAN_BATCHES = 1_000
@@ -155,8 +156,7 @@ class Project:
 
     def _config(self, fingerprinter: str) -> FrontierConfig:
         """What `scrapy_redisq.Scheduler` would begin a run with."""
-        return FrontierConfig.of(
-            self.settings,
+        return self.settings.frontier_config(
             dupefilter=self._dupefilter(),
             fingerprinter=fingerprinter,
             spider=self.spider_name,

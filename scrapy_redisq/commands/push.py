@@ -14,7 +14,7 @@ import msgspec
 
 from scrapy_redisq.commands.display import clean, one_line
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.control import Frontier
 
 READ_BYTES = 65_536
 """What a pipe holds on Linux."""

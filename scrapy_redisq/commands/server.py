@@ -7,10 +7,10 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from scrapy_redisq import embedded
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.embedded import EmbeddedStatus
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.server import embedded
+from scrapy_redisq.server.embedded import EmbeddedStatus
 
 
 def run(arguments: Namespace, project: Project) -> int:

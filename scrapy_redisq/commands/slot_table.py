@@ -10,8 +10,8 @@ from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, clean, duration
 from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
-from scrapy_redisq.frontier import SlotStatus
-from scrapy_redisq.limits import SlotLimit
+from scrapy_redisq.control import SlotStatus
+from scrapy_redisq.frontier.limits import SlotLimit
 
 
 @dataclass

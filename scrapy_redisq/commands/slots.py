@@ -25,10 +25,10 @@ from scrapy_redisq.commands.slot_table import (
 )
 from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import Table, write_lines
-from scrapy_redisq.connection import Server
+from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
-from scrapy_redisq.frontier import Frontier, SlotStatus
-from scrapy_redisq.limits import OPTION_TAKES, parse_limit
+from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
+from scrapy_redisq.server.connection import Server
 
 SHOWN = 50
 """Slots listed for people if nobody says how many."""

@@ -18,11 +18,11 @@ from rich.text import Text
 
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.project import Project, frontier_names
-from scrapy_redisq.connection import Server
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.status import absent
 from scrapy_redisq.errors import FrontierError, ServerError
-from scrapy_redisq.frontier import Frontier
-from scrapy_redisq.frontier.report import absent
-from scrapy_redisq.settings import check_frontier_name
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.settings import check_frontier_name
 
 REFRESH = 1.0
 """Seconds between two looks of ``--watch``."""

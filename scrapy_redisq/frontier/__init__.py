@@ -1,19 +1,27 @@
 """The frontier protocol: everything about Redis, nothing about Scrapy.
 
-``lua/``       the scripts; ``common.lua`` documents all keys
-``scripts``    loads them; ``calls`` what goes into each and comes out
-``membership`` one worker in one shard, without any network: what is to be sent, what is held
-``roster``     one worker in all shards of a run: joining, coming back, leaving
-``courier``    the asyncio task that exchanges for a worker; ``pace`` says when
-``frontier``   `Frontier`: the synchronous view for producers, people and the command line;
-               ``report`` makes statuses of what scripts reply, ``slots`` is what people see of
-               slots and say about them, ``letters`` the same of dead letters
-``seen``       the dupefilters' parameters; ``config`` what all workers must agree on
+``lua/``           the scripts; ``common.lua`` documents all keys
+``scripts``        loads them; ``calls`` what goes into each and comes out
+``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
+``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the
+                   steps of that over all shards
+``loop``           the asyncio task that exchanges for a worker; ``pace`` says when, ``listener``
+                   hears what other workers publish
+``seen``           the dupefilters' parameters; ``config`` what all workers must agree on;
+                   ``limits`` what a fleet may do with one slot; ``shared_robots`` its robots.txt;
+                   ``recent_urls`` saves asking again about links that were just met
 """
 
-from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.frontier import Frontier, Pushed
-from scrapy_redisq.frontier.letters import DeadLetter
-from scrapy_redisq.frontier.slots import SlotStatus
+from __future__ import annotations
 
-__all__ = ["DeadLetter", "Frontier", "FrontierConfig", "Pushed", "SlotStatus"]
+from importlib import import_module
+from typing import Any
+
+MOVED = {"DeadLetter", "Frontier", "Pushed", "SlotStatus"}
+"""What programs written for earlier releases import from here: it is in `scrapy_redisq.control`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in MOVED:
+        return getattr(import_module("scrapy_redisq.control"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

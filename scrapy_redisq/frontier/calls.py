@@ -6,7 +6,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -519,3 +519,17 @@ def sweep(
         data,
         lambda reply: reply.decode() if reply else None,
     )
+
+
+def pairs(flat: Iterable[Any]) -> dict[str, str]:
+    """A Redis hash from its flat reply."""
+    items = iter(flat)
+    return dict(zip(items, items, strict=True))
+
+
+def number(text: Any) -> int:
+    """What a script counts, 0 where something else stands."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, fields
 
 from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.settings import RedisqSettings
 
 FORMAT = 1
 """Version of the keys and entries in Redis; another one is refused."""
@@ -38,18 +36,6 @@ class FrontierConfig:
     fingerprinter: str = "scrapy.utils.request.RequestFingerprinter"
     spider: str = ""
 
-    @classmethod
-    def of(cls, settings: RedisqSettings, **others: str) -> FrontierConfig:
-        """What the settings say, and ``others``, which they do not."""
-        return cls(
-            error_rate=settings.dupefilter_error_rate,
-            capacity=settings.dupefilter_capacity,
-            scheduling=settings.scheduling,
-            order=settings.order,
-            shards=settings.shards,
-            **others,
-        )
-
     def to_meta(self) -> dict[str, str]:
         """As text, which is how ``meta`` keeps it and how two configurations are compared."""
         return {field.name: str(getattr(self, field.name)) for field in fields(self)}
@@ -76,11 +62,6 @@ class FrontierConfig:
                 f"something else: {error}; delete the frontier's keys or use another "
                 f"REDISQ_FRONTIER"
             ) from None
-
-
-def shard_of(slot: str, shards: int) -> int:
-    """The shard that keeps ``slot``: CRC-32 of its name, modulo the number of shards."""
-    return zlib.crc32(slot.encode()) % shards if shards > 1 else 0
 
 
 SETTING_OF = {

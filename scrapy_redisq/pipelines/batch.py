@@ -53,11 +53,11 @@ from scrapy_redisq.errors import (
     SinkUnavailable,
     WriteFailed,
 )
-from scrapy_redisq.pages import Problem
 from scrapy_redisq.participation import is_tool
 from scrapy_redisq.pipelines.doubt import Doubts
 from scrapy_redisq.scheduler import Scheduler
-from scrapy_redisq.settings import RedisqSettings
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.in_progress import Problem
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -100,9 +100,9 @@ class Row(dict[str, Any]):
     """An item's fields as plain values, as ``ItemAdapter.asdict()`` gives them.
 
     ``item`` is the item itself. ``key`` are 32 hexadecimal digits made of the spider's name, of
-    what the request is known by (see `scrapy_redisq.identity`), of its callback and of the item's
-    position among those that the page yields: the same when the page is fetched again. An item of
-    ``start()``, which comes from no page, has a key made of its content.
+    what the request is known by (see `scrapy_redisq.serialization.identity`), of its callback
+    and of the item's position among those that the page yields: the same when the page is fetched
+    again. An item of ``start()``, which comes from no page, has a key made of its content.
     """
 
     __slots__ = ("item", "key")

@@ -12,7 +12,6 @@ from typing import Any
 import redis.asyncio
 from scrapy.utils.conf import closest_scrapy_cfg
 
-from scrapy_redisq.connection import Server, open_server
 from scrapy_redisq.errors import (
     RedisqError,
     RowRefused,
@@ -22,6 +21,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encoder, unwritable
+from scrapy_redisq.server.connection import Server, open_server
 
 __all__ = ["RedisPipeline"]
 

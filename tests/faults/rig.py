@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from scrapy_redisq.frontier import Frontier
+from scrapy_redisq.control import Frontier
 from tests.faults.size import SIZE, Size
 from tests.harness.crawl import Crawl, together, wait_until_joined
 from tests.harness.databases import Database

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import scrapy
 
-from scrapy_redisq.entries import FORMAT
-from scrapy_redisq.serializer import Serializer
+from scrapy_redisq.serialization.entries import FORMAT
+from scrapy_redisq.serialization.serializer import Serializer
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
 from tests.harness.site import Answer, linked_pages

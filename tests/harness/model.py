@@ -15,8 +15,8 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.config import shard_of
-from scrapy_redisq.frontier.membership import Enqueue, Finish, Membership, Reply, parse_lease
+from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Membership, Reply, parse_lease
+from scrapy_redisq.frontier.slot_names import shard_of
 
 DOCUMENTED = re.compile(
     r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"

@@ -16,7 +16,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from scrapy_redisq.errors import SettingError, SinkUnavailable
-from scrapy_redisq.redis_url import redact
+from scrapy_redisq.server.url import redact
 
 __all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
 

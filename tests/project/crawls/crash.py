@@ -50,7 +50,7 @@ def wrap():
     from redis.asyncio.connection import AbstractConnection
 
     from scrapy_redisq import Scheduler
-    from scrapy_redisq.frontier.membership import Membership
+    from scrapy_redisq.frontier.shard_session import Membership
 
     received, answered = Scheduler.received, Membership.received
     send = AbstractConnection.send_packed_command

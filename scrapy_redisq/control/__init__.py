@@ -1,0 +1,12 @@
+"""The frontier for everybody but workers: push, look, mend. No crawl is needed.
+
+`Frontier` is the whole of it: ``slots`` is what people see of slots and say about them,
+``dead_letters`` the same of requests that failed for good, ``status`` makes statuses of what
+scripts reply, ``seeds`` makes entries of what producers push.
+"""
+
+from scrapy_redisq.control.dead_letters import DeadLetter
+from scrapy_redisq.control.frontier import Frontier, Pushed
+from scrapy_redisq.control.slots import SlotStatus
+
+__all__ = ["DeadLetter", "Frontier", "Pushed", "SlotStatus"]

@@ -1,0 +1,249 @@
+"""Dead letters: requests that failed for good, as people see them and say what becomes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.runs import drive
+from scrapy_redisq.frontier.scripts import Call
+from scrapy_redisq.serialization.entries import forget_retries
+
+READ_BATCH = 200
+"""Dead letters that one script reads; fewer if they are large, see ``letters.lua``."""
+
+CHANGE_BATCH = 100
+CHANGE_BYTES = 4_000_000
+"""Dead letters that one script changes, and bytes of them but for the last."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A request that failed for good.
+
+    ``claimed_at`` is when it was handed out for the last time, to ``worker``, and ``at`` when it
+    was given up, in seconds since 1970, by the server's clock. ``error`` is the type of the
+    exception or "", ``status`` that of the response or 0. ``digest`` tells it from whatever else
+    may be stored under its id later. Of what scrapy-redisq has not written ``entry`` is all.
+    """
+
+    id: str
+    reason: str
+    detail: str
+    slot: str
+    priority: int
+    worker: str
+    deliveries: int
+    at: float
+    claimed_at: float
+    error: str
+    status: int
+    entry: bytes = field(repr=False)
+    digest: str = field(default="", repr=False)
+
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """The shard, and the id there."""
+        return place_of(self.id)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _Header(msgspec.Struct):
+    """What ``bury()`` in ``common.lua`` writes before the entry. Times in us."""
+
+    reason: str
+    detail: str
+    slot: str
+    worker: str
+    error: str
+    priority: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+    deliveries: _Count
+    status: _Count
+    at: _Count
+    claimed: _Count
+
+
+# Numbers are text where they may be larger than what Lua can count exactly.
+_header = msgspec.msgpack.Decoder(_Header, strict=False).decode
+
+
+def dead_letter(letter_id: str, value: bytes) -> DeadLetter:
+    """A dead letter from 4 bytes length of its header, its header and its entry; a foreign one
+    from anything else."""
+    digest = hashlib.sha1(value).hexdigest()
+    try:
+        (length,) = struct.unpack_from(">I", value)
+        header = _header(value[4 : 4 + length])
+    except (struct.error, msgspec.DecodeError):
+        detail = "not written by scrapy-redisq"
+        return DeadLetter(
+            letter_id, "foreign", detail, "", 0, "", 0, 0.0, 0.0, "", 0, value, digest
+        )
+    return DeadLetter(
+        id=letter_id,
+        reason=header.reason,
+        detail=header.detail,
+        slot=header.slot,
+        priority=header.priority,
+        worker=header.worker,
+        deliveries=header.deliveries,
+        at=header.at / 1e6,
+        claimed_at=header.claimed / 1e6,
+        error=header.error,
+        status=header.status,
+        entry=value[4 + length + 1 :],
+        digest=digest,
+    )
+
+
+def place_of(letter_id: str) -> tuple[int, bytes]:
+    """The shard of a dead letter, and its id there. Raises ValueError for what is no id."""
+    shard, _, number = letter_id.partition("-")
+    if not (shard.isdecimal() and len(shard) < 10 and number):
+        raise ValueError(f"{letter_id!r} is not the id of a dead letter, such as 0-17")
+    # Whatever somebody else has put in the place of a number is kept as it is.
+    return int(shard), number.encode("utf-8", "surrogateescape")
+
+
+def _by_shard(ids: Iterable[str]) -> dict[int, list[bytes]]:
+    """Ids of dead letters by shard, each once, newest first; raises ValueError for what is none."""
+    by_shard: dict[int, set[bytes]] = {}
+    for letter_id in ids:
+        shard, number = place_of(letter_id)
+        by_shard.setdefault(shard, set()).add(number)
+    return {
+        shard: sorted(numbers, key=lambda number: number.zfill(20), reverse=True)
+        for shard, numbers in by_shard.items()
+    }
+
+
+def _letters(shard: int, found: Iterable[tuple[bytes, bytes | None]]) -> Iterator[DeadLetter]:
+    for number, value in found:
+        if value is not None:
+            yield dead_letter(f"{shard}-{number.decode('utf-8', 'surrogateescape')}", value)
+
+
+class LetterMethods:
+    """The part of `Frontier` that is about dead letters."""
+
+    name: str
+
+    def config(self) -> FrontierConfig | None:
+        raise NotImplementedError
+
+    def _run(self, call: Call[Any]) -> Any:
+        raise NotImplementedError
+
+    def _run_id(self) -> str:
+        raise NotImplementedError
+
+    def dead(
+        self, limit: int | None = None, *, reason: str | None = None, slot: str | None = None
+    ) -> Iterator[DeadLetter]:
+        """Dead letters, newest first within each shard; at most ``limit``.
+
+        Only those with ``reason`` and of ``slot``, if given. Read as they are asked for, a few
+        hundred at a time. Of those that are there all the while each comes once, whatever is
+        requeued, purged or added meanwhile.
+        """
+        config = self.config()
+        letters = itertools.chain.from_iterable(
+            self._dead_of(shard) for shard in range(config.shards if config else 0)
+        )
+        found = (
+            letter
+            for letter in letters
+            if reason in (None, letter.reason) and slot in (None, letter.slot)
+        )
+        return itertools.islice(found, limit)
+
+    def _dead_of(self, shard: int) -> Iterator[DeadLetter]:
+        page = self._run(calls.letters(self.name, shard, most=READ_BATCH))
+        while page.letters:
+            yield from _letters(shard, page.letters)
+            after = page.letters[-1][0], page.number
+            page = self._run(calls.letters(self.name, shard, after=after, most=READ_BATCH))
+
+    def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """The dead letter of this id; None if there is none. Raises ValueError for no id."""
+        return next(self.dead_letters([letter_id]), None)
+
+    def dead_letters(self, ids: Iterable[str]) -> Iterator[DeadLetter]:
+        """The dead letters of these ids that are there, newest first within each shard. Raises
+        ValueError for what is no id."""
+        for shard, numbers in _by_shard(ids).items():
+            left = numbers
+            while left:
+                found = self._run(calls.named_letters(self.name, shard, left[:READ_BATCH]))
+                yield from _letters(shard, found)
+                left = left[len(found) :]
+
+    def requeue(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        slot: str | None = None,
+    ) -> int:
+        """Put dead letters back to the front of their queues, past the dupefilter.
+
+        Deliveries and retries are counted from zero. Without ``ids`` all of them, or those with
+        ``reason`` and of ``slot``. -> how many. Raises `FrontierLost` if a new run is just
+        beginning.
+        """
+        named = None if ids is None else self.dead_letters(ids)
+        letters = named or self.dead(reason=reason, slot=slot)
+        # The oldest come last: each goes to the front, so the oldest is claimed first.
+        return sum(self._requeue(shard, part) for shard, part in _batches(letters))
+
+    def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
+        numbers = [letter.place[1] for letter in letters]
+        entries = [forget_retries(letter.entry) for letter in letters]
+        while (requeued := self._run(calls.requeue(self.name, shard, numbers, entries))) < 0:
+            drive(self._run, runs.open_shard(self.name, shard, self._run_id()))
+        return int(requeued)
+
+    def purge(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        slot: str | None = None,
+    ) -> int:
+        """Delete dead letters, chosen as by `requeue`; -> how many. They remain counted."""
+        named = None if ids is None else self.dead_letters(ids)
+        return len(self.purge_same(named or self.dead(reason=reason, slot=slot)))
+
+    def purge_same(self, letters: Iterable[DeadLetter]) -> list[str]:
+        """Delete these dead letters, as far as they are still there and the same; -> their ids."""
+        purged = []
+        for shard, part in _batches(letters):
+            digests = [(letter.place[1], letter.digest) for letter in part]
+            gone = self._run(calls.purge(self.name, shard, digests))
+            purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
+        return purged
+
+
+def _batches(letters: Iterable[DeadLetter]) -> Iterator[tuple[int, list[DeadLetter]]]:
+    """Dead letters for one script each: of one shard, in their order, no more than it can take."""
+    for shard, group in itertools.groupby(letters, key=lambda letter: letter.place[0]):
+        part: list[DeadLetter] = []
+        size = 0
+        for letter in group:
+            part.append(letter)
+            size += len(letter.entry)
+            if len(part) == CHANGE_BATCH or size > CHANGE_BYTES:
+                yield shard, part
+                part, size = [], 0
+        if part:
+            yield shard, part

@@ -1,0 +1,309 @@
+"""The frontier for everybody but workers: producers, people, the command line. Synchronous."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import redis
+
+from scrapy_redisq.control.dead_letters import LetterMethods
+from scrapy_redisq.control.seeds import Seed, SeedReader
+from scrapy_redisq.control.slots import SlotMethods
+from scrapy_redisq.control.status import absent, config_of, summary
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierLost, RedisqError
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.calls import number, pairs
+from scrapy_redisq.frontier.config import FORMAT, MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.runs import drive
+from scrapy_redisq.frontier.scripts import Call, execute, load
+from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.serialization.delays import milliseconds
+from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
+
+PUSH_BATCH = 300
+"""Requests that one push script adds."""
+
+
+@dataclass
+class Pushed:
+    """What became of pushed requests. ``errors``: (number counted from 1, what is wrong)."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    errors: list[tuple[int, str]] = field(default_factory=list)
+
+
+class Frontier(SlotMethods, LetterMethods):
+    """All crawl state of one crawl, as seen from outside.
+
+    >>> with Frontier.from_url("redis://localhost", "books") as frontier:
+    ...     frontier.push(["https://books.example/", "https://books.example/"])
+    ...     frontier.status()["queued"]
+    Pushed(accepted=1, duplicates=1, errors=[])
+    1
+
+    Raises `ServerUnreachable`, and redis-py's errors if the server goes away later.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        config: FrontierConfig | None = None,
+        *,
+        seeds: SeedReader | None = None,
+        keep_seen: bool = False,
+        dead_max: int = 10_000,
+        owns_server: bool = False,
+    ) -> None:
+        self.name = check_frontier_name(name)
+        self.client: redis.Redis = server.client()
+        self._server = server
+        self._owns_server = owns_server
+        self._given = config
+        self._seeds = seeds or SeedReader()
+        self._keep_seen = keep_seen
+        self.dead_max = dead_max
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        name: str,
+        *,
+        config: FrontierConfig | None = None,
+        settings: RedisqSettings | None = None,
+        fingerprint: Callable[[Any], bytes] | None = None,
+        project_dir: Path | None = None,
+    ) -> Frontier:
+        """Open the frontier ``name`` on the server at ``url``.
+
+        ``config``, else what ``settings`` say, is only used when something is pushed and there is
+        no frontier yet; otherwise the stored one holds. ``fingerprint`` is for crawls with a
+        REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
+        where ``embedded://`` without a path has its ``.scrapy/redisq``.
+        """
+        settings = settings or RedisqSettings.read({})
+        config = config or settings.frontier_config()
+        server = open_server(
+            url,
+            project_dir=project_dir,
+            binary=settings.server,
+            connect_timeout=settings.connect_timeout,
+            socket_timeout=settings.socket_timeout,
+        )
+        try:
+            server.wait()
+            seeds = SeedReader(
+                fingerprint=fingerprint,
+                max_bytes=settings.max_entry_bytes,
+                schemes=settings.schemes,
+            )
+            return cls(
+                server,
+                name,
+                config,
+                seeds=seeds,
+                keep_seen=settings.keep_seen,
+                dead_max=settings.dead_max,
+                owns_server=True,
+            )
+        except BaseException:
+            server.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection, and leave the embedded server if this opened it."""
+        self.client.close()
+        if self._owns_server:
+            self._server.close()
+
+    def __enter__(self) -> Frontier:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Call[Any]) -> Any:
+        return execute(self.client, call)
+
+    # Configuration
+
+    def config(self) -> FrontierConfig | None:
+        """The configuration that the frontier was begun with; None if there is none."""
+        meta = self._meta(self._status(0))
+        return config_of(meta) if meta else None
+
+    def _status(self, shard: int) -> dict[str, Any]:
+        # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
+        return self._run(calls.status(self.name, shard)) or {}
+
+    def _run_id(self) -> str:
+        return self._meta(self._status(0)).get("run", "")
+
+    def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
+        """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""
+        meta = pairs(status.get("meta", []))
+        if meta and "format" not in meta:
+            raise FrontierCorrupt(
+                f"key {calls.meta_key(self.name, 0)} is not a frontier's: something else than "
+                f"scrapy-redisq wrote it; delete it or use another name"
+            )
+        if meta and meta["format"] != str(FORMAT):
+            raise FrontierError(
+                f"frontier {self.name!r} has format {meta['format']}, this release of "
+                f"scrapy-redisq reads format {FORMAT}: use the release that began it"
+            )
+        return meta
+
+    def _begin(self) -> tuple[calls.Joined, SeenFilter]:
+        """Join as a producer: begin a run if there is none to add to; take its configuration."""
+        config = self._given or FrontierConfig()
+        if config.dupefilter == "bloom":
+            config = replace(config, backend="redisbloom" if probe(self.client) else "bitmap")
+        else:
+            config = replace(config, backend="exact")
+        joined = drive(
+            self._run,
+            runs.join_as_producer(
+                self.name, config, keep_config=self._given is None, keep_seen=self._keep_seen
+            ),
+        )
+        self._seeds.check_fingerprinter(joined.config.fingerprinter)
+        return joined, seen_filter(joined.config)
+
+    # Pushing
+
+    def push(self, requests_or_urls: Iterable[Any]) -> Pushed:
+        """Add requests: URLs, mappings of fields (url, method, headers, body, cookies, meta,
+        cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
+
+        On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
+        on. What is wrong with single requests is reported
+        in the result's ``errors`` and does not stop the others.
+        """
+        result = Pushed()
+        joined: calls.Joined | None = None
+        numbered = enumerate(requests_or_urls, start=1)
+        while chunk := list(itertools.islice(numbered, PUSH_BATCH)):
+            seeds = []
+            for at, item in chunk:
+                try:
+                    seeds.append(self._seeds.read(item))
+                except (RedisqError, ValueError, TypeError) as error:
+                    result.errors.append((at, str(error)))
+            if not seeds:
+                continue
+            if joined is None:
+                joined, seen = self._begin()
+            joined, seen = self._push_batch(seeds, joined, seen, result)
+        return result
+
+    def _push_batch(
+        self, seeds: list[Seed], joined: calls.Joined, seen: SeenFilter, result: Pushed
+    ) -> tuple[calls.Joined, SeenFilter]:
+        by_shard: dict[int, list[Seed]] = {}
+        for seed in seeds:
+            shard = shard_of(self._slot(seed, joined), joined.config.shards)
+            by_shard.setdefault(shard, []).append(seed)
+        for shard, part in by_shard.items():
+            queues: dict[tuple[str, int], int] = {}
+            items = []
+            for seed in part:
+                queue = (self._slot(seed, joined), seed.priority)
+                number = queues.setdefault(queue, len(queues) + 1)
+                fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
+                delay = milliseconds(seed.delay)
+                items.append(
+                    calls.enqueue_item(
+                        number,
+                        seed.entry,
+                        fingerprint,
+                        delay,
+                        asked=calls.RECENT if seed.identity else 0,
+                        identity=seed.identity,
+                    )
+                )
+            outcome = self._run(
+                calls.push(
+                    self.name,
+                    shard,
+                    joined.run,
+                    joined.config.backend,
+                    [(slot, str(priority)) for slot, priority in queues],
+                    items,
+                    seen.parameters(),
+                )
+            )
+            if outcome == "sealed":
+                try:
+                    drive(self._run, runs.open_shard(self.name, shard, joined.run))
+                except FrontierLost:
+                    joined, seen = self._begin()
+                joined, seen = self._push_batch(part, joined, seen, result)
+            elif not outcome:  # the run ended meanwhile; another one may have other shards
+                joined, seen = self._push_batch(part, *self._begin(), result)
+            else:
+                result.accepted += outcome.count("1")
+                result.duplicates += outcome.count("0")
+        return joined, seen
+
+    @staticmethod
+    def _slot(seed: Seed, joined: calls.Joined) -> str:
+        return PRIORITY_SLOT if joined.config.scheduling == "priority" else seed.slot
+
+    # Looking
+
+    def status(self) -> dict[str, Any]:
+        """Where the crawl stands, as plain values (the fields of ``status --json``).
+
+        ``state`` is "absent", "running" (workers are alive), "stopped" (unfinished, nobody
+        works on it) or "complete". ``since`` is a UTC time, ``seen_ago`` in seconds.
+        """
+        first = self._status(0)
+        meta = self._meta(first)
+        if not meta:
+            return absent(self.name)
+        config = config_of(meta)
+        shards = [first] + [self._status(shard) for shard in range(1, config.shards)]
+        try:
+            return summary(self.name, meta, config, shards, self._seen_status(config, meta))
+        except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
+            raise FrontierCorrupt(
+                f"what {calls.meta_key(self.name, 0)} or a key beside it says makes no sense "
+                f"({error}): something else than scrapy-redisq has written to it"
+            ) from error
+
+    def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
+        seen = seen_filter(config)
+        script = load("seen_status", config.backend)
+        data = {"generation": meta.get("generation", ""), "seen": seen.parameters()}
+        parts: list[SeenStatus] = [
+            self._run(
+                Call.of(script, calls.meta_key(self.name, shard), data, SeenStatus.from_reply)
+            )
+            for shard in range(config.shards)
+        ]
+        return SeenStatus.total(parts)
+
+    # Resetting
+
+    def reset(self, *, force: bool = False) -> None:
+        """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced."""
+        meta = self._meta(self._status(0))
+        shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
+        if not 1 <= shards <= MOST_SHARDS:  # of another hand
+            shards = MOST_SHARDS
+        drive(self._run, runs.reset(self.name, shards, force=force))

@@ -1,0 +1,111 @@
+"""What producers push: URLs, fields or requests, as entries that a worker can take.
+
+Knows Scrapy's requests, but needs no spider: callbacks are given by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrapy.http import Request
+from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.serialization.delays import DELAY_KEY, delay_of, without_delay
+from scrapy_redisq.serialization.identity import of_nowhere
+from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields
+from scrapy_redisq.settings.table import DEFAULT_SCHEMES
+
+DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A request to be pushed. ``fingerprint`` is None for one that is not to be filtered."""
+
+    slot: str
+    priority: int
+    fingerprint: bytes | None
+    entry: bytes = field(repr=False)
+    delay: float = 0.0
+    """Seconds, from ``meta["redisq_delay"]``."""
+    identity: bytes | None = None
+    """What an unfiltered one is known by."""
+
+
+class SeedReader:
+    """Makes seeds of what producers have. ``fingerprint`` stands for the crawl's fingerprinter."""
+
+    def __init__(
+        self,
+        *,
+        fingerprint: Callable[[Request], bytes] | None = None,
+        max_bytes: int = 1_048_576,
+        schemes: Collection[str] = DEFAULT_SCHEMES,
+    ) -> None:
+        self._fingerprint = fingerprint
+        self._max_bytes = max_bytes
+        self._schemes = schemes
+        self._serializer = Serializer(None, max_bytes=max_bytes, schemes=schemes)
+
+    def check_fingerprinter(self, fingerprinter: str) -> None:
+        """Raise `SettingError` if the crawl's fingerprinter is not the one used here.
+
+        It is not imported because its name comes from Redis.
+        """
+        if self._fingerprint is None and fingerprinter != DEFAULT_FINGERPRINTER:
+            raise SettingError(
+                "REQUEST_FINGERPRINTER_CLASS",
+                DEFAULT_FINGERPRINTER,
+                f"{fingerprinter!r} for this frontier: push from inside the project, or give "
+                f"Frontier.from_url its method as `fingerprint`",
+            )
+
+    def read(self, item: str | Mapping[str, Any] | Request) -> Seed:
+        """The seed of a URL, of a mapping of fields, or of a request without callbacks.
+
+        Raises `RedisqError`, ValueError or TypeError with what is wrong with it.
+        """
+        delay = 0.0
+        meta = item.meta if isinstance(item, Request) else _meta_of(item)
+        if DELAY_KEY in meta:
+            delay = delay_of(meta)
+            if isinstance(item, Request):
+                item = without_delay(item)
+            else:
+                assert isinstance(item, Mapping)
+                kept = {name: value for name, value in meta.items() if name != DELAY_KEY}
+                item = {**item, "meta": kept}
+        identity: bytes | None = None
+        print_of = self._fingerprint or scrapy_fingerprint
+
+        def identify(request: Request) -> bytes | None:
+            nonlocal identity
+            identity = of_nowhere(print_of(request), request) if request.dont_filter else None
+            return identity
+
+        if isinstance(item, Request):
+            request, entry = item, self._serializer.dumps(item, identify(item))
+        elif not isinstance(item, (str, Mapping)):
+            raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
+        else:
+            fields = {"url": item} if isinstance(item, str) else item
+            entry, request = entry_from_fields(
+                fields, max_bytes=self._max_bytes, identify=identify, schemes=self._schemes
+            )
+        slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
+        fingerprint = None
+        if not request.dont_filter:
+            fingerprint = print_of(request)
+        return Seed(
+            slot_name(str(slot)), int(request.priority), fingerprint, entry, delay, identity
+        )
+
+
+def _meta_of(item: object) -> Mapping[str, Any]:
+    meta = item.get("meta") if isinstance(item, Mapping) else None
+    return meta if isinstance(meta, Mapping) else {}

@@ -1,0 +1,214 @@
+"""Slots as people see them and rule them, while a crawl runs or between crawls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from scrapy_redisq.errors import FrontierError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
+from scrapy_redisq.frontier.scripts import Call
+from scrapy_redisq.frontier.slot_names import shard_of, slot_name
+
+SOURCES = ("ready", "busy", "aside", "paused", "ruled")
+"""Keys of the frontier that name the slots worth listing."""
+
+
+@dataclass(frozen=True)
+class SlotStatus:
+    """One slot. Times are seconds, points in time UTC in ISO format.
+
+    ``leased`` requests are those that workers hold: in progress, or about to be. ``next_start`` is
+    None while the slot is paused. ``delay`` is the longest of those of the ``limit``, of
+    robots.txt, of AutoThrottle and of back-off, and ``delay_from`` says of which; ``limit_from`` is
+    "settings", "person" or None. ``failures`` are counted in a row; ``status`` is that of the last
+    answer, None if there was none or it is forgotten.
+    """
+
+    slot: str
+    queued: int
+    leased: int
+    next_start: float | None
+    delay: float
+    delay_from: str | None
+    limit: SlotLimit
+    limit_from: str | None
+    failures: int
+    back_off: float
+    parked: float
+    set_aside: str | None
+    paused: str | None
+    ruled: str | None
+    status: int | None
+
+    @property
+    def in_trouble(self) -> bool:
+        """Somebody should have a look: it is paused, set aside, or backed off."""
+        return bool(self.paused or self.set_aside or self.failures or self.parked)
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        """The smaller, the more it matters to people."""
+        trouble = 3 if self.paused else 2 if self.set_aside else 1 if self.in_trouble else 0
+        return -trouble, -self.queued, -self.leased, self.slot
+
+    @classmethod
+    def from_reply(cls, record: list[Any]) -> SlotStatus:
+        """From what ``slots.lua`` replies of one slot."""
+        slot, *values = record
+        queued, leased, next_start, *delays = map(_whole, values[:7])
+        interval, burst, concurrency = map(_whole, values[7:10])
+        own, parked, failures, status, *since = values[10], *map(_whole, values[11:])
+        by_limit, robots, throttle, back_off = delays
+        aside, paused, ruled = map(_utc, since)
+        limit = SlotLimit.from_text(f"{by_limit} {interval} {burst} {concurrency}")
+        limit_from = "person" if own else "settings" if limit else None
+        delay, delay_from = max(
+            (by_limit, limit_from or ""),
+            (robots, "robots.txt"),
+            (throttle, "AutoThrottle"),
+            (back_off, "back-off"),
+            key=lambda known: known[0],
+        )
+        return cls(
+            slot=slot,
+            queued=queued,
+            leased=leased,
+            next_start=None if paused else next_start / 1e6,
+            delay=delay / 1e6,
+            delay_from=delay_from if delay else None,
+            limit=limit,
+            limit_from=limit_from,
+            failures=failures,
+            back_off=back_off / 1e6,
+            parked=parked / 1e6,
+            set_aside=aside,
+            paused=paused,
+            ruled=ruled,
+            status=status or None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it in JSON's types; the limit's parts beside the rest, 0: no such limit."""
+        told = {**vars(self)}
+        limit = told.pop("limit")
+        told["limit_delay"], told["rate"] = limit.delay, round(limit.rate, 6)
+        told["burst"], told["concurrency"] = limit.burst, limit.concurrency
+        return told
+
+
+def _whole(value: Any) -> int:
+    """A number of a slot as scripts reply it. Somebody else may have written any: inf is none."""
+    if not isinstance(value, (int, float)) or not abs(value) <= 2**53:
+        return 0
+    return int(value)
+
+
+def _utc(microseconds: int) -> str | None:
+    if not microseconds:
+        return None
+    at = datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
+    return at.isoformat(timespec="seconds")
+
+
+class SlotMethods:
+    """The part of `Frontier` that is about slots."""
+
+    name: str
+
+    def config(self) -> FrontierConfig | None:
+        raise NotImplementedError
+
+    def _run(self, call: Call[Any]) -> Any:
+        raise NotImplementedError
+
+    def slots(self) -> Iterator[SlotStatus]:
+        """Every slot that has requests, queued or with workers, or that is set aside, paused or
+        limited by a person; in no order.
+
+        Reads about 200 slots at a time, so that a running crawl does not wait for it. What changes
+        meanwhile may be missed, but no slot comes twice. Requests that are delayed do not count.
+        """
+        config = self.config()
+        for shard in range(config.shards if config else 0):
+            known: set[str] = set()
+            cursors: Mapping[str, str] = dict.fromkeys(SOURCES, "0")
+            while cursors:
+                cursors, records = self._run(calls.slots(self.name, shard, cursors=cursors))
+                for record in records:
+                    if record[0] not in known:
+                        known.add(record[0])
+                        yield SlotStatus.from_reply(record)
+
+    def slot(self, slot: str) -> SlotStatus:
+        """One slot, whether anything is known of it or not. Raises `FrontierError` if there is no
+        frontier."""
+        slot, shard = self._place_of(slot)
+        _, (record,) = self._run(calls.slots(self.name, shard, names=[slot]))
+        return SlotStatus.from_reply(record)
+
+    def pause(self, slot: str) -> None:
+        """Start nothing of ``slot`` before `resume`; what is being downloaded goes on.
+
+        Its requests are kept, and the crawl stays open for them. Holds for all workers within a
+        second, through restarts and in the next runs, until `resume` or `reset`. Raises
+        `FrontierError` if there is no frontier, or one without slots.
+        """
+        self._rule(calls.pause, slot)
+
+    def resume(self, slot: str) -> None:
+        """Let ``slot`` go on at once: after `pause`, in a back-off, or when it was set aside."""
+        self._rule(calls.resume, slot)
+
+    def limit(self, slot: str, **options: Any) -> SlotLimit:
+        """Give ``slot`` a limit in the place of that of the settings, for all workers within a
+        second; -> the limit that holds now.
+
+        Options are ``delay`` (seconds), ``concurrency``, ``rate`` (such as "30/m") and ``burst``,
+        as in REDISQ_SLOT_LIMITS; what is left out stays as it is. Holds through restarts and in
+        the next runs, until `unlimit` or `reset`. Raises ValueError for what is no limit, and as
+        `pause` does.
+        """
+        limit = parse_limit(options, self.slot(slot).limit)
+        self._rule(calls.limit, slot, limit.to_text())
+        return limit
+
+    def unlimit(self, slot: str) -> SlotLimit:
+        """Let the settings' limit of ``slot`` hold again; -> the limit that holds now."""
+        self._rule(calls.limit, slot, "")
+        return self.slot(slot).limit
+
+    def drop(self, slot: str) -> int:
+        """Give up the requests of ``slot`` that are queued or delayed; -> how many.
+
+        They count as finished (``dropped``), so that the crawl can end without them, and remain
+        seen. What workers hold goes on.
+        """
+        slot, shard = self._place_of(slot)
+        dropped, cursor = 0, "0"
+        while cursor:
+            n, cursor = self._run(calls.drop(self.name, shard, slot, cursor))
+            dropped += n
+        return dropped
+
+    def _rule(self, call: Any, slot: str, *arguments: Any) -> None:
+        slot, shard = self._place_of(slot)
+        if not self._run(call(self.name, shard, slot, *arguments)):
+            raise FrontierError(f"there is no frontier {self.name!r}")
+
+    def _place_of(self, slot: str) -> tuple[str, int]:
+        """The slot as keys have it, and its shard."""
+        config = self.config()
+        if config is None:
+            raise FrontierError(f"there is no frontier {self.name!r}")
+        if config.scheduling == "priority":
+            raise FrontierError(
+                f"frontier {self.name!r} has one queue for all hosts, and no slots to rule: "
+                "REDISQ_SCHEDULING is 'priority'"
+            )
+        slot = slot_name(slot)
+        return slot, shard_of(slot, config.shards)

@@ -1,0 +1,143 @@
+"""What scripts reply of a whole frontier, as people and tools read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from scrapy_redisq.frontier.calls import number, pairs
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.seen import SeenStatus
+
+COUNTS = (
+    "created", "finished", "dead", "dropped", "foreign", "duplicates", "claimed", "released",
+    "reclaimed", "stale",
+)  # fmt: skip
+
+SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
+"""What the item pipelines of all workers did in this run."""
+
+
+def config_of(meta: Mapping[str, str]) -> FrontierConfig:
+    """The configuration in a ``meta`` hash."""
+    prefix = "config:"
+    return FrontierConfig.from_meta(
+        {
+            name.removeprefix(prefix): value
+            for name, value in meta.items()
+            if name.startswith(prefix)
+        }
+    )
+
+
+def absent(name: str) -> dict[str, Any]:
+    """The status of a frontier that is not there: every field, with nothing in it."""
+    return {
+        "frontier": name,
+        "run": None,
+        "run_name": None,
+        "state": "absent",
+        "began": None,
+        **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
+        "set_aside": 0,
+        "paused": 0,
+        "dupefilter": None,
+        "scheduling": None,
+        "order": None,
+        "shards": 0,
+        "spider": "",
+        "sink": dict.fromkeys(SINK_COUNTS, 0),
+        "workers": [],
+    }
+
+
+def summary(
+    name: str,
+    meta: Mapping[str, str],
+    config: FrontierConfig,
+    shards: list[dict[str, Any]],
+    seen: SeenStatus,
+) -> dict[str, Any]:
+    """One status from those of all shards; the fields are those of `absent`."""
+    totals: dict[str, int] = {}
+    for shard in shards:
+        for field_name, value in pairs(shard.get("counts", [])).items():
+            totals[field_name] = totals.get(field_name, 0) + number(value)
+    counts = {field_name: totals.get(field_name, 0) for field_name in COUNTS}
+    delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
+    leased = totals.get("leased", 0)
+    unfinished = counts["created"] - counts["finished"]
+    workers = _workers(shards)
+    state = meta.get("state", "open")
+    if state == "open":
+        if any(worker["alive"] for worker in workers):
+            state = "running"
+        elif meta.get("seeded") == "1" and "keep_alive" not in meta and unfinished <= 0:
+            state = "complete"  # the last worker was killed after the last page
+        else:
+            state = "stopped"
+    return {
+        "frontier": name,
+        "run": meta.get("run"),
+        "run_name": meta.get("name"),
+        "state": state,
+        "began": _utc(number(meta.get("began", 0))),
+        **counts,
+        "done": counts["finished"] - counts["dead"] - counts["dropped"],
+        "queued": max(0, unfinished - leased - delayed),
+        "delayed": delayed,
+        "leased": leased,
+        "seen": seen.count,
+        "set_aside": sum(int(shard.get("aside", 0)) for shard in shards),
+        "paused": sum(int(shard.get("paused", 0)) for shard in shards),
+        "dupefilter": {
+            "kind": config.dupefilter,
+            "backend": config.backend,
+            "error_rate": 0.0 if config.backend == "exact" else config.error_rate,
+            "capacity": seen.capacity,
+            "fill": seen.fill,
+            "expected_loss": seen.expected_loss,
+        },
+        "scheduling": config.scheduling,
+        "order": config.order,
+        "shards": config.shards,
+        "spider": config.spider,
+        "sink": {
+            **{name: totals.get(f"sink_{name}", 0) for name in SINK_COUNTS},
+            "seconds": totals.get("sink_us", 0) / 1e6,
+        },
+        "workers": workers,
+    }
+
+
+def _utc(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
+
+
+def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    workers: dict[str, dict[str, Any]] = {}
+    for status in shards:
+        now = status.get("now", 0)
+        for worker_id, deadline, leased, flat in status.get("workers", []):
+            info = pairs(flat)
+            heartbeat = deadline - number(info.get("ttl", 0))
+            worker = workers.setdefault(
+                worker_id,
+                {
+                    "id": worker_id,
+                    "host": info.get("host", ""),
+                    "pid": number(info.get("pid", 0)),
+                    "spider": info.get("spider", ""),
+                    "leased": 0,
+                    "pages": number(info.get("pages", 0)),
+                    "items": number(info.get("items", 0)),
+                    "since": _utc(number(info.get("since", 0))),
+                    "seen_ago": 0.0,
+                    "alive": deadline >= now and "fenced" not in info,
+                },
+            )
+            worker["leased"] += leased
+            # Somebody else may have written any deadline, -inf among them.
+            worker["seen_ago"] = round(min(max(0.0, (now - heartbeat) / 1e6), 1e9), 3)
+    return list(workers.values())

@@ -1,0 +1,315 @@
+"""A worker's place in a run: joining its shards, coming back, taking over, leaving."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis.asyncio
+
+from scrapy_redisq.errors import ServerBusy
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.runs import Steps, drive_async
+from scrapy_redisq.frontier.scripts import Call, T, execute_async
+from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.frontier.shard_session import (
+    MAX_KEPT_BYTES,
+    BackOff,
+    Claim,
+    Enqueue,
+    Finish,
+    Letter,
+    Membership,
+    Operation,
+    Settle,
+)
+from scrapy_redisq.frontier.slot_names import shard_of
+
+logger = logging.getLogger(__name__)
+
+SUSPECT_FROM = 2
+"""Deliveries from which a request is a suspect. One worker's death says nothing about any of the
+requests that it held; a second one leaves few that were there both times."""
+
+NOTHING_SENT: Mapping[int, int] = {}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a worker takes part. Durations in seconds."""
+
+    name: str
+    config: FrontierConfig
+    lease_ttl: float
+    max_deliveries: int
+    dead_max: int
+    max_entry_bytes: int
+    run: RunTerms = ANY_RUN
+    started: float = field(default_factory=time.monotonic)
+    """When the worker was, by time.monotonic()."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Of slots by pattern, see ``turns.lua``."""
+    throttle: str = ""
+    """Terms of AutoThrottle, see ``turns.lua``."""
+    back_off: BackOff = field(default_factory=BackOff)
+    slot_ttl: float = 3_600.0
+    rewind: float = 30.0
+    """For so long what no page stands for is kept after it was acknowledged, see `Membership`."""
+
+
+class Roster:
+    """One worker's memberships in all shards of a run."""
+
+    def __init__(self, client: redis.asyncio.Redis, terms: Terms) -> None:
+        self.client = client
+        self.terms = terms
+        self.memberships: list[Membership] = []
+        self.given_up = 0
+        """Requests of dead workers that this one made dead letters of."""
+        self._held_back: deque[tuple[Membership, Operation, dict[int, int]]] = deque()
+        # Kept until a join has been answered: one that is repeated under another id would leave a
+        # worker behind that all others wait for until its TTL has passed.
+        self._next_id = _new_worker_id()
+
+    async def run(self, call: Call[T]) -> T:
+        """Run one script; raises as `execute_async` does."""
+        try:
+            return await execute_async(self.client, call)
+        except ServerBusy:
+            # After a failover the address leads to another server, but a connection that is open
+            # stays with the demoted one, which refuses writes for ever.
+            await self.client.connection_pool.disconnect()
+            raise
+
+    async def do(self, steps: Steps[T], *, pause: float = 0.0) -> T:
+        """Run a procedure of `runs`, with ``pause`` seconds after each call."""
+        return await drive_async(self.run, steps, pause=pause)
+
+    # Joining and leaving
+
+    async def join(self) -> Joined:
+        """Begin or resume the run and register. Raises as `calls.join` does.
+
+        May be called again if the connection broke, or if workers may come back.
+        """
+        newcomer = self._newcomer()
+        self.joined = await self.do(runs.join(self.terms.name, newcomer))
+        self._next_id = _new_worker_id()
+        self.seen = seen_filter(self.joined.config)
+        self.memberships = [
+            Membership(
+                self.terms.name,
+                shard,
+                self.joined,
+                newcomer.worker,
+                ttl=self.terms.lease_ttl,
+                dead_max=self.terms.dead_max,
+                seen=self.seen.parameters(),
+                back_off=self.terms.back_off,
+                rewind=self.terms.rewind,
+                suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
+                max_deliveries=self.terms.max_deliveries,
+                most_bytes=self.terms.max_entry_bytes + 1,
+            )
+            for shard in range(self.joined.config.shards)
+        ]
+        return self.joined
+
+    def _newcomer(self) -> runs.Newcomer:
+        return runs.Newcomer(
+            self._next_id,
+            self.terms.config,
+            {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "spider": self.terms.config.spider,
+            },
+            self.terms.lease_ttl,
+            self.terms.run,
+            time.monotonic() - self.terms.started,
+            self.terms.limits,
+            self.terms.throttle,
+        )
+
+    async def rejoin(self) -> None:
+        """Come back under a new id after this worker was reaped or its history was lost.
+
+        Raises `FrontierLost` if the run is gone.
+        """
+        for membership in self.memberships:
+            await self._give_back(membership)
+        newcomer = self._newcomer()
+        await self.do(
+            runs.come_back(self.terms.name, newcomer, self.joined.run, len(self.memberships))
+        )
+        self._next_id = _new_worker_id()
+        self._held_back.clear()
+        for membership in self.memberships:
+            membership.rejoined(self.joined, newcomer.worker)
+
+    async def leave(self, *, complete: bool) -> bool:
+        """Give back what is held and go; -> True if the run is complete by that.
+
+        ``complete``: as far as this worker knows, everything is finished on all shards.
+        """
+        for membership in reversed(self.memberships):
+            await self._give_back(membership)
+        if not complete or self.terms.run.keep_alive:
+            return False
+        return await self.do(runs.conclude(self.terms.name, self.joined.run))
+
+    async def _give_back(self, membership: Membership) -> None:
+        call = calls.leave(
+            self.terms.name,
+            membership.shard,
+            membership.run,
+            membership.worker,
+            dead_max=self.terms.dead_max,
+        )
+        while await self.run(call):
+            pass
+
+    def suspects_to_claim(self) -> int:
+        """A worker holds one suspect at a time, so that a request that kills its workers takes no
+        others into the dead letters with it."""
+        return 0 if any(membership.suspects for membership in self.memberships) else 1
+
+    # Operations on their way
+
+    def waiting(self) -> int:
+        """Enqueues and finishes that Redis has not acknowledged."""
+        return sum(len(membership) for membership in self.memberships) + len(self._held_back)
+
+    def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
+        """So much may have to be sent again that no more should be taken in now."""
+        return any(membership.keeps() > most for membership in self.memberships)
+
+    def enqueues_waiting(self) -> bool:
+        """Whether there are requests that Redis has not acknowledged."""
+        return bool(self._held_back) or any(
+            membership.enqueued > membership.acknowledged for membership in self.memberships
+        )
+
+    def enqueues_wait_elsewhere(self, membership: Membership) -> bool:
+        """Whether there are requests that another shard than this has not acknowledged."""
+        return any(
+            other.enqueued > other.acknowledged
+            for other in self.memberships
+            if other is not membership
+        )
+
+    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> Membership:
+        """Take a request, or what becomes of it, for the shard of its slot; -> that."""
+        membership = self.shard_of(operation.slot)
+        membership.add(operation)
+        return membership
+
+    def shard_of(self, slot: str) -> Membership:
+        """The worker's membership in the shard that keeps ``slot``."""
+        return self.memberships[shard_of(slot, len(self.memberships))]
+
+    def finish(
+        self,
+        membership: Membership,
+        finish: Finish | Settle,
+        sent: Mapping[int, int] = NOTHING_SENT,
+    ) -> None:
+        """Take the end of a lease, or of a claim that no page stands for. It is sent when all
+        requests that came of it have been taken.
+
+        On the page's own shard the order in the outbox sees to that; for requests that went to
+        other shards the finish is held back until those have acknowledged them. ``sent``: shard ->
+        its ``enqueued`` just after the last of them.
+        """
+        pending = {
+            shard: number
+            for shard, number in sent.items()
+            if self.memberships[shard].acknowledged < number
+        }
+        if pending:
+            self._held_back.append((membership, finish, pending))
+        else:
+            membership.add(finish)
+
+    def let_go(self) -> None:
+        """Send on the finishes that need not be held back any longer."""
+        for _ in range(len(self._held_back)):
+            membership, finish, pending = self._held_back.popleft()
+            if all(self.memberships[shard].acknowledged >= n for shard, n in pending.items()):
+                membership.add(finish)
+            else:
+                self._held_back.append((membership, finish, pending))
+
+    # Looking after the run
+
+    async def reap(self, membership: Membership) -> int:
+        """Reclaim what dead workers hold on this shard; -> how many requests were touched."""
+        reclaimed, dead, _ = await self.run(
+            calls.reap(
+                self.terms.name,
+                membership.shard,
+                membership.run,
+                self.terms.max_deliveries,
+                self.terms.dead_max,
+                ttl=self.terms.lease_ttl,
+            )
+        )
+        self.given_up += dead
+        if reclaimed or dead:
+            logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
+        return reclaimed + dead
+
+    async def recover(self, membership: Membership) -> int:
+        """Look for requests that nobody would find, because somebody has deleted a key.
+
+        Goes through all keys of the server, a thousand at a time; -> how many queues and workers
+        with leases were found.
+        """
+        found = 0
+        prefix = calls.prefix(membership.name, membership.shard)
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "[ql]*"
+        cursor: int | None = None
+        while cursor != 0:
+            page: Any = await self.client.scan(cursor or 0, match=pattern, count=1_000)
+            cursor, keys = page
+            rests = [key.decode(errors="replace")[len(prefix) :] for key in keys]
+            queues = [queue for rest in rests if (queue := calls.parse_queue_key(rest))]
+            workers = [rest[7:] for rest in rests if rest.startswith("leases:")]
+            if queues or workers:
+                call = calls.recover(membership.name, membership.shard, queues, workers)
+                found += await self.run(call)
+        return found
+
+    async def is_complete(self) -> bool:
+        """Whether everything is finished on all shards."""
+        return await self.do(runs.is_idle(self.terms.name, len(self.memberships)))
+
+    async def left_waiting(self) -> int:
+        """How many requests wait although no worker is there; 0 if one is."""
+        waiting = 0
+        for membership in self.memberships:
+            status = await self.run(calls.status(self.terms.name, membership.shard)) or {}
+            if any(worker[1] >= status["now"] for worker in status.get("workers", [])):
+                return 0
+            counts = pairs(status.get("counts", []))
+            waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
+        return max(0, waiting)
+
+    async def open_shard(self, membership: Membership) -> None:
+        """Open a run that others have completed, or a shard that they have sealed, because this
+        worker has something to add."""
+        await self.do(runs.open_shard(self.terms.name, membership.shard, membership.run))
+
+
+def _new_worker_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,0 +1,96 @@
+"""robots.txt of hosts as a fleet shares it, and the delays that it asks for."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+from redis.exceptions import RedisError
+
+from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.run_session import Roster
+from scrapy_redisq.frontier.slot_names import shard_of
+
+MAX_TEXT = 500 * 1024
+"""Bytes of a robots.txt that are heeded: as many as RFC 9309, 2.5 wants to be parsed at least."""
+
+_CLOSED = b"closed"
+"""In the place of a compressed text: the host cannot say what it allows."""
+
+AWAY = (RedisError, RedisqError, OSError)
+"""What is raised when the frontier cannot be asked."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the frontier says of a host's robots.txt: it is "known", with its text and the seconds
+    for which it is valid; the host is "closed" for so long, because it cannot say what it allows;
+    this worker is to "fetch" it, or to "wait" for another one."""
+
+    what: Literal["known", "closed", "fetch", "wait"]
+    text: bytes = b""
+    valid: float = 0.0
+
+
+class SharedRobots:
+    """The robots.txt of a run, as one worker sees them. All methods raise `AWAY`."""
+
+    def __init__(self, roster: Roster, *, slot_ttl: float) -> None:
+        self._roster = roster
+        self._slot_ttl = slot_ttl
+        self._token = secrets.token_hex(8)
+
+    async def ask(self, host: str, *, take: bool = False) -> Shared:
+        """The text, or who fetches it. Whoever is to fetch it asks again each few seconds, so that
+        others know that he lives. ``take``: this worker fetches it although another one does."""
+        what, text, valid = await self._robots(host, take=take)
+        if what == "wait":
+            return Shared("wait")
+        if what == "known" and text == _CLOSED:
+            return Shared("closed", valid=valid)
+        if what == "known":
+            try:
+                # What is no text of ours is fetched, and then replaced.
+                return Shared("known", zlib.decompressobj().decompress(text, MAX_TEXT), valid)
+            except zlib.error:
+                pass
+        return Shared("fetch")
+
+    async def keep(self, host: str, text: bytes, valid: float) -> None:
+        """Others get the first `MAX_TEXT` bytes of the text for ``valid`` seconds."""
+        await self._robots(host, text=zlib.compress(text[:MAX_TEXT], 1), ttl=valid)
+
+    async def keep_closed(self, host: str, valid: float) -> None:
+        """For ``valid`` seconds nobody fetches anything from the host."""
+        await self._robots(host, text=_CLOSED, ttl=valid)
+
+    async def give_up(self, host: str) -> None:
+        """This worker will not fetch it after all."""
+        await self._robots(host, give_up=True)
+
+    async def _robots(
+        self,
+        host: str,
+        *,
+        take: bool = False,
+        text: bytes | None = None,
+        ttl: float = 0.0,
+        give_up: bool = False,
+    ) -> tuple[str, bytes, float]:
+        shard = shard_of(host, len(self._roster.memberships))
+        name, run = self._roster.terms.name, self._roster.joined.run
+        call = calls.robots(
+            name, shard, run, host, self._token, take=take, text=text, ttl=ttl, give_up=give_up
+        )
+        return await self._roster.run(call)
+
+    async def set_delay(self, host: str, slot: str, delay: float) -> bool:
+        """The robots.txt of ``host``, which is in ``slot``, asks for ``delay`` seconds (0: for
+        none). -> has that changed the slot's delay?"""
+        shard = shard_of(slot, len(self._roster.memberships))
+        name, run = self._roster.terms.name, self._roster.joined.run
+        call = calls.crawl_delay(name, shard, run, host, slot, delay, self._slot_ttl)
+        return await self._roster.run(call)

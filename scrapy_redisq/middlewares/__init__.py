@@ -1,0 +1,1 @@
+"""Downloader middlewares: what keeps a fleet polite, and retries that wait in Redis."""

@@ -1,0 +1,420 @@
+"""robots.txt for a fleet: fetched once, heeded by all, with its Crawl-delay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import re
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Request, Response
+from scrapy.http.request import NO_CALLBACK
+from scrapy.robotstxt import RobotParser
+from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapy_redisq._scrapy import (
+    asked_delays,
+    download,
+    is_closing,
+    robots_parsed,
+    scheduler_of,
+)
+from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier.shared_robots import AWAY, Shared, SharedRobots
+from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.middlewares.robots_text import MAX_COST, WILDCARD_COST, condensed
+from scrapy_redisq.scheduler import Scheduler
+from scrapy_redisq.serialization.delays import header, http_date
+from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
+
+DAY = 86_400.0
+"""Longest time in seconds for which a text is valid: RFC 9309, 2.4."""
+
+HOUR = 3_600.0
+"""Shortest: many sites forbid caches of anything."""
+
+ERROR_VALID = 600.0
+"""Seconds after which a robots.txt that could not be fetched is tried again."""
+
+CLOSED_FOR = 2.0
+"""The same where nothing else is fetched from the host meanwhile. Its slot is left alone for longer
+with each failure."""
+
+KEPT = 2_000_000
+"""Characters of the parsed texts that a worker keeps; those that are asked for least recently are
+let go, and read again from the frontier. A parser takes about 16 bytes for each."""
+
+LEAST = 200
+"""Characters that the shortest text counts for."""
+
+QUICK = 10_000
+"""Bytes that are parsed without a thread."""
+
+RENEW = 1.0
+"""Seconds between signs of life of a worker that fetches a text."""
+
+LOOK_FIRST, LOOK_LAST = 0.05, 0.5
+"""Seconds between looks at whether another worker has fetched it."""
+
+PATIENCE = 3.0
+"""Seconds after which a worker that has the slot's turn fetches the text itself: the one that
+should may wait for that turn."""
+
+AGAIN = 1.0
+"""Seconds between attempts to tell the frontier of a Crawl-delay."""
+
+
+@dataclass
+class Rules:
+    """What a worker knows of a host's robots.txt.
+
+    Without a ``parser`` all is allowed, or with ``closed``, a status, nothing for now. It is valid
+    until a time.monotonic(), and takes ``size`` characters. ``is_news``: others may not know it
+    yet. ``told`` is when the frontier was told of the delay of a slot for a user agent; infinity
+    where there is none.
+    """
+
+    parser: RobotParser | None
+    until: float
+    size: int = 0
+    closed: int | None = None
+    is_news: bool = False
+    told: dict[tuple[str, str], float] = field(default_factory=dict)
+    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
+    """Scrapy's RobotsTxtMiddleware, whose texts and Crawl-delay all workers share.
+
+    Settings, meta keys, stats and the signal robots_parsed are Scrapy's. One worker fetches a
+    host's robots.txt, once a run or when it has expired, and the others wait for it. An answer
+    other than 2xx counts as an empty text (RFC 9309, 2.3.1.3), but 5xx, as
+    ``REDISQ_ROBOTS_ERRORS`` says, for "nothing is allowed for now" (2.3.1.4): then requests go
+    back, and the slot is left alone as one that fails. Of large texts `condensed` is heeded.
+    ``Crawl-delay`` or ``Request-rate``, whichever is slower and at most
+    ``REDISQ_CRAWL_DELAY_MAX``, is the delay of the slot. While Redis is away each worker fetches
+    for itself. With another scheduler this is Scrapy's.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)  # raises NotConfigured without ROBOTSTXT_OBEY
+        settings = crawler.settings
+        self._agent: str | None = settings["ROBOTSTXT_USER_AGENT"]
+        self._default_agent: str = settings["USER_AGENT"]
+        self._parser_class: Any = load_object(settings["ROBOTSTXT_PARSER"])
+        self._rules: OrderedDict[str, Rules] = OrderedDict()
+        self._size = 0
+        self._lookups: dict[str, asyncio.Task[Rules]] = {}
+        self._scheduler: Scheduler | None = None
+        self._shared: SharedRobots
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+
+    def _spider_opened(self) -> None:
+        scheduler = scheduler_of(self.crawler)
+        # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
+        if Scheduler in type(scheduler).__mro__ and not scheduler.is_over:
+            self._scheduler = scheduler
+            self._shared = SharedRobots(
+                scheduler.courier.roster, slot_ttl=scheduler.settings.slot_ttl
+            )
+
+    def _count(self, name: str) -> None:
+        stats: Any = self.crawler.stats
+        stats.inc_value(name)
+
+    # Scrapy before 2.14 passes the spider as well.
+
+    def process_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        """To be awaited: returns when the host's robots.txt allows the request, and the frontier
+        knows its Crawl-delay."""
+        if self._scheduler is None:
+            return super().process_request(request, *args, **kwargs)
+        return self._process(request, *args, **kwargs)
+
+    async def _process(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if request.meta.get("dont_obey_robotstxt") or request.url.startswith(("data:", "file:")):
+            return
+        rules = await self._rules_for(request)
+        if rules.closed is not None:
+            self._count("redisq/robots/closed")
+            left = max(0.0, rules.until - time.monotonic())
+            self._in_use.slots.put_off(request, self._slot_of(request), rules.closed, left)
+        if rules.parser is not None:
+            self.process_request_2(rules.parser, request, *args, **kwargs)
+            await self._keep_delay(request, rules)
+
+    # Texts
+
+    async def _rules_for(self, request: Request) -> Rules:
+        host = host_of(request)
+        rules = self._rules.get(host)
+        if rules is not None and rules.until > time.monotonic():
+            self._rules.move_to_end(host)
+            return rules
+        lookup = self._lookups.get(host)
+        if lookup is None:
+            lookup = asyncio.ensure_future(self._look_up(host, request))
+            self._lookups[host] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop(host))
+        while not lookup.done():
+            await asyncio.wait({lookup}, timeout=LOOK_LAST)
+            self._check(request)
+        return lookup.result()
+
+    def _check(self, request: Request) -> None:
+        """What waits when the spider is closed, or for a host in trouble, goes back to the
+        frontier."""
+        slots, slot = self._in_use.slots, self._slot_of(request)
+        slots.check(request, slot)
+        if slot == urlparse_cached(request).hostname:
+            slots.waits_for_all(request)
+
+    async def _look_up(self, host: str, request: Request) -> Rules:
+        began, pause = time.monotonic(), LOOK_FIRST
+        while not is_closing(self.crawler):
+            late = time.monotonic() - began > PATIENCE
+            take = late and self._in_use.slots.has_turn(self._slot_of(request))
+            try:
+                found = await self._shared.ask(host, take=take)
+            except AWAY:
+                found = Shared("fetch")
+            if found.what == "wait":
+                await asyncio.sleep(pause)
+                pause = min(1.5 * pause, LOOK_LAST)
+                continue
+            if found.what in {"known", "closed"}:
+                rules = await self._read(found, host, request)
+            else:
+                rules = await self._fetch(host, request)
+            self._remember(host, rules)
+            return rules
+        return Rules(None, 0.0)  # which nobody uses: all requests go back
+
+    def _remember(self, host: str, rules: Rules) -> None:
+        self._forget(host)
+        self._rules[host] = rules
+        self._size += max(LEAST, rules.size)
+        while self._size > KEPT and len(self._rules) > 1:
+            self._forget(next(iter(self._rules)))
+
+    def _forget(self, host: str) -> None:
+        if rules := self._rules.pop(host, None):
+            self._size -= max(LEAST, rules.size)
+
+    @property
+    def _in_use(self) -> Scheduler:
+        assert self._scheduler is not None
+        return self._scheduler
+
+    def _slot_of(self, request: Request) -> str:
+        return slot_name(self._in_use.engine.slot_of(request))
+
+    async def _read(self, found: Shared, host: str, request: Request) -> Rules:
+        self._count("redisq/robots/shared")
+        until = time.monotonic() + found.valid
+        if found.what == "closed":
+            return Rules(None, until, closed=0)
+        parser, size = await self._parse(found.text, host, request)
+        return Rules(parser, until, size)
+
+    async def _parse(
+        self, text: bytes, host: str, request: Request
+    ) -> tuple[RobotParser | None, int]:
+        """-> the parser, None if it refuses the text, and how much it had to parse."""
+        names = [self._agent or "", self._default_agent]
+        agent = " ".join([*names, (request.headers.get("User-Agent") or b"").decode("latin-1")])
+
+        def parse() -> tuple[RobotParser, int, bool]:
+            lines, too_many = condensed(text, agent)
+            return build_from_crawler(self._parser_class, self.crawler, lines), len(lines), too_many
+
+        try:
+            if len(text) > QUICK:
+                parser, size, too_many = await asyncio.to_thread(parse)
+            else:
+                parser, size, too_many = parse()
+        except Exception as error:
+            self._failed(error, f"robots.txt of {host} cannot be parsed")
+            return None, 0
+        if too_many:
+            logger.warning(
+                "robots.txt of %s has more rules than are heeded (%d, or %d with wildcards): those "
+                "behind are not",
+                host,
+                MAX_COST,
+                MAX_COST // WILDCARD_COST,
+            )
+        await robots_parsed(self.crawler, parser, request)
+        return parser, size
+
+    def _failed(self, error: Exception, text: str) -> None:
+        self._count(f"robotstxt/exception_count/{type(error)}")
+        spider = self.crawler.spider
+        logger.error("%s: %s", text, error, exc_info=error, extra={"spider": spider})
+
+    async def _fetch(self, host: str, request: Request) -> Rules:
+        """Fetch the text, for all if the frontier can be told."""
+        downloading = asyncio.ensure_future(self._download(request))
+        self._count("robotstxt/request_count")
+        while not (await asyncio.wait({downloading}, timeout=RENEW))[0]:
+            with contextlib.suppress(*AWAY):
+                found = await self._shared.ask(host)
+                if found.what in {"known", "closed"}:  # another worker was faster
+                    downloading.add_done_callback(lambda done: done.cancelled() or done.exception())
+                    return await self._read(found, host, request)
+        parser: RobotParser | None = None
+        size = 0
+        try:
+            response = await downloading
+        except SlotParked:
+            # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
+            # whoever has a page of the host when it may be asked again fetches it then. Others must
+            # hear of the trouble before they may fetch it.
+            await self._in_use.outcomes_told(slot_name(urlparse_cached(request).hostname or ""))
+            await self._tell(host, None, 0.0)
+            return Rules(None, time.monotonic(), closed=0)
+        except IgnoreRequest:
+            # By a middleware of this worker, or because it is being closed: no news about the host.
+            await self._tell(host, None, 0.0)
+            return Rules(None, time.monotonic() + ERROR_VALID)
+        except Exception as error:
+            self._failed(error, f"Error downloading robots.txt of {host}")
+            text, valid = b"", ERROR_VALID
+        else:
+            self._count("robotstxt/response_count")
+            self._count(f"robotstxt/response_status_count/{response.status}")
+            if response.status >= 500 and self._in_use.settings.robots_errors == "disallow":
+                await self._tell_closed(host)
+                return Rules(None, time.monotonic() + CLOSED_FOR, closed=response.status)
+            text = response.body if 200 <= response.status < 300 else b""
+            valid = valid_for(response)
+            parser, size = await self._parse(text, host, request)
+        if is_closing(self.crawler) and parser is None:
+            await self._tell(host, None, 0.0)
+        else:
+            await self._tell(host, text, valid)
+        return Rules(parser, time.monotonic() + valid, size, is_news=True)
+
+    async def _download(self, request: Request) -> Response:
+        url = urlparse_cached(request)
+        return await download(
+            self.crawler,
+            Request(
+                f"{url.scheme}://{url.netloc}/robots.txt",
+                priority=self.DOWNLOAD_PRIORITY,
+                # The frontier keeps it; a cache would keep a 503 for ever, too.
+                meta={"dont_obey_robotstxt": True, "dont_cache": True, WAITS_NOT_KEY: True},
+                callback=NO_CALLBACK,
+            ),
+        )
+
+    async def _tell_closed(self, host: str) -> None:
+        with contextlib.suppress(*AWAY):
+            await self._shared.keep_closed(host, CLOSED_FOR)
+
+    async def _tell(self, host: str, text: bytes | None, valid: float) -> None:
+        """Keep the text for all; None: there is none, and others may try."""
+        try:
+            if text is None:
+                await self._shared.give_up(host)
+            else:
+                await self._shared.keep(host, text, valid)
+        except AWAY as error:
+            self._count("redisq/robots/alone")
+            logger.debug("robots.txt of %s is not shared: %s", host, type(error).__name__)
+
+    # Delays
+
+    async def _keep_delay(self, request: Request, rules: Rules) -> None:
+        """Returns when the frontier knows the slot's delay, and this worker heeds it."""
+        if not self._in_use.settings.heeds_crawl_delay:
+            return
+        slot = self._slot_of(request)
+        agent = self._agent or request.headers.get("User-Agent", self._default_agent)
+        agent = agent.decode("latin-1") if isinstance(agent, bytes) else str(agent)
+        if not self._is_told(rules, slot, agent):
+            async with rules.telling:
+                if not self._is_told(rules, slot, agent):
+                    await self._tell_delay(request, rules, slot, agent)
+        # It may have been handed out before the slot had a delay.
+        self._in_use.slots.handed_out(request, slot)
+
+    def _is_told(self, rules: Rules, slot: str, agent: str) -> bool:
+        # The frontier forgets slots of which it has not heard for so long.
+        told = rules.told.get((slot, agent), -math.inf)
+        return told > time.monotonic() - self._in_use.settings.slot_ttl / 2
+
+    async def _tell_delay(self, request: Request, rules: Rules, slot: str, agent: str) -> None:
+        assert rules.parser is not None
+        host = host_of(request)
+        most = self._in_use.settings.crawl_delay_max
+        delay = min(most, slowest(asked_delays(rules.parser, agent)))
+        is_first = (slot, agent) not in rules.told
+        if not delay and not rules.is_news:
+            rules.told[slot, agent] = math.inf
+            return
+        while True:
+            try:
+                changed = await self._shared.set_delay(host, slot, delay)
+                break
+            except FrontierCorrupt as error:
+                logger.warning(
+                    "The delay that robots.txt of %s asks for is not kept: %s", host, error
+                )
+                changed = False
+                break
+            except AWAY:
+                if not (is_first and delay):
+                    return  # the frontier knows it from before
+                # As with all limited slots: nothing begins that the frontier has not agreed to.
+                self._check(request)
+                await asyncio.sleep(AGAIN)
+        if is_first and delay:
+            self._count("redisq/robots/crawl_delay")
+        rules.told[slot, agent] = time.monotonic() if delay else math.inf
+        if changed or (is_first and delay):
+            self._in_use.slots.limited(slot)
+
+
+def host_of(request: Request) -> str:
+    """Whose robots.txt a request heeds: host and port, as for Scrapy, and no password."""
+    return urlparse_cached(request).netloc.rpartition("@")[2].lower()
+
+
+def slowest(delays: Iterable[float | None]) -> float:
+    """The longest of several delays in seconds, without those that make no sense; else 0."""
+    return max(
+        (delay for delay in delays if delay is not None and 0 < delay < math.inf), default=0.0
+    )
+
+
+def valid_for(response: Response) -> float:
+    """Seconds for which a robots.txt is valid: as long as its Cache-Control or Expires says, from
+    an hour to a day; `ERROR_VALID` for an answer by which the server says that it is in trouble."""
+    if response.status >= 500 or response.status == 429:
+        return ERROR_VALID
+    seconds = DAY
+    if found := re.search(
+        r"\bmax-age\s*=\s*\"?([0-9]{1,12})", header(response, "Cache-Control"), re.I
+    ):
+        seconds = float(found[1])
+    elif until := http_date(header(response, "Expires")):
+        now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
+        seconds = (until - now).total_seconds()
+    return min(DAY, max(HOUR, seconds))

@@ -1,0 +1,229 @@
+"""Who a request is: what makes it the same request when it is asked for again.
+
+Two requests with one fingerprint may be two (other cookies, other ``cb_kwargs``), and a page that
+is fetched again asks for its children again. What Scrapy's dupefilter is asked about is known by
+its fingerprint; all others have an identity of 16 bytes, made of where they come from, of their
+marks, and of how many alike came before them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from hashlib import blake2b
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+from scrapy.http import Request
+
+from scrapy_redisq.serialization.value_classes import attributes_of, is_data_class
+from scrapy_redisq.serialization.values import type_name
+
+ID_KEY = "redisq_id"
+"""In a request's meta: what the spider knows the request by, in the place of marks and order."""
+
+NO_MARKS = b""
+
+UNMARKED_META = frozenset(
+    {
+        # Of this package, of proxies, and what Scrapy itself writes.
+        "redisq_delay",
+        "proxy",
+        "_auth_proxy",
+        "is_start_request",
+        "depth",
+        "download_latency",
+        "download_slot",
+        "download_timeout",
+        "link_text",
+        "max_retry_times",
+        "redirect_reasons",
+        "redirect_times",
+        "redirect_ttl",
+        "redirect_urls",
+        "retry_times",
+    }
+)
+"""Keys of meta that make no request another one."""
+
+_UNMARKED_HEADERS = (b"User-Agent", b"Referer", b"Accept")
+"""Drawn at random, or following from where a link was found. Accept-… are not marks either."""
+
+_STABLE = (NoneType, int, float, Decimal, UUID, date, time, timedelta)
+"""What repr() shows alike in every process."""
+
+_MOST_PARTS = 100_000
+"""Values in one request that are looked at."""
+
+
+def of_nowhere(fingerprint: bytes, request: Request) -> bytes:
+    """The identity of an unfiltered request of neither a page nor ``start()``, such as one of a
+    handler of ``spider_idle``, or one that is pushed. Each is its own, unless it has an `ID_KEY`.
+    """
+    if ID_KEY in request.meta:
+        return _digest(b"nowhere", fingerprint, _canonical(request.meta[ID_KEY]))
+    return secrets.token_bytes(16)
+
+
+def marks(request: Request) -> bytes:
+    """A digest of what people make requests differ by: callback, ``cb_kwargs``, cookies, headers
+    and meta, but for what is drawn at random and what Scrapy writes there itself.
+
+    `NO_MARKS` if there is nothing of that.
+    """
+    name = _name_of(request.callback)
+    headers = {
+        key: values
+        for key, values in dict.items(request.headers or {})
+        if not key.startswith(_UNMARKED_HEADERS)
+    }
+    meta = {key: value for key, value in request.meta.items() if key not in UNMARKED_META}
+    if name in (None, "parse") and not (request.cb_kwargs or request.cookies or headers or meta):
+        return NO_MARKS
+    parts: list[bytes] = []
+    try:
+        for value in (name, request.cb_kwargs, request.cookies, headers, meta):
+            _add_canonical(value, parts)
+    except (RecursionError, _TooManyError):
+        pass  # what was looked at until then says enough, or it cannot be stored at all
+    return blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _name_of(callback: Callable[..., Any] | None) -> Any:
+    if callback is None:
+        return None
+    if isinstance(callback, partial):
+        return [_name_of(callback.func), callback.args, callback.keywords]
+    return getattr(callback, "__name__", type_name(type(callback)))
+
+
+class _TooManyError(Exception):
+    """More than `_MOST_PARTS`."""
+
+
+def _add_canonical(value: Any, parts: list[bytes]) -> None:
+    """Append bytes that are the same for equal values, in whatever order dicts and sets are."""
+    if len(parts) > _MOST_PARTS:
+        raise _TooManyError
+    if isinstance(value, str):
+        text = value.encode("utf-8", "surrogatepass")
+        parts.append(b"s%d:" % len(text) + text)
+    elif isinstance(value, (bytes, bytearray)):
+        parts.append(b"b%d:" % len(value) + bytes(value))
+    elif isinstance(value, Mapping):
+        pairs = sorted(_canonical(item) for item in value.items())
+        parts.append(b"d%d:" % len(pairs))
+        parts.extend(pairs)
+    elif isinstance(value, (set, frozenset)):
+        parts.append(b"e%d:" % len(value))
+        parts.extend(sorted(map(_canonical, value)))
+    elif isinstance(value, (list, tuple)):
+        parts.append(b"l%d:" % len(value))
+        for item in value:
+            _add_canonical(item, parts)
+    elif isinstance(value, _STABLE):
+        parts.append(b"v" + repr(value).encode("utf-8", "backslashreplace") + b";")
+    else:
+        # repr() of others may hold the address, and what they hold may be drawn at random.
+        parts.append(b"t" + type_name(type(value)).encode() + b";")
+        if isinstance(value, Enum):
+            _add_canonical(value.name, parts)
+        elif is_data_class(type(value)):
+            _add_canonical(attributes_of(value), parts)
+
+
+def _canonical(value: Any) -> bytes:
+    parts: list[bytes] = []
+    _add_canonical(value, parts)
+    return b"".join(parts)
+
+
+def of_start(fingerprint: bytes, request: Request, repeats: Repeats, *, own: bytes = b"") -> bytes:
+    """The identity of an unfiltered start request: the fingerprint itself where it is the first of
+    those without marks. ``own``: what makes the start requests of one worker its own."""
+    marked, number = _marks_and_number(fingerprint, request, repeats)
+    if not (marked or number or own):
+        return fingerprint
+    return _digest(b"start", own, fingerprint, marked, b"%d" % number)
+
+
+def of_child(
+    page: bytes, fingerprint: bytes, request: Request, repeats: Repeats, *, retries: int = 0
+) -> bytes:
+    """The identity of an unfiltered request of the page whose identity is ``page``.
+
+    ``retries`` of the page: what it asks for after its callback wanted it again, it asks for again.
+    """
+    marked, number = _marks_and_number(fingerprint, request, repeats)
+    return _digest(b"child", page, b"%d" % retries, fingerprint, marked, b"%d" % number)
+
+
+def of_refused(request: Request) -> bytes:
+    """The identity of a request that cannot be kept, for its dead letter."""
+    url = request.url.encode("utf-8", "surrogatepass")
+    method = str(request.method).encode("utf-8", "surrogatepass")
+    return _digest(b"refused", url, method, request.body or b"", marks(request))
+
+
+def _marks_and_number(fingerprint: bytes, request: Request, repeats: Repeats) -> tuple[bytes, int]:
+    if ID_KEY in request.meta:
+        return _digest(b"id", _canonical(request.meta[ID_KEY])), 0
+    marked = marks(request)
+    return marked, repeats.number(fingerprint + marked)
+
+
+def _digest(*parts: bytes) -> bytes:
+    lengths = b",".join(b"%d" % len(part) for part in parts)
+    return blake2b(b"".join((lengths, *parts)), digest_size=16).digest()
+
+
+class Repeats:
+    """Counts how many alike came before: nearly all come once, and cost 12 to 24 bytes.
+
+    Hashes of 64 bits with open addressing (Donald Knuth, The Art of Computer Programming, 6.4,
+    algorithm L), and a dictionary of those that came again.
+    """
+
+    def __init__(self) -> None:
+        self._table = array("Q", bytes(8 * 16))
+        self._size = 0
+        self._again: dict[int, int] = {}
+
+    def number(self, key: bytes) -> int:
+        """How many like this came before."""
+        # 0 stands for an empty place.
+        value = int.from_bytes(blake2b(key, digest_size=8).digest(), "little") or 1
+        if self._add(value):
+            return 0
+        self._again[value] = self._again.get(value, 0) + 1
+        return self._again[value]
+
+    def _add(self, value: int) -> bool:
+        if 3 * self._size >= 2 * len(self._table):
+            old, self._table = self._table, array("Q", bytes(16 * len(self._table)))
+            self._fill(old)
+        at = self._find(value)
+        if self._table[at] == value:
+            return False
+        self._table[at] = value
+        self._size += 1
+        return True
+
+    def _fill(self, values: Iterable[int]) -> None:
+        for value in values:
+            if value:
+                self._table[self._find(value)] = value
+
+    def _find(self, value: int) -> int:
+        """The place of the value, or the one where it belongs."""
+        mask = len(self._table) - 1
+        at = value & mask
+        while self._table[at] not in (0, value):
+            at = (at + 1) & mask
+        return at

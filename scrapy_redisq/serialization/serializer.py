@@ -1,0 +1,439 @@
+"""Requests of a spider as entries of the frontier, and back.
+
+An entry never names anything that is imported or looked up outside the spider: request classes
+come from a registry (Scrapy's own, and ``REDISQ_REQUEST_CLASSES``), callbacks are names of methods
+of the spider's class, and values have the plain types of `serialization.values` or classes that
+`serialization.value_classes` knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from scrapy import Spider
+from scrapy.http import FormRequest, Headers, JsonRequest, Request, XmlRpcRequest
+from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.misc import load_object
+
+from scrapy_redisq.errors import SchemeRefused, SettingError, Undecodable, Unserializable
+from scrapy_redisq.serialization.entries import (
+    CallbackName,
+    RequestClass,
+    decode_fields,
+    encode_request,
+    reason,
+    shown,
+)
+from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
+from scrapy_redisq.serialization.values import decoder, is_plain, type_name
+
+_REQUEST = RequestClass.of(Request, "")
+_SCRAPY_CLASSES = (
+    _REQUEST,
+    RequestClass.of(FormRequest, "F"),
+    RequestClass.of(JsonRequest, "J"),
+    RequestClass.of(XmlRpcRequest, "X"),
+)
+_CALLBACKS_OF_ALL = {"parse", "_parse"}
+"""Methods of Scrapy's `Spider` that are callbacks."""
+
+_MAKE_A_METHOD = "make it a method of the spider's class"
+
+_CODES = {kind.code: kind.cls.__name__ for kind in _SCRAPY_CLASSES}
+
+
+class Serializer:
+    """Turns the requests of one spider into entries and back.
+
+    ``spider`` may be None, for requests without callbacks. ``max_bytes`` is
+    ``REDISQ_MAX_ENTRY_BYTES``, ``schemes`` is ``REDISQ_SCHEMES`` (None: all that there are);
+    ``request_classes`` is ``REDISQ_REQUEST_CLASSES``, classes or their import paths; objects of
+    ``value_classes`` may be in requests. Raises `SettingError` for one that is no request class.
+    """
+
+    def __init__(
+        self,
+        spider: Spider | None,
+        *,
+        max_bytes: int,
+        request_classes: Sequence[type | str] = (),
+        schemes: Collection[str] | None = None,
+        value_classes: ValueClasses = NONE,
+    ) -> None:
+        self._spider = spider
+        self._max_bytes = max_bytes
+        self._schemes = None if schemes is None else frozenset(schemes)
+        self._by_class = {kind.cls: kind for kind in _SCRAPY_CLASSES}
+        self._by_code = {kind.code: kind for kind in _SCRAPY_CLASSES}
+        for given in request_classes:
+            self._register(_request_class(given))
+        self._value_classes = value_classes
+        self._decode = decoder(value_classes.build)
+        self._methods = {} if spider is None else _methods(type(spider))
+        # Where one function has several names, its own comes last and stays.
+        by_own_name = sorted(
+            self._methods.items(), key=lambda item: item[0] == _function(item[1]).__name__
+        )
+        self._names = {(type(method), _function(method)): name for name, method in by_own_name}
+
+    def _register(self, cls: type[Request]) -> None:
+        if cls in self._by_class:
+            return
+        kind = RequestClass.of(cls, type_name(cls))
+        if kind.code in self._by_code:
+            raise SettingError("REDISQ_REQUEST_CLASSES", kind.code, "each import path once")
+        self._by_class[cls] = kind
+        self._by_code[kind.code] = kind
+
+    def dumps(self, request: Request, identity: bytes | None = None) -> bytes:
+        """Return the entry of ``request``, which is known by ``identity``, or by its fingerprint.
+
+        Raises `Unserializable` with what is at fault and where (``meta['lock']: _thread.lock``),
+        `EntryTooLarge` and `SchemeRefused`. The request is left as it was, to be handled in another
+        way.
+        """
+        self._check_scheme(request.url)
+        kind = self._by_class.get(type(request))
+        if kind is None:
+            raise Unserializable(
+                f"class {type_name(type(request))} is not listed in REDISQ_REQUEST_CLASSES",
+                "list it there",
+            )
+        callback = request.callback
+        errback = request.errback
+        return encode_request(
+            request,
+            kind,
+            None if callback is None else self._name(callback, "callback"),
+            None if errback is None else self._name(errback, "errback"),
+            self._max_bytes,
+            identity,
+            self._value_classes,
+        )
+
+    def is_simple(self, request: Request) -> bool:
+        """Whether it is plain to see that the request can be stored."""
+        for callback in (request.callback, request.errback):
+            if callback is not None and not (
+                type(callback) is MethodType and callback.__self__ is self._spider
+            ):
+                return False
+        return (
+            type(request) in self._by_class
+            and is_plain(request.meta)
+            and is_plain(request.cb_kwargs)
+        )
+
+    def loads(self, entry: bytes) -> Request:
+        """Return the request of an entry; raises `Undecodable` with the reason, nothing else.
+
+        What the entry names is compared with what the spider's class and the settings offer:
+        nothing is imported, and no attribute of the spider is read.
+        """
+        fields = decode_fields(entry, self._decode)
+        try:
+            self._check_scheme(fields["url"])
+            return self._request(fields)
+        except Undecodable:
+            raise
+        except SchemeRefused as error:
+            raise Undecodable(str(error)) from None
+        except Exception as error:
+            # Constructors of request classes check their arguments, each in its own way.
+            raise Undecodable(f"not a request: {reason(error)}") from error
+
+    def _check_scheme(self, url: str) -> None:
+        if self._schemes is None:
+            return
+        # Nothing else than a scheme that is listed may come first, whatever parsers strip.
+        scheme = url.partition(":")[0]
+        if scheme not in self._schemes and scheme.lower() not in self._schemes:
+            raise SchemeRefused(scheme_refused(url, self._schemes))
+
+    def _name(self, callback: Callable[..., Any], role: str) -> CallbackName:
+        """What tells other workers which callback of the spider's class it is."""
+        if callback is NO_CALLBACK:
+            return False
+        if type(callback) is partial:
+            return [self._name(callback.func, role), list(callback.args), dict(callback.keywords)]
+        function = callback
+        kind: type = staticmethod
+        if type(callback) is MethodType:
+            function = callback.__func__
+            if callback.__self__ is self._spider:
+                kind = FunctionType
+            else:
+                kind = classmethod if callback.__self__ is type(self._spider) else MethodType
+        if type(function) is FunctionType:
+            name = self._names.get((kind, function))
+            if name is not None:
+                return name
+            what = function.__qualname__
+        else:
+            what = f"{type_name(type(function))} object"
+        raise Unserializable(
+            f"{role}: {what} is not a method of {self._spider_name()}", _MAKE_A_METHOD
+        )
+
+    def _method(self, name: CallbackName, role: str) -> Callable[..., Any]:
+        if isinstance(name, bool):
+            return NO_CALLBACK
+        if isinstance(name, list):
+            name, arguments, keywords = name
+            return partial(self._method(name, role), *arguments, **keywords)
+        method = self._methods.get(name)
+        if method is None:
+            raise Undecodable(f"{role} {shown(name)} is not a method of {self._spider_name()}")
+        if type(method) is staticmethod:
+            return _function(method)
+        owner = type(self._spider) if type(method) is classmethod else self._spider
+        return MethodType(_function(method), owner)
+
+    def _spider_name(self) -> str:
+        if self._spider is None:
+            return "a spider (there is none here)"
+        return f"spider {self._spider.name!r} ({type(self._spider).__name__})"
+
+    def _request(self, fields: dict[str, Any]) -> Request:
+        fields.pop("identity", None)
+        code = fields.pop("class", "")
+        kind = self._by_code.get(code)
+        if kind is None:
+            raise Undecodable(f"class {shown(code)} is not listed in REDISQ_REQUEST_CLASSES")
+        for role in ("callback", "errback"):
+            if role in fields:
+                fields[role] = self._method(fields[role], role)
+        stored_headers = fields.pop("headers", None)
+        if kind.cls is Request and not kind.extra and "extra" not in fields:
+            request = Request(**fields)
+        else:
+            request = self._of_subclass(kind, fields, stored_headers)
+        if stored_headers or kind.cls is not Request:
+            # As they are, without what the constructors of subclasses add. They are in normal
+            # form already, and normalising again may change them.
+            headers = Headers(encoding=request.encoding)
+            dict.update(headers, stored_headers or {})
+            request.headers = headers
+        method = fields.get("method", "GET")
+        if request.method != method:
+            request.method = method  # was set after construction, which makes it upper case
+        url = fields["url"]
+        if request.url != url:
+            # w3lib's safe_url_string is not idempotent for UTF-16 and for blanks in a host. A
+            # private name, the same in Scrapy 2.13 to 2.19.
+            request._url = url
+        return request
+
+    def _of_subclass(
+        self, kind: RequestClass, fields: dict[str, Any], headers: dict[bytes, Any] | None
+    ) -> Request:
+        """Call the constructor with every attribute: a subclass may have other defaults."""
+        extra = fields.pop("extra", {})
+        for name in extra:
+            if name not in kind.extra:
+                raise Undecodable(f"{type_name(kind.cls)} has no attribute {shown(name)}")
+        arguments: dict[str, Any] = {
+            "callback": None,
+            "errback": None,
+            "method": "GET",
+            "headers": headers or {},
+            "body": b"",
+            "cookies": {},
+            "meta": {},
+            "cb_kwargs": {},
+            "encoding": "utf-8",
+            "priority": 0,
+            "dont_filter": False,
+            "flags": [],
+            **fields,
+            **extra,
+        }
+        return kind.cls(
+            **{name: arguments[name] for name in kind.cls.attributes if name in arguments}
+        )
+
+
+def scheme_refused(url: str, schemes: Collection[str]) -> str:
+    """What is said of a URL whose scheme is not listed."""
+    listed = ", ".join(sorted(schemes))
+    scheme = url.partition(":")[0][:40]
+    return f"the scheme {scheme!r} of the URL is not listed in REDISQ_SCHEMES ({listed})"
+
+
+def _request_class(given: type | str) -> type[Request]:
+    takes = "subclasses of scrapy.Request or their import paths"
+    try:
+        loaded = load_object(given) if isinstance(given, str) else given
+    except Exception as error:
+        raise SettingError("REDISQ_REQUEST_CLASSES", given, f"{takes} ({reason(error)})") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Request)):
+        raise SettingError("REDISQ_REQUEST_CLASSES", given, takes)
+    return loaded
+
+
+Method: TypeAlias = "FunctionType | staticmethod[..., Any] | classmethod[Any, ..., Any]"
+"""As it stands in the dictionary of a class."""
+
+
+def _function(method: Method) -> Callable[..., Any]:
+    return method if isinstance(method, FunctionType) else method.__func__
+
+
+def _methods(cls: type) -> dict[str, Method]:
+    """The plain functions (async and generators too) that are methods of ``cls``, static and class
+    methods too, by name.
+
+    Read from the classes' dictionaries, so that no property or other descriptor runs. Scrapy's own
+    methods of every spider are not among them: ``_set_crawler`` with a response would break it.
+    """
+    attributes: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        attributes.update(vars(base))
+    scrapys = vars(Spider)
+    return {
+        name: value
+        for name, value in attributes.items()
+        if not name.startswith("__")
+        and (
+            (
+                type(value) is FunctionType
+                and (value is not scrapys.get(name) or name in _CALLBACKS_OF_ALL)
+            )
+            # What takes the place of `from_crawler` and its like is no callback either.
+            or (
+                type(value) in (staticmethod, classmethod)
+                and name not in scrapys
+                and type(value.__func__) is FunctionType
+            )
+        )
+    }
+
+
+# Requests as plain fields, for producers and tools that have no spider.
+
+
+def entry_from_fields(
+    fields: Mapping[str, Any],
+    *,
+    max_bytes: int,
+    identify: Callable[[Request], bytes | None] = lambda request: None,
+    schemes: Collection[str] = ("http", "https"),
+) -> tuple[bytes, Request]:
+    """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
+
+    ``fields`` may have ``url`` (its scheme one of ``schemes``; the only one required), ``method``,
+    ``headers`` (names with a text or a list of texts), ``body`` (text as UTF-8, or bytes),
+    ``cookies``, ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only
+    the worker can check), ``priority`` and ``dont_filter``; None is as good as left out. The
+    request has no callbacks; it is for the fingerprint, the slot and the priority. ``identify``
+    gives what the request is known by, None if that is its fingerprint. Raises `Unserializable`
+    with the name of the field, and `EntryTooLarge`.
+    """
+    given: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name not in _INPUTS:
+            nearest = difflib.get_close_matches(str(name), _INPUTS, n=1)
+            hint = f", did you mean {nearest[0]!r}?" if nearest else ""
+            raise Unserializable(f"unknown field {shown(name)}{hint}")
+        takes, check = _INPUTS[name]
+        if value is None:
+            continue
+        if not check(value):
+            raise Unserializable(f"field {name!r}: takes {takes}, not {shown(value)}")
+        given[name] = value
+    if "url" not in given:
+        raise Unserializable("field 'url' is missing")
+    url = given["url"].strip()
+    if urlsplit(url).scheme not in schemes:
+        takes = f"takes {_INPUTS['url'][0]}, not {shown(url)}"
+        raise Unserializable(f"field 'url': {takes}: {scheme_refused(url, schemes)}")
+    callback = given.pop("callback", None)
+    errback = given.pop("errback", None)
+    try:
+        request = Request(**given)
+    except Exception as error:
+        raise Unserializable(f"not a request: {reason(error)}") from error
+    identity = identify(request)
+    return encode_request(request, _REQUEST, callback, errback, max_bytes, identity), request
+
+
+def loads_fields(entry: bytes) -> dict[str, Any]:
+    """Return what an entry holds as plain fields, to be shown without the spider.
+
+    ``class``, ``url`` and ``method`` are always there, others only where they are not the default;
+    ``callback`` and ``errback`` are names. Values have the types that the request had, so not all
+    of them are JSON's. Raises `Undecodable` with the reason.
+    """
+    stored = decode_fields(entry)
+    stored.pop("identity", None)
+    code = stored.pop("class", "")
+    fields = {"class": _CODES.get(code, code), "method": "GET", **stored.pop("extra", {}), **stored}
+    for role in ("callback", "errback"):
+        if fields.get(role) is False:
+            fields[role] = "NO_CALLBACK"
+    return fields
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,50}")  # RFC 9110, 5.6.2
+
+
+def _is_url(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value.strip())
+    except ValueError:
+        return False
+    return bool(parts.hostname) if parts.scheme in {"http", "https"} else bool(parts.scheme)
+
+
+def _is_method_name(value: Any) -> bool:
+    return isinstance(value, str) and value.isidentifier() and not value.startswith("__")
+
+
+def _is_headers(value: Any) -> bool:
+    def is_text(item: Any) -> bool:
+        return isinstance(item, (str, bytes))
+
+    return isinstance(value, dict) and all(
+        is_text(name)
+        and (is_text(item) or (isinstance(item, list) and all(is_text(part) for part in item)))
+        for name, item in value.items()
+    )
+
+
+def _is_cookies(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, dict) and {"name", "value"} <= item.keys() for item in value)
+    return isinstance(value, dict)
+
+
+def _is_text_dict(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+_INPUTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "url": ("an http or https URL", _is_url),
+    "method": (
+        "an HTTP method",
+        lambda value: isinstance(value, str) and bool(_TOKEN.fullmatch(value)),
+    ),
+    "headers": ("names with a text or a list of texts", _is_headers),
+    "body": ("a text", lambda value: isinstance(value, (str, bytes))),
+    "cookies": ("names with values, or a list of dicts with name and value", _is_cookies),
+    "meta": ("a dict with text keys", _is_text_dict),
+    "cb_kwargs": ("a dict with text keys", _is_text_dict),
+    "callback": ("the name of a method of the spider", _is_method_name),
+    "errback": ("the name of a method of the spider", _is_method_name),
+    "priority": (
+        "a whole number",
+        lambda value: isinstance(value, int) and not isinstance(value, bool),
+    ),
+    "dont_filter": ("true or false", lambda value: isinstance(value, bool)),
+}

@@ -1,0 +1,108 @@
+"""The embedded server apart from any user: what ``scrapy redisq server`` does."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import redis
+
+from scrapy_redisq.server.embedded import process
+from scrapy_redisq.server.embedded.folder import ServerFolder
+from scrapy_redisq.server.embedded.locks import file_errors
+
+__all__ = ["EmbeddedStatus", "start", "status", "stop"]
+
+
+@dataclass(frozen=True)
+class EmbeddedStatus:
+    """What is known of a folder's server. ``None``: unknown, as it is not running or is busy."""
+
+    folder: Path
+    running: bool
+    reachable: bool
+    """Whether it listens at its socket; one that does not is started again by the next user."""
+    kept: bool
+    """Whether it stays when the last user leaves (`start`)."""
+    in_use: bool
+    socket: Path
+    log: Path
+    pid: int | None = None
+    version: str | None = None
+    memory_bytes: int | None = None
+    keys: int | None = None
+
+
+def start(folder: Path | str, binary: str = "") -> EmbeddedStatus:
+    """Start the server of ``folder`` and keep it running with nobody attached, until `stop`.
+
+    The wish outlives the server: after a crash the next user starts it, and it stays again.
+    Raises as `EmbeddedServer.acquire` does.
+    """
+    place = ServerFolder(folder)
+    place.create()
+    with place.exclusive() as locks:
+        process.ensure(place, locks, binary)
+        with file_errors(place.path):
+            place.keep.touch()
+    return status(place.path)
+
+
+def stop(
+    folder: Path | str, *, force: bool = False
+) -> Literal["stopped", "not running", "in use", "still running"]:
+    """Stop the server of ``folder``; its data stays.
+
+    While others use it, it only stops being kept, and the answer is "in use": the last of them
+    to leave stops it. With ``force`` it is stopped at once; those who use it may start it again.
+    """
+    place = ServerFolder(folder)
+    if not place.path.is_dir():
+        return "not running"
+    with place.exclusive() as locks:
+        with file_errors(place.path):
+            place.keep.unlink(missing_ok=True)
+        if not locks.alive():
+            return "not running"
+        if locks.in_use() and not force:
+            return "in use"
+        return "stopped" if process.shut_down(place, locks) else "still running"
+
+
+def status(folder: Path | str) -> EmbeddedStatus:
+    """What is known of the server of ``folder``; neither starts it nor creates the folder."""
+    place = ServerFolder(folder)
+    running = in_use = reachable = False
+    pid: int | None = None
+    version = memory = keys = None
+    if place.path.is_dir():
+        with place.exclusive() as locks:
+            running, in_use = locks.alive(), locks.in_use()
+            pid = (locks.server_pid() or None) if running else None
+            reachable = running and process.listens(place)
+    if reachable:
+        with process.client(place) as client, contextlib.suppress(redis.RedisError):
+            info = client.info()
+            pid = int(info["process_id"])
+            version = str(info.get("valkey_version") or info["redis_version"])
+            memory = int(info["used_memory"])
+            keys = sum(
+                int(db["keys"])
+                for name, db in info.items()
+                if name[:2] == "db" and name[2:].isdigit()
+            )
+    return EmbeddedStatus(
+        folder=place.path,
+        running=running,
+        reachable=reachable,
+        kept=place.keep.exists(),
+        in_use=in_use,
+        socket=place.socket(),
+        log=place.log,
+        pid=pid,
+        version=version,
+        memory_bytes=memory,
+        keys=keys,
+    )

@@ -1,0 +1,106 @@
+"""The folder of an embedded server: its paths, and the way to its locks.
+
+A unix socket's path may have about 100 bytes. For a folder with a longer one the socket lies in
+``redisq-UID-HASH`` (mode 700) under the temporary folder, and ``server.lock`` holds its path, so
+that processes with another ``TMPDIR`` find it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from scrapy_redisq.errors import EmbeddedServerError
+from scrapy_redisq.server.embedded.locks import Locks, file_errors
+
+__all__ = ["MAX_SOCKET_BYTES", "ServerFolder"]
+
+MAX_SOCKET_BYTES = 100
+"""Longest path of a unix socket: Linux takes 107 bytes, macOS 103."""
+MOST_LOOKS = 100
+"""Times that a folder may be deleted just while it is being locked."""
+
+
+class ServerFolder:
+    """Paths of one embedded server; neither starts it nor speaks with it."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).expanduser().resolve()
+        self.log = self.path / "redis.log"
+        self.keep = self.path / "keep"
+        self.pid_file = self.path / "redis.pid"
+
+    def create(self) -> None:
+        with file_errors(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[Locks]:
+        """The locks of the folder that is there now, with ``start.lock`` held to the end of the
+        block. Open afterwards if they were joined. Raises `EmbeddedServerError`."""
+        for _ in range(MOST_LOOKS):
+            with file_errors(self.path):
+                locks = Locks(self.path)
+            try:
+                with locks.exclusive():
+                    if locks.are_current():
+                        yield locks
+                        return
+            finally:
+                if not locks.joined:
+                    locks.close()
+        raise EmbeddedServerError(f"{self.path} (REDISQ_URL) is deleted again and again")
+
+    # --- the socket
+
+    def socket(self) -> Path:
+        """Where the socket is or will be; see the module's text on long paths."""
+        near = self.path / "redis.sock"
+        if len(os.fsencode(near)) <= MAX_SOCKET_BYTES:
+            return near
+        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+        name = f"redisq-{os.getuid()}-{digest}"
+        recorded = self._recorded_socket()
+        # A record of another folder means that this one was moved or copied.
+        if recorded is not None and recorded.parent.name == name:
+            return recorded
+        for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
+            path = parent / name / "redis.sock"
+            if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
+                return path
+        raise EmbeddedServerError(f"{self.path} (REDISQ_URL) is too long for a socket; set TMPDIR")
+
+    def _recorded_socket(self) -> Path | None:
+        try:
+            text = (self.path / "server.lock").read_bytes().partition(b"\n")[0]
+        except OSError:
+            return None
+        return Path(os.fsdecode(text)) if text else None
+
+    def checked_socket(self) -> Path:
+        """`socket`, its folder made if need be and certain to be this user's own."""
+        path = self.socket()
+        if path.parent != self.path:
+            with file_errors(self.path):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                found = path.parent.lstat()
+            # The name can be guessed: somebody else could have made it to read along.
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+            if not ours or found.st_mode & 0o077:
+                raise EmbeddedServerError(
+                    f"{path.parent} is not a folder that only this user can enter: remove it, or "
+                    "set TMPDIR or REDISQ_URL"
+                )
+        return path
+
+    def remove_socket_folder(self) -> None:
+        """Remove the folder of a socket that lies elsewhere, once its server has ended."""
+        path = self.socket()
+        if path.parent != self.path:
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()

@@ -1,0 +1,1 @@
+"""The settings: declared, checked, and read once."""

@@ -1,0 +1,1 @@
+"""One ``scrapy crawl`` process: what it holds, what it sends, what becomes of its pages."""

@@ -1,0 +1,166 @@
+"""One worker's session: its server, its configuration, and its place in the run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import redis.asyncio
+from scrapy.utils.conf import closest_scrapy_cfg
+
+from scrapy_redisq.errors import ServerBusy, ServerUnreachable
+from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
+from scrapy_redisq.frontier.loop import Courier, ServerHelp, Worker
+from scrapy_redisq.frontier.run_session import Roster, Terms
+from scrapy_redisq.frontier.seen import probe_async
+from scrapy_redisq.frontier.shard_session import BackOff
+from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.settings.settings import RedisqSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_PAUSE = 0.2
+"""Seconds between attempts to join."""
+
+BACKENDS = {
+    "redisbloom": "Bloom filter of RedisBloom",
+    "bitmap": "Bloom filter on bitmaps (the server has no RedisBloom)",
+    "exact": "exact",
+}
+
+
+class Session:
+    """Connects, joins, and hands out the courier; closes all of it again."""
+
+    courier: Courier
+
+    def __init__(self, settings: RedisqSettings) -> None:
+        self._settings = settings
+        self._server: Server | None = None
+        self._client: redis.asyncio.Redis | None = None
+
+    async def open(
+        self,
+        name: str,
+        worker: Worker,
+        *,
+        dupefilter: str,
+        fingerprinter: str,
+        spider: str,
+        started: float,
+    ) -> None:
+        """Join the run of the frontier ``name``.
+
+        ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
+        was, by time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do.
+        """
+        try:
+            await self._open(name, worker, dupefilter, fingerprinter, spider, started)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(
+        self,
+        name: str,
+        worker: Worker,
+        dupefilter: str,
+        fingerprinter: str,
+        spider: str,
+        started: float,
+    ) -> None:
+        settings = self._settings
+        project = closest_scrapy_cfg()
+        # Starting an embedded server takes a moment, which is not the event loop's.
+        server = self._server = await asyncio.to_thread(
+            open_server,
+            settings.url,
+            project_dir=Path(project).parent if project else None,
+            binary=settings.server,
+            connect_timeout=settings.connect_timeout,
+            socket_timeout=settings.socket_timeout,
+        )
+        await server.wait_async()
+        await self._persist(server, server.check_async)
+        client = self._client = server.async_client()
+        backend = "exact"
+        if dupefilter == "bloom":
+            found = await self._persist(server, lambda: probe_async(client))
+            backend = "redisbloom" if found else "bitmap"
+        config = settings.frontier_config(
+            dupefilter=dupefilter,
+            backend=backend,
+            fingerprinter=fingerprinter,
+            spider=spider,
+        )
+        terms = Terms(
+            name,
+            config,
+            lease_ttl=settings.lease_ttl,
+            max_deliveries=settings.max_deliveries,
+            dead_max=settings.dead_max,
+            max_entry_bytes=settings.max_entry_bytes,
+            run=RunTerms(
+                settings.run_name(spider), settings.resume, settings.keep_seen, settings.keep_alive
+            ),
+            started=started,
+            limits=settings.limits(),
+            throttle=settings.throttle.to_text() if settings.throttle else "",
+            back_off=BackOff(
+                settings.backoff_max, settings.slot_give_up, settings.slot_trouble_max
+            ),
+            slot_ttl=settings.slot_ttl,
+            rewind=settings.rewind,
+        )
+        roster = Roster(client, terms)
+        joined = await self._persist(server, roster.join)
+        self.courier = Courier(roster, worker, ServerHelp(server.revive, server.redact))
+        logger.info(
+            "%s run %s of frontier %r on %s; dupefilter: %s",
+            "Began" if joined.new else "Joined",
+            f"{joined.name} ({joined.run})" if joined.name else joined.run,
+            name,
+            server.address,
+            BACKENDS[joined.config.backend],
+        )
+
+    async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,
+        and for as long as workers may come back.
+
+        Raises `ServerUnreachable` at the end of that time.
+        """
+        deadline = time.monotonic() + self._settings.connect_timeout
+        told = False
+        while True:
+            try:
+                return await attempt()
+            except MayComeBack as waiting:
+                if not told:
+                    logger.info("%s", waiting)
+                told = True
+                deadline = time.monotonic() + self._settings.connect_timeout
+            except (redis.RedisError, ServerBusy, ServerUnreachable, OSError) as error:
+                if time.monotonic() >= deadline:
+                    raise ServerUnreachable(
+                        f"the Redis server at {server.address} (REDISQ_URL) did not let this "
+                        f"worker join within {self._settings.connect_timeout:g} s "
+                        f"(REDISQ_CONNECT_TIMEOUT): {server.redact(error)}"
+                    ) from None
+                await asyncio.to_thread(server.revive)
+            await asyncio.sleep(RETRY_PAUSE)
+
+    async def close(self) -> None:
+        """Close connections; the last session of an embedded server stops it."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._server is not None:
+            await asyncio.to_thread(self._server.close)
+            self._server = None

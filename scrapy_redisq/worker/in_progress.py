@@ -1,0 +1,496 @@
+"""What becomes of the requests in progress: done, unless something went wrong with them.
+
+Scrapy tells neither: that a request has been dealt with is seen from the engine, and how it ended
+is pieced together from signals and from what `scrapy_redisq._scrapy` watches.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.http import Request, Response
+from scrapy.utils.log import failure_to_exc_info
+from twisted.python.failure import Failure
+
+from scrapy_redisq._scrapy import current_item
+from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Membership
+from scrapy_redisq.serialization.delays import retry_times
+from scrapy_redisq.serialization.entries import back_offs, identity_in, with_back_offs
+from scrapy_redisq.serialization.identity import Repeats
+from scrapy_redisq.worker.shared_values import SharedValues
+
+logger = logging.getLogger(__name__)
+
+SLOT_KEY = "download_slot"
+"""In a request's meta: its download slot, by the spider, or by Scrapy when it is downloaded."""
+
+DETAIL_FRAMES = 5
+"""Last frames of a traceback that a dead letter keeps."""
+
+DETAIL_LENGTH = 4_000
+"""Most characters of a dead letter's detail."""
+
+
+MOST_TRIES = 30
+"""How often a request that stays in its process is tried again because of its slot."""
+
+
+class Interrupted(IgnoreRequest):
+    """Raised in the place of a download on the side that may not begin any more.
+
+    The spider is being closed, and the page that waits for the download goes back.
+    """
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a request becomes a dead letter.
+
+    ``error`` is the type of the exception or "", ``status`` that of the response or 0. ``settles``:
+    it no longer counts once the spider has dealt with the failure or the response.
+    ``foreign``: nobody has enqueued it.
+    """
+
+    reason: str
+    detail: str
+    error: str = ""
+    status: int = 0
+    settles: bool = False
+    foreign: bool = False
+
+    @classmethod
+    def of(
+        cls, reason: str, failure: Failure, status: int = 0, *, settles: bool = False
+    ) -> Problem:
+        """What an exception says."""
+        return cls(reason, describe(failure), error_type(failure), status, settles)
+
+    @property
+    def text(self) -> str:
+        """The detail as Redis can hold it."""
+        return self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
+
+    def finish(self, lease: str, children: Sequence[Enqueue] = ()) -> Finish:
+        """The end of the lease."""
+        return Finish(
+            lease,
+            "dead",
+            self.reason,
+            self.text,
+            error=self.error,
+            status=self.status,
+            foreign=self.foreign,
+            children=children,
+        )
+
+
+@dataclass
+class Page:
+    """A request in progress.
+
+    ``problem`` is there once something went wrong. ``status`` is that of its response.
+    ``exhausted`` is the status (0: it was an exception) after which no further retry was made; that
+    is a problem only if the spider is not given the response. ``unwritten`` are items that Scrapy
+    is done with and whose sink is not. A page that is ``given_back`` goes to whoever claims it
+    next, with ``entry`` in the place of its own if its slot was in trouble, or after ``delay``
+    seconds. It is ``grouped`` if it came with a download slot, which else Scrapy has put into its
+    meta.
+
+    Its download was ``began`` at a time.monotonic(). If it is to ``blame`` itself for having been
+    sent back, that number takes the place of how often it was.
+
+    ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
+    (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
+    ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
+    what `Roster.finish` has to know of those that went to other shards.
+
+    A request that stays in this process has a page, too, whose lease is none. The page that asked
+    for it, or for the request that did, is its ``root``: that is not ended before it (it is one of
+    its ``unwritten``), and has the ``claims`` of all of them, each with the page of its request.
+    Where no page stands for it, it is its own. Its ``asker`` is what asked for it itself; it is
+    ``undone`` if it, or something that came of it, was not dealt with.
+    """
+
+    lease: Lease
+    membership: Membership
+    problem: Problem | None = None
+    status: int = 0
+    exhausted: int | None = None
+    unwritten: int = 0
+    given_back: bool = False
+    entry: bytes | None = None
+    delay: float = 0.0
+    grouped: bool = True
+    began: float = 0.0
+    blame: int | None = None
+    identity: bytes | None = None
+    children: list[Enqueue] = field(default_factory=list)
+    children_bytes: int = 0
+    waiting_since: float = 0.0
+    retry: Enqueue | None = None
+    repeats: Repeats = field(default_factory=Repeats)
+    sent: dict[int, int] = field(default_factory=dict)
+    root: Page | None = None
+    asker: Page | None = None
+    undone: bool = False
+    claims: list[tuple[Claim, Page]] = field(default_factory=list)
+    sent_back: int = 0
+    """How often a request that stays here was, for the trouble of its slot."""
+    shared: SharedValues = field(default_factory=SharedValues)
+    """What its requests hold."""
+
+    @property
+    def is_held(self) -> bool:
+        """Its lease is not void, so that it is this worker that ends it."""
+        return self.lease.id in self.membership.held
+
+    def finish(self) -> Finish:
+        """How its lease ends."""
+        lease, children, retry = self.lease.id, tuple(self.children), self.retry
+        if self.given_back:  # whoever fetches it asks for its children again
+            if self.entry is not None and self.delay:
+                delay, priority = int(self.delay * 1000), self.lease.priority
+                return Finish(lease, "retried", delay=delay, entry=self.entry, priority=priority)
+            if self.entry is not None:
+                return Finish(lease, "backed_off", entry=self.entry)
+            return Finish(lease, "released")
+        if self.problem is not None:
+            return self.problem.finish(lease, (*children, retry) if retry else children)
+        if retry is not None:
+            return Finish(
+                lease,
+                "retried",
+                delay=retry.delay,
+                entry=retry.entry,
+                priority=retry.priority,
+                children=children,
+            )
+        return Finish(lease, "done", children=children)
+
+    def is_undone(self) -> None:
+        """It was not dealt with: it has to be asked for again, so what asked for it, too."""
+        page: Page | None = self
+        while page is not None and not page.undone:
+            page.undone = True
+            page = page.asker
+
+    def end_of(self, kept: Page) -> None:
+        """A request that stayed here, and that this page stands for, has ended or was given up."""
+        self.unwritten -= 1
+        self.given_back = self.given_back or kept.given_back
+        if kept.problem is not None and self.problem is None:
+            self.problem = kept.problem
+
+
+class Pages:
+    """The requests in progress. They are told apart by identity, never by what they hold:
+    redirects and retries copy ``meta``."""
+
+    def __init__(self, fingerprint: Callable[[Request], bytes]) -> None:
+        self._fingerprint = fingerprint
+        self._pages: dict[Request, Page] = {}
+        self._unwritten: dict[Request, Page] = {}
+        """Pages that Scrapy is done with and a sink is not, or requests that stay here."""
+        self._kept: dict[Request, Page] = {}
+        """Requests in progress that stay in this process."""
+        self._files_missing = False
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._pages
+
+    def begin(self, request: Request, page: Page) -> None:
+        """``request`` is handed to the engine."""
+        self._pages[request] = page
+
+    def keep(self, request: Request, page: Page) -> None:
+        """``request``, which stays in this process, is handed to the engine."""
+        self._kept[request] = page
+
+    def end_kept(self, working_on: set[Request]) -> list[tuple[Request, Page]]:
+        """Remove and return those that stay here and are over, with their items and all that they
+        stand for."""
+        ended = [
+            (request, page)
+            for request, page in self._kept.items()
+            if request not in working_on and not page.unwritten
+        ]
+        for request, _ in ended:
+            del self._kept[request]
+        return ended
+
+    def asking(self, request: Request) -> Page | None:
+        """The page of a request in progress, be it one that stays here."""
+        return self._pages.get(request) or self._kept.get(request)
+
+    def end(self, working_on: set[Request]) -> list[Page]:
+        """Remove and return the pages that are no longer among ``working_on``, and all of whose
+        items are written."""
+        for request in [request for request in self._pages if request not in working_on]:
+            self._unwritten[request] = self._pages.pop(request)
+        ended = [request for request, page in self._unwritten.items() if not page.unwritten]
+        return [self._unwritten.pop(request) for request in ended]
+
+    def unwritten(self) -> bool:
+        """Whether pages wait for nothing but their sink."""
+        return bool(self._unwritten)
+
+    def unwritten_pages(self) -> int:
+        """How many pages Scrapy is done with and a sink is not."""
+        return len(self._unwritten)
+
+    def get(self, request: Request) -> Page | None:
+        """The page of a request in progress."""
+        return self._pages.get(request)
+
+    def identity_of(self, request: Request) -> bytes | None:
+        """What a request in progress, or one that a sink is not done with, is known by; None for
+        others."""
+        page = self._find(request)
+        if page is None:
+            return None
+        if page.identity is None:
+            page.identity = identity_in(page.lease.entry) or self._fingerprint(request)
+        return page.identity
+
+    def with_children_since(self, moment: float) -> list[Page]:
+        """Pages whose children have waited since ``moment`` (time.monotonic()) or longer."""
+        return [
+            page
+            for pages in (self._pages, self._unwritten)
+            for page in pages.values()
+            if page.children and page.waiting_since <= moment
+        ]
+
+    def of_slot(self, slot: str) -> bool:
+        """Whether a request of ``slot`` is in progress."""
+        return any(page.lease.slot == slot for page in self._pages.values())
+
+    def slot_of(self, request: Request) -> str:
+        """The slot of a request in progress, "" for others."""
+        page = self._pages.get(request)
+        return page.lease.slot if page else ""
+
+    def is_grouped(self, request: Request) -> bool:
+        """Whether the download slot of a request in progress was given by the spider."""
+        page = self._pages.get(request)
+        return page is None or page.grouped
+
+    def back_offs(self, request: Request | None) -> int:
+        """How often a request in progress has been sent back because its slot was in trouble."""
+        page = self._pages.get(request) if request is not None else None
+        if page is None:
+            return 0
+        return back_offs(page.lease.entry) if page.blame is None else page.blame
+
+    def blame(self, request: Request, *, most: int) -> None:
+        """It is its own fault that a request failed: what it was sent back for counts as retries,
+        once, and it will not be sent back again."""
+        page = self._pages.get(request)
+        if page is not None and (before := self.back_offs(request)) < most:
+            page.blame = most
+            if before:
+                request.meta["retry_times"] = retry_times(request.meta) + before
+
+    def send_back(self, request: Request, *, counted: bool, most: int = 0) -> bool:
+        """Scrapy will be done with the request without the spider: others, or this worker later,
+        may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
+
+        -> False if it may not be sent back.
+        """
+        page = self.asking(request)
+        if page is None or (counted and self.back_offs(request) + page.sent_back >= most):
+            return False
+        if request in self._kept:
+            page.sent_back += 1
+            page.given_back = page.sent_back <= MOST_TRIES
+            if not page.given_back:
+                self.spoil(request, Problem("download", "its slot was in trouble for too long"))
+            return page.given_back
+        if counted:
+            page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
+        page.given_back = True
+        return True
+
+    def is_sent_back(self, request: Request) -> bool:
+        """Whether `send_back` was called for it."""
+        page = self.asking(request)
+        return page is not None and page.given_back
+
+    def spoil(self, request: Request | None, problem: Problem) -> None:
+        """Its page will be a dead letter; the first reason counts.
+
+        But an errback that raises says more than the failure that it was called with.
+        """
+        page = self.asking(request) if request is not None else None
+        if page is not None and (page.problem is None or page.problem.settles):
+            page.problem = problem
+
+    def retries_exhausted(self, request: Request, status: int) -> None:
+        """There will be no further retry. What becomes of it is not known yet: the response may
+        be replaced by another middleware, or be one that the spider handles."""
+        if page := self.asking(request):
+            page.exhausted = status
+
+    def gave_up(self, request: Request, stat: str) -> None:
+        """Its callback or errback has asked for a retry, and there will be none."""
+        if page := self.asking(request):
+            text = f"get_retry_request() gave up (stat {stat})"
+            self.spoil(request, Problem("retries", text, status=page.status))
+
+    def arrived(self, request: Request, response: Response) -> None:
+        """The response has passed the downloader middlewares."""
+        page = self.asking(request)
+        if page is None:
+            return
+        page.status = response.status
+        if page.exhausted == response.status:
+            text = f"status {response.status} from {response.url:.500}"
+            self.spoil(request, Problem("retries", text, status=response.status, settles=True))
+
+    def download_failed(self, request: Request, failure: Failure | None) -> None:
+        """The download failed for good; with None: the spider deals with it."""
+        page = self.asking(request)
+        if page is None:
+            return
+        if failure is not None:
+            reason = "download" if page.exhausted is None else "retries"
+            self.spoil(request, Problem.of(reason, failure, settles=True))
+        elif page.problem and page.problem.settles:
+            page.problem = None
+
+    # What becomes of pages while the spider is being closed
+
+    def raised(self, request: Request, failure: Failure) -> bool:
+        """The spider raised. -> whether that is no error: the page is not done, and goes back."""
+        if isinstance(failure.value, CloseSpider):
+            self.give_back(request)
+            return False  # Scrapy closes the spider
+        if not _is_interruption(failure.value):
+            page = self.asking(request)
+            status = page.status if page is not None else 0
+            self.spoil(request, Problem.of("spider_error", failure, status))
+            return False
+        logger.info("The callback of %s was interrupted: the page is fetched again", request)
+        self.give_back(request)
+        return True
+
+    def interrupt(self, request: Request | None, *, in_pipeline: bool) -> None:
+        """A download that a page, or a pipeline that has an item of it, waits for is refused."""
+        self.give_back(request)
+        # Media pipelines fetch a file once for all items, and keep that it failed.
+        self._files_missing = self._files_missing or in_pipeline
+
+    def lacks_files(self, request: Request | None) -> bool:
+        """Whether an item of the page may lack what a pipeline was to fetch for it."""
+        page = self._find(request)
+        return self._files_missing or (page is not None and page.given_back)
+
+    # What becomes of items
+
+    def _find(self, request: Request | None) -> Page | None:
+        if request is None:
+            return None
+        return self.asking(request) or self._unwritten.get(request)
+
+    def has(self, request: Request | None) -> bool:
+        """Whether the request is in progress, or waits for its sink."""
+        return self._find(request) is not None
+
+    def hold(self, request: Request | None) -> None:
+        """The page is not finished before `let_go` is called as often as this was."""
+        if page := self._find(request):
+            page.unwritten += 1
+
+    def let_go(self, request: Request | None) -> None:
+        """An item for which the page was held is written, or never will be."""
+        if page := self._find(request):
+            page.unwritten -= 1
+
+    def refuse(self, request: Request | None, problem: Problem) -> None:
+        """An item of the page cannot be written."""
+        if (page := self._find(request)) and page.problem is None:
+            page.problem = problem
+
+    def give_back(self, request: Request | None) -> None:
+        """Items of the page can be written later, or by others: it is to be fetched again."""
+        if page := self._find(request):
+            page.given_back = True
+
+    def give_back_later(self, request: Request | None, delays: Sequence[float]) -> bool:
+        """An item of the page can perhaps be written later: it is to be fetched again, after the
+        seconds that ``delays`` has for each time.
+
+        -> False if it has gone back so often, or is not known.
+        """
+        page = self._find(request)
+        if page is None:
+            return False
+        times = back_offs(page.lease.entry)
+        if times >= len(delays):
+            return False
+        page.entry = with_back_offs(page.lease.entry, times + 1)
+        page.delay, page.given_back = delays[times], True
+        return True
+
+    # Handlers of Scrapy's signals of these names
+
+    def item_scraped(self, response: Response | Failure | None) -> None:
+        if self._files_missing:
+            self.give_back(self._item_of(response))
+
+    def item_error(self, response: Response | Failure | None, failure: Failure) -> None:
+        request = self._item_of(response)
+        if _is_interruption(failure.value):
+            self.give_back(request)
+            return
+        status = response.status if isinstance(response, Response) else 0
+        self.spoil(request, Problem.of("item_error", failure, status))
+
+    def item_failed(self, request: Request | None, failure: Failure) -> None:
+        """Scrapy was not done with an item, and tells nobody: see ``Engine.watch_pages``."""
+        logger.error(
+            "An item of %s was not processed to its end",
+            request or "start()",
+            exc_info=failure_to_exc_info(failure),
+        )
+        self.spoil(request, Problem.of("item_error", failure))
+
+    def _item_of(self, response: Response | Failure | None) -> Request | None:
+        """The page that an item comes from. A downloader middleware may have given a response to
+        another request, or the same one for several pages."""
+        found = current_item.get()
+        if response is not None and found is not None and self.asking(found[0]) is not None:
+            return found[0]
+        return getattr(response, "request", None)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it came of, is `Interrupted`."""
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):
+        if isinstance(error, Interrupted):
+            return True
+        seen.append(error)
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+    return False
+
+
+def error_type(failure: Failure) -> str:
+    """``module.Class`` of an exception."""
+    kind = type(failure.value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def describe(failure: Failure) -> str:
+    """An exception for a dead letter: its type, its message and the last frames."""
+    error = failure.value
+    trace = failure.tb or (error.__traceback__ if error else None)
+    frames = traceback.format_tb(trace)[-DETAIL_FRAMES:]
+    return f"{error_type(failure)}: {error!s:.1000}\n{''.join(frames)}"

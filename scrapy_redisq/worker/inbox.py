@@ -1,0 +1,191 @@
+"""What a worker holds and has not started: leases by slot, highest priority first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from scrapy_redisq.frontier.shard_session import Lease
+
+S = TypeVar("S")
+
+WINDOW = 1.0
+"""Seconds over which the pace of a slot is measured."""
+
+AHEAD = 0.5
+"""Seconds' worth of requests that are worth holding."""
+
+PATIENCE = 1.0
+"""Seconds after which leases that cannot be started go back: others may be able to."""
+
+
+class Inbox(Generic[S]):
+    """Leases that wait to be started, each with its source (the membership it came from).
+
+    With ``by_slot`` the slot with the fewest downloads goes first, as in Scrapy's own
+    downloader-aware queue; otherwise the order is by priority alone.
+    """
+
+    def __init__(self, per_slot: int, most: int, *, by_slot: bool) -> None:
+        self._per_slot = max(1, per_slot)
+        self._most = max(1, most)
+        self._by_slot = by_slot
+        self._slots: dict[str, list[tuple[int, int, Lease, S]]] = {}
+        self._arrivals = itertools.count()
+        self._size = 0
+        self._window = time.monotonic()
+        self._taken: dict[str, int] = {}
+        self._pace: dict[str, int] = {}
+        self._taken_in_all = 0
+        self._pace_in_all = 0.0
+        self._last_taken = -math.inf
+        self._stuck: dict[str, float] = {}
+        """Slots of which nothing can be started, and since when."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[tuple[Lease, S]]:
+        for waiting in self._slots.values():
+            for _, _, lease, source in waiting:
+                yield lease, source
+
+    def add(self, lease: Lease, source: S) -> None:
+        waiting = self._slots.setdefault(lease.slot, [])
+        heapq.heappush(waiting, (-lease.priority, next(self._arrivals), lease, source))
+        self._size += 1
+
+    def pop(self, downloading: Callable[[str], int | None]) -> tuple[Lease, S] | None:
+        """The next lease to start, or None.
+
+        ``downloading(slot)`` is how many requests of the slot are being downloaded, or None if it
+        takes no more now. What Scrapy's downloader is given beyond that only waits there, and
+        counts against the other slots.
+        """
+        slot: str | None
+        if not self._by_slot:
+            slot = next(iter(self._slots), None)
+        else:
+            counts = [(downloading(name), name) for name in self._slots]
+            free = [(count, name) for count, name in counts if count is not None]
+            slot = min(free, key=lambda pair: pair[0])[1] if free else None
+        if slot is None:
+            return None
+        waiting = self._slots.pop(slot)
+        _, _, lease, source = heapq.heappop(waiting)
+        if waiting:
+            self._slots[slot] = waiting  # behind the others
+        self._size -= 1
+        self._taken[slot] = self._taken.get(slot, 0) + 1
+        self._taken_in_all += 1
+        self._last_taken = time.monotonic()
+        self._stuck.pop(slot, None)
+        return lease, source
+
+    def waiting(self) -> dict[str, int]:
+        """How many leases of each slot wait."""
+        return {slot: len(waiting) for slot, waiting in self._slots.items()}
+
+    def highest(self, slot: str) -> int | None:
+        """The highest priority of what waits of a slot; None: nothing does."""
+        waiting = self._slots.get(slot)
+        return waiting[0][2].priority if waiting else None
+
+    def remove(self, slot: str) -> list[tuple[Lease, S]]:
+        """Remove and return what waits of a slot, in order."""
+        waiting = sorted(self._slots.pop(slot, []), key=lambda item: item[:2])
+        self._size -= len(waiting)
+        return [(lease, source) for _, _, lease, source in waiting]
+
+    def give_up(self, can_start: Callable[[str], bool], *, full: bool) -> list[tuple[Lease, S]]:
+        """Remove and return what has waited for `PATIENCE` while nothing of its slot was started
+        or could be. Nothing more of the slot is worth holding until that has changed.
+
+        ``can_start(slot)``: at once, or as soon as its limits allow; ``full``: nothing of any slot
+        can. To be called often.
+        """
+        now = time.monotonic()
+        for slot in {*self._slots, *self._stuck}:
+            if can_start(slot) and not (full and slot in self._slots):
+                self._stuck.pop(slot, None)
+            else:
+                self._stuck.setdefault(slot, now)
+        stuck = [slot for slot in self._slots if self._is_stuck(slot, now)]
+        return [lease for slot in stuck for lease in self.remove(slot)]
+
+    def _is_stuck(self, slot: str, now: float) -> bool:
+        return now - self._stuck.get(slot, now) >= PATIENCE
+
+    @property
+    def stuck(self) -> int:
+        """Slots of which nothing could be started when `give_up` was last called."""
+        return len(self._stuck)
+
+    def clear(self) -> list[tuple[Lease, S]]:
+        """Remove and return what waits."""
+        removed = list(self)
+        self._slots, self._size = {}, 0
+        return removed
+
+    def limit(self, slot: str, stock: int | None = None) -> int:
+        """How many leases of a slot are worth holding: what it will need soon, by its pace.
+
+        ``stock``: as many as its limits let begin soon, if it has limits.
+        """
+        now = time.monotonic()
+        if self._is_stuck(slot, now):
+            return 0
+        if not self._by_slot:
+            return self._most
+        self._measure(now)
+        usual = self._per_slot if stock is None else min(stock, self._per_slot)
+        return min(self._most, max(usual, self._pace.get(slot, 0)))
+
+    def worth(self, free: int) -> int:
+        """How many leases that can be started are worth holding in all, by a worker that may start
+        ``free`` at once: not more than it will come to soon, as others may come to them earlier."""
+        now = time.monotonic()
+        self._measure(now)
+        if now - self._last_taken >= PATIENCE:
+            return free
+        return free + math.ceil(AHEAD * max(self._pace_in_all, self._taken_in_all))
+
+    def _measure(self, now: float) -> None:
+        passed = now - self._window
+        if passed >= WINDOW:
+            self._pace = {name: int(taken / passed * AHEAD) for name, taken in self._taken.items()}
+            self._pace_in_all = self._taken_in_all / passed
+            self._window, self._taken, self._taken_in_all = now, {}, 0
+
+    @property
+    def slot_limit(self) -> int:
+        """`limit` of a slot that nothing is known about."""
+        return min(self._most, self._per_slot) if self._by_slot else self._most
+
+    def room(self) -> dict[str, int]:
+        """How many more leases of each slot that is known are worth holding."""
+        room = {slot: self.limit(slot) for slot in {*self._pace, *self._slots, *self._stuck}}
+        for slot, waiting in self._slots.items():
+            room[slot] = max(0, room[slot] - len(waiting))
+        return room
+
+    def is_low(self, capacity: int, downloading: Callable[[str], int | None]) -> bool:
+        """Half or less of what is worth holding is left; ``capacity`` bounds the whole.
+
+        ``downloading`` as for `pop`. What cannot be started now is of no use to other slots.
+        """
+        if max(len(self._slots), len(self._taken), len(self._pace)) <= 1:
+            limits = [self.limit(slot) for slot in self._slots]
+            return 2 * self._size <= min([capacity, *limits])
+        held_up = self.held_up(downloading)
+        return 2 * (self._size - held_up) <= capacity - held_up
+
+    def held_up(self, downloading: Callable[[str], int | None]) -> int:
+        """How many leases cannot be started now; ``downloading`` as for `pop`."""
+        return sum(
+            len(waiting) for slot, waiting in self._slots.items() if downloading(slot) is None
+        )

@@ -1,0 +1,149 @@
+"""Requests that cannot be stored: they stay in this process, as in Scrapy's memory queue.
+
+So that nothing is lost with the process, the page that asked for them is not ended before them, and
+so that no other worker fetches them too, they are claimed in the frontier first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+
+from scrapy.http import Request
+
+from scrapy_redisq.frontier.shard_session import Claim
+from scrapy_redisq.worker.in_progress import Page
+
+ASK_AGAIN = 1.0
+"""Seconds after which it is asked again whether another worker has dealt with a request."""
+
+MOST_ASKED = 300
+"""Requests that are asked about again at a time."""
+
+
+class LocalQueue:
+    """Requests of this process by priority, then first in, first out; some wait for their time, and
+    some for the frontier's answer.
+
+    While there are some, waiting or in progress, this worker may still add to the frontier, so
+    the run is not complete.
+    """
+
+    def __init__(self) -> None:
+        self._ready: dict[str, list[tuple[int, int, Request]]] = {}
+        self._delayed: list[tuple[float, int, Request]] = []
+        self._asked: dict[Request, tuple[Claim, float]] = {}
+        """What the frontier is asked about, and seconds that it waits then."""
+        self._others: deque[Claim] = deque()
+        """Of these what another worker has."""
+        self._ask_at = 0.0
+        self._pages: dict[Request, Page] = {}
+        self._in_progress: set[Request] = set()
+        self._arrivals = itertools.count()
+
+    def __len__(self) -> int:
+        """Requests waiting or in progress."""
+        return len(self._pages)
+
+    @property
+    def waiting(self) -> int:
+        """Requests not started."""
+        return len(self._pages) - len(self._in_progress)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._pages
+
+    def take(self, request: Request, page: Page, delay: float, claim: Claim | None) -> None:
+        """Take a request, for ``delay`` seconds from now, or from when ``claim`` is granted."""
+        self._pages[request] = page
+        if claim is None:
+            self.push(request, delay)
+        else:
+            self._asked[request] = claim, delay
+
+    def push(self, request: Request, delay: float = 0.0) -> None:
+        """Have a request started after ``delay`` seconds."""
+        self._in_progress.discard(request)
+        number = next(self._arrivals)
+        if delay > 0:
+            heapq.heappush(self._delayed, (time.monotonic() + delay, number, request))
+        else:
+            waiting = self._ready.setdefault(self._pages[request].lease.slot, [])
+            heapq.heappush(waiting, (-self._pages[request].lease.priority, number, request))
+
+    def pop(
+        self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
+    ) -> tuple[Request, Page] | None:
+        """The next request, which is then in progress, and its page.
+
+        ``downloading(slot)``: None if the slot takes no more now; ``others(slot)``: the priority of
+        what else waits of it, which goes first if that is higher.
+        """
+        while self._delayed and self._delayed[0][0] <= time.monotonic():
+            _, _, request = heapq.heappop(self._delayed)
+            self.push(request)
+        best: str | None = None
+        for slot, waiting in self._ready.items():
+            other = others(slot)
+            if downloading(slot) is None or (other is not None and other > -waiting[0][0]):
+                continue
+            if best is None or waiting[0] < self._ready[best][0]:
+                best = slot
+        if best is None:
+            return None
+        _, _, request = heapq.heappop(self._ready[best])
+        if not self._ready[best]:
+            del self._ready[best]
+        self._in_progress.add(request)
+        return request, self._pages[request]
+
+    # What the frontier says of claims
+
+    def granted(self, request: Request) -> tuple[Page, float] | None:
+        """A claim was granted; -> the request's page and delay, None if it is no longer wanted."""
+        claim = self._asked.pop(request, None)
+        return None if claim is None else (self._pages[request], claim[1])
+
+    def refused(self, request: Request) -> Page | None:
+        """It is a duplicate; -> its page, None if it is no longer asked about."""
+        return self.forget(request) if request in self._asked else None
+
+    def is_with_another(self, claim: Claim) -> None:
+        """Another worker has it, and may die before it has dealt with it."""
+        if claim.tag in self._asked:
+            self._others.append(claim)
+            self._ask_at = time.monotonic() + ASK_AGAIN
+
+    def to_ask_again(self) -> list[Claim]:
+        """What is with other workers and has to be asked about again now."""
+        if time.monotonic() < self._ask_at:
+            return []
+        number = min(len(self._others), MOST_ASKED)
+        return [self._others.popleft() for _ in range(number)]
+
+    # Ends
+
+    def forget(self, request: Request) -> Page | None:
+        """The request has ended; -> its page, if it was here."""
+        self._asked.pop(request, None)
+        self._in_progress.discard(request)
+        return self._pages.pop(request, None)
+
+    def forget_waiting(self, *, asked: bool = False) -> list[tuple[Request, Page, Claim | None]]:
+        """Forget what was not started, but for what the frontier is being asked about, unless
+        ``asked``; -> that, with claims that were not granted."""
+        with_others = {claim.tag for claim in self._others}
+        kept = set() if asked else self._asked.keys() - with_others
+        gone = [
+            (request, page, self._asked[request][0] if request in self._asked else None)
+            for request, page in self._pages.items()
+            if request not in self._in_progress and request not in kept
+        ]
+        self._ready, self._delayed = {}, []
+        self._others.clear()
+        for request, _, _ in gone:
+            self.forget(request)
+        return gone

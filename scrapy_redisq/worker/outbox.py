@@ -1,0 +1,555 @@
+"""What becomes of a request that Scrapy hands in: sent, kept here, a duplicate, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from dataclasses import replace
+from hashlib import sha1
+from typing import Any
+
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.http import Request
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_redisq._scrapy import Engine, current_page
+from scrapy_redisq.dupefilter import RedisqDupeFilter
+from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import PRIORITY_SLOT
+from scrapy_redisq.frontier.loop import Courier
+from scrapy_redisq.frontier.recent_urls import SeenCache
+from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Letter, Settle
+from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.serialization.delays import (
+    DELAY_KEY,
+    RetryPauses,
+    delay_of,
+    milliseconds,
+    retry_times,
+    without_delay,
+)
+from scrapy_redisq.serialization.entries import identity_in, with_back_offs
+from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
+from scrapy_redisq.serialization.identity import of_start as identity_of_start
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.in_progress import SLOT_KEY, Page, Pages, Problem
+from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.shared_values import SharedValues
+
+logger = logging.getLogger(__name__)
+
+MOST_CHILDREN = 300
+MOST_CHILDREN_BYTES = 1_000_000
+"""Unfiltered requests of a page, and bytes of them, that wait for its end."""
+
+LONGEST_WAIT = 1.0
+"""Seconds that they wait for it."""
+
+TRY_AGAIN = 2.0
+"""Seconds after which a request that stays here is tried again whose slot was in trouble; each time
+so much longer."""
+
+_FOLLOWED = ("redirect_times", "retry_times")
+"""In meta: what Scrapy's middlewares count up in a request that they make of another."""
+
+
+class Intake:
+    """Takes requests in while a spider is open.
+
+    ``retry_pauses``: how long retries wait that a callback asks for, or None if they do not.
+    """
+
+    retry_pauses: RetryPauses | None = None
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        settings: RedisqSettings,
+        *,
+        engine: Engine,
+        serializer: Serializer,
+        dupefilter: BaseDupeFilter,
+        pages: Pages,
+        local: LocalQueue,
+        courier: Courier,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._serializer = serializer
+        self._dupefilter = dupefilter
+        self._courier = courier
+        self._stats: Any = crawler.stats
+        self._spider: Any = crawler.spider
+        fingerprinter: Any = crawler.request_fingerprinter
+        self._fingerprint = fingerprinter.fingerprint
+        # Only Scrapy's own is known to look at nothing but method, URL and body.
+        self._cacheable = type(fingerprinter) is RequestFingerprinter
+        self._foreign_filter = None if isinstance(dupefilter, RedisqDupeFilter) else dupefilter
+        self._one_slot = settings.scheduling == "priority"
+        self._pages = pages
+        self._local = local
+        self._seen_cache = SeenCache()
+        self._warned_local = False
+        self._warned_delay = False
+        self._warned_shared = False
+        self._start_values = SharedValues()
+        self.lost = 0
+        """Requests that were only here, for which nothing stands, and that were given up."""
+        self._start_repeats = Repeats()
+        self._own_start = secrets.token_bytes(16)
+
+    def take(self, request: Request) -> bool:
+        """Take a request; False if it is known to be a duplicate or cannot be taken."""
+        try:
+            return self._take(request)
+        except EntryTooLarge as error:
+            self._refuse(request, "too_large", error)
+        except SchemeRefused as error:
+            self._refuse(request, "scheme", error)
+        except Exception as error:
+            logger.exception("Could not enqueue %s", request)
+            self._refuse(request, "refused", error)
+        return False
+
+    def _delay(self, request: Request) -> tuple[Request, float]:
+        """The request as it is kept, and the seconds that it waits."""
+        if DELAY_KEY in request.meta:
+            delay = 0.0
+            try:
+                delay = delay_of(request.meta)
+            except ValueError as error:
+                self._stats.inc_value("redisq/bad_delay")
+                if not self._warned_delay:
+                    self._warned_delay = True
+                    logger.error(
+                        "%s is not delayed: %s (more are only counted, in the stat "
+                        "redisq/bad_delay)",
+                        request,
+                        error,
+                    )
+            return without_delay(request), delay
+        page = current_page.get()
+        if self.retry_pauses and page is not None and "retry_times" in request.meta:
+            # get_retry_request() in a callback: other requests count no more than their page.
+            times, before = (retry_times(some.meta) for some in (request, page))
+            if times > before:
+                return request, self.retry_pauses.before(times)
+        return request, 0.0
+
+    def _ungrouped(self, request: Request) -> Request:
+        """Without the download slot that a redirect or a retry copied from meta where Scrapy, not
+        the spider, has put it: another host has its own slot, and its own limits."""
+        page = current_page.get()
+        if page is None or SLOT_KEY not in request.meta or self._pages.is_grouped(page):
+            return request
+        if any(retry_times(request.meta, key) > retry_times(page.meta, key) for key in _FOLLOWED):
+            return request.replace(
+                meta={name: value for name, value in request.meta.items() if name != SLOT_KEY}
+            )
+        return request
+
+    def _take(self, given: Request) -> bool:
+        of_start = self._engine.is_of_start(given)
+        request, delay = self._delay(given)
+        request = self._ungrouped(request)
+        filtered = not request.dont_filter
+        if self._foreign_filter is not None:
+            # It is told of start requests, but cannot refuse them: the frontier does that.
+            asked = filtered or of_start
+            if asked and self._foreign_filter.request_seen(request) and not of_start:
+                return self.duplicate(request)
+            filtered = False
+        cacheable = (
+            filtered
+            and self._cacheable
+            and request.method == "GET"
+            and not request.body
+            and "verbatim_url" not in request.meta
+        )
+        # Fingerprints leave the fragment out, and real pages link to many.
+        url = request.url.partition("#")[0] if cacheable else ""
+        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
+        # what stays in a process may be asked for again, whatever was seen of its URL.
+        ask_anew = of_start and self._settings.keep_seen
+        known = cacheable and url in self._seen_cache
+        if known and not ask_anew and self._serializer.is_simple(request):
+            self._courier.roster.memberships[0].local_duplicates += 1
+            return self.duplicate(request)
+        if filtered:
+            taken = self._take_filtered(given, request, delay, of_start)
+        else:
+            taken = self._take_unfiltered(given, request, delay, of_start)
+        if taken and delay > 0:
+            self._stats.inc_value("redisq/delayed")
+        if taken and request not in self._local:
+            if cacheable:
+                self._seen_cache.add(url)
+            if not self._warned_shared and (request.meta or request.cb_kwargs):
+                self._note_shared(request)
+        return taken
+
+    def _note_shared(self, request: Request) -> None:
+        page = self._asking_page()
+        place = (page.shared if page is not None else self._start_values).find(request)
+        if place is None:
+            return
+        self._warned_shared = True
+        logger.warning(
+            "%s holds an object in %s that another request of the same page holds, too. Each gets "
+            "a copy of its own, as with a JOBDIR: what one callback changes in it no other sees. "
+            "Hand results on from request to request, one after the other, or yield parts with a "
+            "common key and join them in an item pipeline (it is only told once)",
+            request,
+            place,
+        )
+
+    def _take_filtered(
+        self, given: Request, request: Request, delay: float, of_start: bool
+    ) -> bool:
+        roster = self._courier.roster
+        own = self._fingerprint(request)
+        fingerprint, also = roster.seen.encode(own), None
+        if of_start and self._settings.keep_seen:
+            # Start requests are fetched once in each run, whatever earlier runs have seen.
+            also = fingerprint
+            fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
+        slot = self._slot(request)
+        try:
+            entry = self._serializer.dumps(request)
+        except Unserializable as error:
+            return self._keep(request, delay, error, Claim(slot, fingerprint, also=also))
+        root = self._root()
+        self._send(
+            root,
+            Enqueue(
+                slot,
+                int(request.priority),  # True and members of an enum are numbers
+                entry,
+                fingerprint,
+                delay=milliseconds(delay),
+                also=also,
+                page=root.lease.id if root is not None and root.is_held else None,
+                tag=given,
+            ),
+        )
+        return True
+
+    def _take_unfiltered(
+        self, given: Request, request: Request, delay: float, of_start: bool
+    ) -> bool:
+        """Take what the dupefilter is not asked about: it is known by its identity."""
+        own = self._fingerprint(request)
+        slot = self._slot(request)
+        asking = current_page.get()
+        page, asker = self._page_in_progress(), self._asking_page()
+        if page is not None and self._is_retry(given, request, own, slot, page):
+            return self._take_retry(request, delay, slot, page)
+        also, claim = None, None
+        asked = calls.RECENT
+        if of_start:
+            alone = b"" if self._settings.same_start else self._own_start
+            identity = identity_of_start(own, request, self._start_repeats, own=alone)
+            asked = calls.STARTS
+            # Links to it are duplicates; with a foreign filter it is that which knows.
+            if self._foreign_filter is None:
+                also = self._courier.roster.seen.encode(own)
+            claim = Claim(slot, None, identity, asked, also)
+        elif asking is not None and asker is not None:
+            parent = self._pages.identity_of(asking) or self._fingerprint(asking)
+            retries = retry_times(asking.meta)
+            identity = of_child(parent, own, request, asker.repeats, retries=retries)
+        else:
+            identity = of_nowhere(own, request)
+            if ID_KEY in request.meta:
+                claim = Claim(slot, None, identity, asked)
+        try:
+            entry = self._serializer.dumps(request, None if identity == own else identity)
+        except Unserializable as error:
+            return self._keep(request, delay, error, claim, identity)
+        # A filter of others has been told of what it lets through: it would not let it through
+        # again for another fetch of the page.
+        root = self._root()
+        comes_again = root is not None and root.is_held and given.dont_filter
+        child = Enqueue(
+            slot,
+            int(request.priority),
+            entry,
+            None,
+            delay=milliseconds(delay),
+            also=also,
+            identity=identity,
+            asked=asked,
+            page=root.lease.id if root is not None and comes_again else None,
+            tag=given,
+        )
+        if (
+            page is not None
+            and given.dont_filter
+            and self._courier.roster.shard_of(slot) is page.membership
+        ):
+            self._wait_for_end(page, child)
+        else:
+            self._send(root, child)
+        return True
+
+    def _wait_for_end(self, page: Page, child: Enqueue) -> None:
+        """Let a child go with its page's end, unless there are too many."""
+        if not page.children:
+            page.waiting_since = time.monotonic()
+        # An earlier fetch of the page, which took longer, may have sent it ahead.
+        page.children.append(replace(child, asked=calls.KNOWN))
+        page.children_bytes += len(child.entry)
+        if len(page.children) >= MOST_CHILDREN or page.children_bytes > MOST_CHILDREN_BYTES:
+            self._send_ahead(page)
+
+    def _send_ahead(self, page: Page) -> None:
+        children, page.children, page.children_bytes = page.children, [], 0
+        if page.is_held:  # else whoever has the page by now asks for them
+            for child in children:
+                self._send(page, replace(child, asked=calls.RECENT))
+
+    def send_late_children(self) -> None:
+        """Send the children of pages that take their time."""
+        for page in self._pages.with_children_since(time.monotonic() - LONGEST_WAIT):
+            self._send_ahead(page)
+
+    def _send(self, page: Page | None, operation: Enqueue | Claim | Settle) -> None:
+        membership = self._courier.enqueue(operation)
+        if page is not None and membership is not page.membership:
+            page.sent[membership.shard] = membership.enqueued
+
+    def _is_retry(
+        self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page
+    ) -> bool:
+        """Whether it is the request of the page once more: it takes the page's place."""
+        asking = current_page.get()
+        if asking is None or page.retry is not None or slot != page.lease.slot:
+            return False
+        if not self._engine.is_returned(given) and (
+            retry_times(request.meta) <= retry_times(asking.meta)
+        ):
+            return False
+        return bool(fingerprint == self._fingerprint(asking))
+
+    def _take_retry(self, request: Request, delay: float, slot: str, page: Page) -> bool:
+        identity = identity_in(page.lease.entry)
+        try:
+            entry = self._serializer.dumps(request, identity)
+        except Unserializable as error:
+            return self._keep(request, delay, error, identity=identity)
+        if "retry_times" in request.meta:
+            # A retry of a request that was sent back often is still the same request.
+            entry = self._as_often_sent_back(request, entry)
+        page.retry = Enqueue(
+            slot, int(request.priority), entry, None, delay=milliseconds(delay), identity=identity
+        )
+        self._stats.inc_value("scheduler/enqueued/redis")
+        self._stats.inc_value("scheduler/enqueued")
+        return True
+
+    def _slot(self, request: Request) -> str:
+        return PRIORITY_SLOT if self._one_slot else slot_name(self._engine.slot_of(request))
+
+    def _page_in_progress(self) -> Page | None:
+        """The page that asks for what is being taken in. What runs in its context after its end
+        (a handler of ``spider_idle``, a task in the background) is none of its output."""
+        asking = current_page.get()
+        if asking is None or asking not in self._engine.in_progress:
+            return None
+        return self._pages.get(asking)
+
+    def _asking_page(self) -> Page | None:
+        """The same, or that of a request which stays in this process."""
+        asking = current_page.get()
+        if asking is None or asking not in self._engine.in_progress:
+            return None
+        return self._pages.asking(asking)
+
+    def _root(self) -> Page | None:
+        """What stands for what is being taken in, see `Page`."""
+        asking = self._asking_page()
+        return None if asking is None else asking.root or asking
+
+    def _as_often_sent_back(self, request: Request, entry: bytes) -> bytes:
+        page = current_page.get()
+        if page is None or retry_times(request.meta) <= retry_times(page.meta):
+            return entry
+        return with_back_offs(entry, self._pages.back_offs(page))
+
+    def duplicate(self, request: Request) -> bool:
+        """Report a duplicate; -> False."""
+        self._dupefilter.log(request, self._spider)
+        return False
+
+    def _keep(
+        self,
+        request: Request,
+        delay: float,
+        error: Unserializable,
+        claim: Claim | None = None,
+        identity: bytes | None = None,
+    ) -> bool:
+        """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
+        another worker has it."""
+        slot, root = self._slot(request), self._root()
+        page = Page(
+            Lease("", slot, int(request.priority), 0, b""),
+            self._courier.roster.shard_of(slot),
+            identity=identity or self._fingerprint(request),
+            root=root,
+            asker=self._asking_page(),
+        )
+        if root is not None:
+            root.unwritten += 1
+        if claim is not None:
+            claim = replace(claim, has_root=root is not None, tag=request)
+            self._send(root, claim)
+        self._local.take(request, page, delay, claim)
+        if claim is None:
+            self._will_run(delay)
+        if not self._warned_local:
+            self._warned_local = True
+            logger.warning(
+                "%s cannot be shared and stays in this process: %s%s (more are only counted, in "
+                "the stat scheduler/unserializable)",
+                request,
+                error,
+                f"; to share it, {error.cure}" if error.cure else "",
+            )
+        self._stats.inc_value("scheduler/unserializable")
+        return True
+
+    def _will_run(self, delay: float) -> None:
+        self._stats.inc_value("scheduler/enqueued/memory")
+        self._stats.inc_value("scheduler/enqueued")
+        if delay > 0:
+            asyncio.get_running_loop().call_later(delay, self._engine.wake)
+        else:
+            self._engine.wake()
+
+    # What becomes of requests that stay here
+
+    def granted(self, claim: Claim) -> None:
+        """The request is this worker's."""
+        assert isinstance(claim.tag, Request)
+        known = self._local.granted(claim.tag)
+        if known is None:  # its page is somebody else's by now, or the spider is being closed
+            self._courier.enqueue(Settle(claim, done=False))
+            return
+        page, delay = known
+        (page.root or page).claims.append((claim, page))
+        self._local.push(claim.tag, delay)
+        self._will_run(delay)
+
+    def refused(self, claim: Claim) -> None:
+        """The request is a duplicate."""
+        assert isinstance(claim.tag, Request)
+        if page := self._local.refused(claim.tag):
+            self._end(claim.tag, page)
+
+    def send_again(self) -> None:
+        """Ask about what other workers had."""
+        for claim in self._local.to_ask_again():
+            self._courier.enqueue(claim)
+
+    def end_kept(self) -> None:
+        """Settle what has ended. What was sent back is tried again here."""
+        closing = self._engine.closing
+        for request, page in self._pages.end_kept(self._engine.in_progress):
+            if page.given_back and not closing:
+                page.given_back = False
+                pause = TRY_AGAIN * max(1, page.sent_back)
+                self._local.push(request, pause)
+                asyncio.get_running_loop().call_later(pause, self._engine.wake)
+                continue
+            self._local.forget(request)
+            self._end(request, page)
+        if closing:
+            for request, page, asked in self._local.forget_waiting():
+                page.given_back = True
+                self.lost += page.root is None and not page.claims and asked is None
+                self._end(request, page)
+
+    def _end(self, request: Request, page: Page) -> None:
+        if page.problem is not None or page.given_back:
+            page.is_undone()
+        if page.root is not None:
+            if page.problem is not None:
+                text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
+                page.problem = replace(page.problem, detail=text)
+            page.root.end_of(page)
+            return
+        if page.problem is not None and not page.given_back:
+            self._bury(request, page.lease.slot, page.problem)
+        for claim, kept in page.claims:
+            settle = Settle(claim, done=not (page.given_back and kept.undone))
+            self._courier.finish(self._courier.roster.shard_of(claim.slot), settle, page.sent)
+
+    def settle_claims(self, page: Page, finish: Finish) -> Finish:
+        """The end of a page's lease, with what settles its claims after it; what may be claimed
+        again by those who fetch the page again is settled before."""
+        if not (page.claims and page.is_held):  # else they are of those who have the page by now
+            return finish
+        comes_again = finish.outcome not in ("done", "retried")
+        dealt_with = []
+        for claim, kept in page.claims:
+            if comes_again and kept.undone:
+                self._send(page, Settle(claim, done=False, lease=finish.lease))
+            else:
+                dealt_with.append(claim)
+        return replace(finish, claims=dealt_with)
+
+    def forgotten(self) -> None:
+        """All leases are void: others fetch the pages again, and ask for what they asked for. What
+        no page stands for is claimed again."""
+        self._seen_cache.clear()
+        for request, page, asked in self._local.forget_waiting(asked=True):
+            if page.root is not None:
+                page.root.end_of(page)
+                continue
+            claim = asked or (page.claims[0][0] if page.claims else None)
+            page.claims = []
+            self._local.take(request, page, 0.0, claim)
+            if claim is not None:
+                self._courier.enqueue(claim)
+
+    def _refuse(self, request: Request, reason: str, error: Exception) -> None:
+        """A request that cannot be kept at all: its page is not done, it is dead; and where no page
+        stands for it, it is a dead letter itself."""
+        self._stats.inc_value(f"redisq/refused/{reason}")
+        logger.warning("Refused %.200s: %s", request, error)
+        problem = Problem(reason, f"{request!s:.500}: {error}", type_name(type(error)))
+        if self._asking_page() is not None:
+            self._pages.spoil(current_page.get(), problem)
+            return
+        try:
+            slot = self._slot(request)
+        except Exception:  # the slot may be what is wrong with it
+            slot = ""
+        self._bury(request, slot, problem)
+
+    def _bury(self, request: Request, slot: str, problem: Problem) -> None:
+        """Make a dead letter of a request that no page stands for."""
+        self._stats.inc_value(f"redisq/dead/{problem.reason}")
+        self._courier.enqueue(
+            Letter(
+                slot,
+                0,
+                of_refused(request),
+                problem.reason,
+                problem.text,
+                error=problem.error,
+                status=problem.status,
+            )
+        )
+
+    def count_filtered(self) -> None:
+        """Bring the stats about duplicates up to date."""
+        if isinstance(self._dupefilter, RedisqDupeFilter):
+            self._dupefilter.count_filtered()

@@ -1,0 +1,299 @@
+"""One worker's part in the limits and the back-off of download slots.
+
+Every download passes here (see ``Engine.gate_downloads``): it begins when its slot's limits allow
+it, and how it ends says whether the slot is in trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Request, Response
+
+from scrapy_redisq._scrapy import Engine
+from scrapy_redisq.frontier.shard_session import Lease, Membership, Outcome, Reply
+from scrapy_redisq.frontier.slot_names import shard_of, slot_name
+from scrapy_redisq.worker.in_progress import Interrupted, Pages, Problem
+from scrapy_redisq.worker.politeness.judge import Judge
+from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turn, Turns
+
+if TYPE_CHECKING:
+    from scrapy_redisq.worker.inbox import Inbox
+
+LONG = 1.0
+"""Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
+would take the place of others."""
+
+WAITS_NOT_KEY = "redisq_waits_not"
+"""In the meta of what is downloaded on the side, and asked for again later: it does not wait either
+while its slot is parked for long, and fails with `SlotParked`."""
+
+DOWNLOAD_TIMEOUT = 180.0
+"""Scrapy's default of the setting, for requests that do not say."""
+
+LONG_AGO = 1e9
+"""Seconds: whatever began then says nothing new of a slot."""
+
+BACK_OFFS = {"asked": 15, "answered": 10, "unanswered": 3}
+"""How often a request is sent back: because the host asked for it (Retry-After), because of its
+answer, or because there was none. After that its failures are its own, and cost retries; so they
+are where there was none while the host answered others."""
+
+
+class SlotParked(IgnoreRequest):
+    """Nothing is downloaded from the slot for a while: a request of the frontier's goes back."""
+
+
+class LeftAlone(Exception):
+    """Nothing is downloaded from a slot for longer than a download may take, and the frontier
+    cannot have the request back: what a callback or a pipeline downloads on the side, and what
+    stays in this process, fails as if the host did not answer."""
+
+
+class Slots:
+    """What this worker may do with slots, and what it finds out about them."""
+
+    sends_back = False
+    """Requests of a slot that is parked may be sent back: `BackOffMiddleware` is there."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: Inbox[Membership],
+        pages: Pages,
+        judge: Judge | None,
+        *,
+        lease_ttl: float,
+        throttles: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._pages = pages
+        self._judge = judge
+        self._lease_ttl = lease_ttl
+        self._throttles = throttles
+        self._turns = Turns()
+        self._memberships: list[Membership] = []
+        self._next_start: asyncio.TimerHandle | None = None
+        self._poke: Callable[[], None] = lambda: None
+
+    def joined(self, memberships: list[Membership], poke: Callable[[], None]) -> None:
+        """Outcomes go to ``memberships``; ``poke`` has them sent early if that is needed."""
+        self._memberships = memberships
+        self._poke = poke
+
+    # Downloads
+
+    async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
+        """See ``_scrapy.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
+        slot = slot_name(slot)
+        turn = None
+        if self._turns:
+            turn = await self._turns.may_begin(request, slot, lambda s: self._check(request, s))
+        if turn is not None and self._inbox:
+            self._engine.wake()  # the next one may come after it, whenever this one ends
+        began = time.monotonic()
+        if (page := self._pages.get(request)) is not None:
+            page.began = began
+
+        def ended(result: Any) -> None:
+            if turn is not None:
+                self._turns.ended(turn, began)
+            if self._judge is not None:
+                self._judged(self._judge.judge(slot, request, result, began), turn)
+
+        return ended
+
+    def _check(self, request: Request, parked: float) -> None:
+        closing = self._engine.closing
+        if not closing and (parked <= LONG or not self.sends_back):
+            return
+        if self._pages.send_back(request, counted=False):
+            raise SlotParked("the slot is parked")
+        if closing:
+            page, in_pipeline = self._engine.asker(request)
+            self._pages.interrupt(page, in_pipeline=in_pipeline)
+            raise Interrupted("the spider is being closed")
+        if request.meta.get(WAITS_NOT_KEY):
+            raise SlotParked("the slot is parked")
+        longest = request.meta.get("download_timeout") or DOWNLOAD_TIMEOUT
+        if parked > longest and request not in self._pages:
+            raise LeftAlone(
+                f"its slot is left alone for {parked:.0f} s, the download may take {longest:g} s "
+                f"(DOWNLOAD_TIMEOUT)"
+            )
+
+    def _judged(self, outcome: Outcome | None, turn: Turn | None) -> None:
+        if outcome is None or self._judge is None:
+            return
+        is_news = self._judge.is_news(outcome)
+        membership = self._memberships[shard_of(outcome.slot, len(self._memberships))]
+        if outcome.failed:
+            membership.outcomes.append(outcome)
+            self._turns.suspend(outcome.slot, outcome.retry_after or 0.0)
+            if self._turns.urgent:
+                self._poke()
+        elif self._throttles or (outcome.failed is False and turn and turn.in_trouble):
+            membership.outcomes.append(outcome)
+        elif is_news:
+            membership.statuses[outcome.slot] = outcome.status
+
+    def send_back(self, request: Request, result: Response | BaseException) -> bool:
+        """Whether a request that ended so goes back to the front of its slot."""
+        if isinstance(result, SlotParked):
+            return self._pages.is_sent_back(request)
+        if self._judge is None or not self._judge.means_trouble(result):
+            return False
+        if request.meta.get("dont_retry"):
+            return False  # the spider wants to see it
+        if isinstance(result, Response):
+            kind = "answered" if self._judge.asks_for(result) is None else "asked"
+        elif self._judge.has_answered(self._pages.slot_of(request)):
+            kind = "unanswered"
+            if self._is_its_own(request):
+                self._pages.blame(request, most=BACK_OFFS[kind])
+                return False
+        else:
+            return False  # there may be no such host
+        return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
+
+    def _is_its_own(self, request: Request) -> bool:
+        """Whether a request that was not answered is itself the reason: its host answers others."""
+        page = self._pages.get(request)
+        if page is None or self._judge is None:
+            return False
+        again = self._pages.back_offs(request) > 0
+        return self._judge.is_well(page.lease.slot, page.began, again=again)
+
+    def put_off(self, request: Request, slot: str, status: int, parked: float) -> None:
+        """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
+        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, which counts as
+        a failure of the slot; 0 if it was counted: then the slot is parked for ``parked`` seconds,
+        no more.
+
+        Without slots it becomes a dead letter.
+        """
+        if self._judge is None:
+            text = "its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)"
+            self._pages.spoil(request, Problem("robots", text, status=status))
+            raise IgnoreRequest(text)
+        # What began long ago is not counted again.
+        begun, asked = (time.monotonic(), None) if status else (time.monotonic() - LONG_AGO, parked)
+        self._judged(Outcome(slot, status, begun, failed=True, retry_after=asked), None)
+        if self._pages.send_back(request, counted=False):
+            raise SlotParked("nothing is allowed for now")
+        raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
+
+    def lifts(self, request: Request, slot: str) -> int | None:
+        """See ``Engine.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
+        own settings."""
+        tokens = self._turns.tokens(slot_name(slot))
+        return 0 if tokens is None and request in self._pages else tokens
+
+    # What the scheduler asks before it hands a request to Scrapy
+
+    def handed_out(self, request: Request, slot: str) -> None:
+        """``request`` was handed to Scrapy."""
+        self._turns.handed_out(request, slot)
+
+    def limited(self, slot: str) -> None:
+        """The slot has another limit: nothing of it begins before the frontier was asked."""
+        self._turns.suspend(slot, 0.0, told=True)
+        self._poke()
+
+    def has_turn(self, slot: str) -> bool:
+        """Whether ``slot`` is limited and this worker may begin downloads of it."""
+        return self._turns.has(slot)
+
+    def check(self, request: Request, slot: str) -> None:
+        """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
+        in Scrapy for something else than its slot."""
+        self._check(request, self._turns.parked(slot))
+
+    def waits_for_all(self, request: Request) -> None:
+        """``request`` waits for something that all others of its slot would have to wait for, so
+        the slot's turn is of no use to anybody else."""
+        self._turns.waits_for_all(request)
+
+    def give_up(self, *, full: bool) -> list[tuple[Lease, Membership]]:
+        """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
+        if not (self._inbox or self._inbox.stuck):
+            return []
+        downloading, turns = self._engine.downloads(), self._turns
+        return self._inbox.give_up(
+            lambda slot: downloading(slot) is not None and turns.soon(slot), full=full
+        )
+
+    def fetched(self, request: Request) -> None:
+        """Scrapy's downloader is done with ``request``, which it perhaps never downloaded: a cache
+        may have answered."""
+        self._turns.is_done(request)
+
+    def downloading(self) -> Callable[[str], int | None]:
+        """A function of a slot: how many requests of it are being downloaded, or None if no more
+        should be handed to Scrapy now."""
+        downloading = self._engine.downloads()
+        if not self._turns:
+            return downloading
+        return lambda slot: None if self._turns.wait(slot) > 0 else downloading(slot)
+
+    def wake_at_next_start(self) -> None:
+        """Make the engine ask again when the next request may be started."""
+        if self._next_start is not None:
+            self._next_start.cancel()
+            self._next_start = None
+        if not self._turns:
+            return
+        wait = min((self._turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
+        if 0 < wait < NOT_NOW:
+            loop = asyncio.get_running_loop()
+            self._next_start = loop.call_later(wait, self._engine.wake)
+
+    # Exchanges
+
+    @property
+    def urgent(self) -> bool:
+        """An exchange is needed at once."""
+        return self._turns.urgent
+
+    def needed_within(self) -> float | None:
+        """Seconds within which an exchange is needed, None if no limit needs one."""
+        return self._turns.needed_within(self._inbox.waiting()) if self._turns else None
+
+    def report(self, membership: Membership) -> list[list[Any]]:
+        """What was done with the turns of slots of this shard."""
+        if not self._turns:
+            return []
+        worth = self._inbox.limit if not self._engine.closing else lambda slot, stock: 0
+        return self._turns.report(
+            self._inbox.waiting(),
+            worth,
+            lambda slot: shard_of(slot, len(self._memberships)) == membership.shard,
+        )
+
+    def received(
+        self, reply: Reply, told: list[list[Any]], sent_at: float
+    ) -> list[tuple[Lease, Membership]]:
+        """Take in the turns of a reply; -> leases that are of no use now, and go back."""
+        self._turns.valid_until = sent_at + self._lease_ttl
+        if not (told or reply.turns):
+            return []
+        refused = self._turns.received(reply.turns, told, sent_at)
+        if self._inbox:
+            self._engine.wake()
+        return [lease for slot in refused for lease in self._inbox.remove(slot)]
+
+    def announced(self, slot: str, parked: float) -> None:
+        """Others say that ``slot`` is parked for some seconds, or with 0 that something else about
+        it has changed."""
+        if slot in self._inbox.waiting() or self._pages.of_slot(slot):
+            self._turns.suspend(slot, parked, told=True)
+            self._poke()
+
+    def forgotten(self) -> None:
+        """All leases and turns are void."""
+        self._turns.forgotten()

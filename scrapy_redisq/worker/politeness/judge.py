@@ -1,0 +1,117 @@
+"""What the end of a download says about its slot: that it is in trouble, or that it is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from scrapy.http import Request, Response
+
+from scrapy_redisq.frontier.shard_session import Outcome
+from scrapy_redisq.serialization.delays import retry_after
+
+REMEMBERED = 10_000
+"""Slots whose last status this worker knows."""
+
+
+class Judge:
+    """Judges how downloads ended.
+
+    ``codes`` are HTTP statuses by which a host asks to be left alone, ``failures`` exceptions that
+    mean that it does not answer. ``retry_after_max`` bounds in seconds what a host may ask for.
+    ``repeat``: seconds after which a status is told again.
+    """
+
+    def __init__(
+        self,
+        codes: Collection[int],
+        failures: tuple[type[BaseException], ...],
+        *,
+        retry_after_max: float,
+        repeat: float,
+    ) -> None:
+        self._codes = frozenset(codes)
+        self._failures = failures
+        self._retry_after_max = retry_after_max
+        self._repeat = repeat
+        self._told: dict[str, tuple[int, float]] = {}
+        self._answered: set[str] = set()
+        self._well: dict[str, float] = {}
+        """Slot -> when its last answer came that was no failure, by time.monotonic()."""
+        self._failed: dict[str, tuple[float, float]] = {}
+        """Slot -> when its last failure was, and the one before."""
+
+    def means_trouble(self, result: object) -> bool:
+        """Whether a response or an exception is one for which a slot is left alone."""
+        if isinstance(result, Response):
+            return result.status in self._codes
+        return isinstance(result, self._failures)
+
+    def judge(
+        self, slot: str, request: Request, result: Response | BaseException, begun: float
+    ) -> Outcome | None:
+        """The outcome of a download begun at ``begun``; None if there was none, as when it was
+        cancelled."""
+        trouble = self.means_trouble(result)
+        self._note(slot, trouble=trouble, well=isinstance(result, Response) and not trouble)
+        if not isinstance(result, Response):
+            return Outcome(slot, 0, begun, failed=True) if trouble else None
+        failed = True if trouble else False if result.status < 500 else None
+        latency = request.meta.get("download_latency")
+        if request.meta.get("autothrottle_dont_adjust_delay") is True:
+            latency = None
+        return Outcome(
+            slot,
+            result.status,
+            begun,
+            failed=failed,
+            retry_after=self.asks_for(result) if trouble else None,
+            latency=latency if isinstance(latency, float) else None,
+        )
+
+    def _note(self, slot: str, *, trouble: bool, well: bool) -> None:
+        now = time.monotonic()
+        if well:
+            self._well[slot] = now
+        elif trouble:
+            self._failed[slot] = now, self._failed.get(slot, (0.0, 0.0))[0]
+        for known in (self._well, self._failed):
+            if len(known) > REMEMBERED:
+                known.clear()
+
+    def is_well(self, slot: str, begun: float, *, again: bool) -> bool:
+        """Whether the slot answers others while a request fails, whose download was ``begun``.
+
+        A host that breaks down has answered others just after that, too, but not in the second half
+        of a time-out. ``again``: the request had failed before; then an answer since the failure of
+        the slot before this one says it.
+        """
+        now = time.monotonic()
+        since = self._failed.get(slot, (now, now))[1] if again else (begun or now) / 2 + now / 2
+        return self._well.get(slot, 0.0) > since
+
+    def asks_for(self, response: Response) -> float | None:
+        """Seconds for which the host wants to be left alone, within bounds; None if it says nothing
+        that makes sense."""
+        asked = retry_after(response)
+        if asked is None or asked <= 0 or self._retry_after_max <= 0:
+            return None
+        return min(asked, self._retry_after_max)
+
+    def has_answered(self, slot: str) -> bool:
+        """Whether this worker has had an answer from the slot."""
+        return slot in self._answered
+
+    def is_news(self, outcome: Outcome) -> bool:
+        """Whether the status has to be told, because it is not the last one that was."""
+        now = time.monotonic()
+        status, told_at = self._told.get(outcome.slot, (-1, 0.0))
+        if status == outcome.status and now - told_at < self._repeat:
+            return False
+        if len(self._told) >= REMEMBERED:
+            self._told.clear()
+            self._answered.clear()
+        if outcome.status:
+            self._answered.add(outcome.slot)
+        self._told[outcome.slot] = (outcome.status, now)
+        return True

@@ -1,0 +1,402 @@
+"""The limits of slots, kept by the worker that starts their requests.
+
+The frontier gives a slot's turn to one worker at a time, for about a second, and tokens for the
+downloads of a slot with a concurrency (see ``frontier/lua/turns.lua``). A download begins when the
+limit allows it by this process's clock, and is told to the frontier with the next exchange. Delays
+of the network make a start later, never earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_redisq.worker.inbox import PATIENCE
+
+FREE = -2
+"""Stands for what is left of the turn of a slot without limits, as in ``turns.lua``."""
+
+NOT_NOW = 3_600.0
+"""Seconds until something may start that needs a turn or a token first."""
+
+SLACK = 0.03
+"""Share of a delay by which it may be lengthened for what a request needs to get to the host."""
+
+AT_THE_GATE = 0.02
+"""Seconds between looks at whether a download may begin."""
+
+MANY = 10_000
+"""More than a worker ever holds."""
+
+AHEAD = 1.0
+"""Seconds' worth of a limited slot's requests that are worth holding. More would take the place of
+requests of other slots: a worker may hold but so many in all."""
+
+RENEW = 0.5
+"""Seconds before its end at which a turn is asked for again."""
+
+WATCH = 2.0
+"""Seconds for which a slot is asked about in each exchange after it was in trouble: what happens
+soon after is told to nobody (see TELL in ``turns.lua``)."""
+
+EARLY = 0.2
+"""Seconds before its parking ends that a slot is asked for; the frontier gives it a little
+earlier."""
+
+
+@dataclass
+class Turn:
+    """What this worker may do with one slot. Times are those of time.monotonic().
+
+    ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
+    without a limit on the concurrency, ``ends`` is None without a delay and a rate. ``not_before``
+    comes from what others have started, ``last`` is this worker's own last start.
+    """
+
+    slot: str
+    delay: float = 0.0
+    interval: float = 0.0
+    burst: int = 1
+    ends: float | None = None
+    not_before: float = 0.0
+    last: float | None = None
+    tat: float = 0.0
+    tokens: int | None = None
+    parked: float = 0.0
+    """Nothing begins before it."""
+    suspended: float = 0.0
+    """When the frontier had to be asked anew; older answers do not count."""
+    watched: float = 0.0
+    """Until then it is asked about, though it may have no limits."""
+    in_trouble: bool = False
+    """The frontier wants to know how downloads end."""
+    on_the_way: int = 0
+    """Handed to Scrapy, and not begun to be downloaded."""
+    flying: int = 0
+    """Being downloaded."""
+    at_the_gate: int = 0
+    """About to be downloaded, and held up."""
+    given_up: bool = False
+    """The frontier knows all of it, and that it is of no use."""
+
+    def wait(self, now: float) -> float:
+        """Seconds until a download may begin; NOT_NOW without a turn or a token."""
+        if self.tokens is not None and self.flying >= self.tokens:
+            return NOT_NOW
+        if self.ends is None:
+            return max(0.0, self.parked - now)
+        by_rate = self.tat - (self.burst - 1) * self.interval
+        start = max(self._by_delay(now), by_rate)
+        return start - now if start < self.ends else NOT_NOW
+
+    def _by_delay(self, now: float) -> float:
+        start = max(now, self.parked, self.not_before)
+        return start if self.last is None else max(start, self.last + self.delay)
+
+    def stock(self, now: float) -> int:
+        """How many requests are worth holding: as many as may begin soon, but one at least."""
+        most = float("inf")
+        if self.delay:
+            most = 1 + (now + AHEAD - self._by_delay(now)) // self.delay
+        if self.interval:
+            most = min(most, self.burst + (now + AHEAD - max(now, self.tat)) // self.interval)
+        if self.tokens is not None:
+            most = min(most, 2 * self.tokens)
+        return int(max(1, min(most, MANY)))
+
+    def begin(self, now: float) -> None:
+        """A download begins."""
+        self.flying += 1
+        self.given_up = False
+        self.last = now
+        self.tat = max(self.tat, now) + self.interval
+
+    def shift(self, late: float) -> None:
+        """The last request got to its host ``late`` seconds after it began here, so the next one
+        must begin later, too."""
+        if self.last is not None:
+            self.last += late
+        self.tat += late
+
+    def end(self, late: float) -> None:
+        """A download has ended, whose request got to the host up to ``late`` seconds after it
+        began here."""
+        self.flying -= 1
+        self.shift(min(late, SLACK * max(self.delay, self.interval)))
+
+    def suspend(self, now: float, parked: float) -> None:
+        """Begin nothing before the frontier was asked anew, and in any case before ``parked``."""
+        self.ends = 0.0
+        self.given_up = False
+        self.suspended = now
+        self.watched = now + WATCH
+        self.parked = parked
+
+    @property
+    def limited(self) -> bool:
+        return self.ends is not None or self.tokens is not None
+
+    @property
+    def idle(self) -> bool:
+        return not (self.on_the_way or self.flying or self.at_the_gate)
+
+
+class Turns:
+    """The turns of one worker. Slots that are not in it have no limits."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Turn] = {}
+        self._on_the_way: dict[Hashable, tuple[Turn, float]] = {}
+        self._warm = False
+        self._urgent = False
+        self.valid_until = math.inf
+        """After it others may take this worker for dead, and have its tokens."""
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def received(
+        self, records: list[list[Any]], told: list[list[Any]], sent_at: float
+    ) -> list[str]:
+        """Take in what the frontier says in return for a `report`, sent at ``sent_at``.
+
+        -> slots of which this worker may start nothing: others have the turn or all tokens.
+        """
+        for slot, _, _, tokens, done, _ in told:
+            # Who has kept a token for a download that has ended since has to tell so.
+            if done and not tokens and (turn := self._turns.get(slot)) and turn.idle:
+                turn.given_up = turn.suspended <= sent_at
+                self._drop_if_idle(slot)
+        return [record[0] for record in records if self._take(record, sent_at)]
+
+    def _take(self, record: list[Any], sent_at: float) -> bool:
+        """Take in one turn, as ``give_turn()`` of ``turns.lua`` tells it; -> was it refused?"""
+        slot, left, news, next_start, tat, delay, interval, burst, tokens, parked, trouble = record
+        now = time.monotonic()
+        turn = self._turns.setdefault(slot, Turn(slot))
+        if turn.suspended > sent_at:
+            self._urgent = True
+            return False
+        turn.given_up = False
+        turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
+        turn.in_trouble = bool(trouble)
+        # What must be waited for is over earlier than this.
+        turn.parked = now + parked / 1e6 if parked > 0 else 0.0
+        if left == FREE:
+            turn.ends = turn.tokens = None
+            self._drop_if_idle(slot)
+            return False
+        refused: bool = news == -1
+        turn.tokens = None if tokens < 0 else turn.flying if refused else tokens
+        # It was given after it was asked for, and so ends later than this.
+        turn.ends = None if left < 0 else 0.0 if refused else sent_at + left / 1e6
+        if news == 1:
+            turn.not_before = max(turn.not_before, now + next_start / 1e6)
+            turn.tat = max(turn.tat, now + tat / 1e6)
+        return refused
+
+    def _drop_if_idle(self, slot: str) -> None:
+        turn = self._turns.get(slot)
+        now = time.monotonic()
+        if turn is not None and turn.idle and max(turn.parked, turn.watched) <= now:
+            del self._turns[slot]
+
+    def suspend(self, slot: str, parked: float, *, told: bool = False) -> None:
+        """Begin nothing of ``slot`` before the frontier was asked anew, and nothing for ``parked``
+        seconds. ``told``: by the frontier, so what was known before does not count."""
+        now = time.monotonic()
+        turn = self._turns.setdefault(slot, Turn(slot))
+        # Of many failures at a time one is urgent.
+        self._urgent = self._urgent or told or turn.parked <= now
+        turn.suspend(now, now + parked if told else max(turn.parked, now + parked))
+
+    def in_trouble(self, slot: str) -> bool:
+        """Whether the frontier wants to know how downloads of ``slot`` end."""
+        turn = self._turns.get(slot)
+        return turn is not None and turn.in_trouble
+
+    def tokens(self, slot: str) -> int | None:
+        """Downloads of ``slot`` that its limits allow at a time, 0 if they do not say; None if no
+        limits of it are known."""
+        turn = self._turns.get(slot)
+        return None if turn is None else turn.tokens or 0
+
+    def forgotten(self) -> None:
+        """All turns are void. Downloads go on."""
+        for turn in list(self._turns.values()):
+            turn.ends = None if turn.ends is None else 0.0
+            turn.tokens = None if turn.tokens is None else 0
+            self._drop_if_idle(turn.slot)
+
+    # Starting
+
+    def wait(self, slot: str) -> float:
+        """Seconds until another request of ``slot`` may be handed to Scrapy.
+
+        One at a time is on its way to a download whose start is limited.
+        """
+        turn = self._turns.get(slot)
+        if turn is None:
+            return 0.0
+        if turn.ends is not None and (turn.on_the_way or turn.at_the_gate):
+            return NOT_NOW
+        if turn.limited and not self._warm and turn.flying:
+            return NOT_NOW
+        if turn.tokens is not None and turn.flying + turn.on_the_way >= turn.tokens:
+            return NOT_NOW
+        return self._wait(turn)
+
+    def soon(self, slot: str) -> bool:
+        """Whether another request of ``slot`` may be handed to Scrapy as soon as its limits allow,
+        and nothing else need happen first."""
+        return self.wait(slot) < NOT_NOW
+
+    def has(self, slot: str) -> bool:
+        """Whether ``slot`` is limited and this worker has a turn or a token for it."""
+        turn = self._turns.get(slot)
+        return turn is not None and self._wait(turn) < NOT_NOW
+
+    def parked(self, slot: str) -> float:
+        """Seconds for which ``slot`` is parked, as far as this worker knows; 0 or less: not."""
+        turn = self._turns.get(slot)
+        return 0.0 if turn is None else turn.parked - time.monotonic()
+
+    def handed_out(self, request: Hashable, slot: str) -> None:
+        """``request`` was handed to Scrapy."""
+        turn = self._turns.get(slot)
+        if turn is not None and request not in self._on_the_way:
+            turn.on_the_way += 1
+            self._on_the_way[request] = turn, time.monotonic()
+
+    def waits_for_all(self, request: Hashable) -> None:
+        """What ``request`` waits for on its way, all others of its slot would have to wait for."""
+        if known := self._on_the_way.get(request):
+            self._on_the_way[request] = known[0], time.monotonic()
+
+    def is_done(self, request: Hashable) -> None:
+        """``request`` is done with; perhaps it was never downloaded."""
+        if known := self._on_the_way.pop(request, None):
+            known[0].on_the_way -= 1
+
+    async def may_begin(
+        self, request: Hashable, slot: str, check: Callable[[float], None]
+    ) -> Turn | None:
+        """Returns when the download of ``request`` may begin, and takes it for begun.
+
+        None: the slot has no limits. ``check`` is called with the seconds for which the slot is
+        parked, again and again while it is waited, and may raise.
+        """
+        turn = self._turns.get(slot)
+        if turn is None:
+            return None
+        turn.at_the_gate += 1
+        self.is_done(request)
+        try:
+            while (wait := self._wait_at_the_gate(turn)) > 0:
+                check(turn.parked - time.monotonic())
+                await asyncio.sleep(min(wait, AT_THE_GATE))
+        finally:
+            turn.at_the_gate -= 1
+        began = time.monotonic()
+        turn.begin(began)
+
+        def written() -> None:
+            if turn.last == began:
+                turn.shift(time.monotonic() - began)
+
+        # The request is written in the next round of the loop, which may have much to do before.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, written)
+        return turn
+
+    def ended(self, turn: Turn, began: float) -> None:
+        """A download that had begun has ended, one way or the other."""
+        turn.end(time.monotonic() - began)
+        self._warmed_up()
+
+    def _wait_at_the_gate(self, turn: Turn) -> float:
+        if turn.limited and not self._warm and turn.flying:
+            return NOT_NOW
+        return self._wait(turn)
+
+    def _wait(self, turn: Turn) -> float:
+        now = time.monotonic()
+        if turn.tokens is not None and now > self.valid_until:
+            return NOT_NOW
+        return turn.wait(now)
+
+    def _warmed_up(self) -> None:
+        """The first download has ended: what began before it may have got to its host only now.
+
+        Until Scrapy has made its first connection a download may take much longer to begin than
+        to be answered.
+        """
+        if not self._warm:
+            self._warm = True
+            now = time.monotonic()
+            for turn in self._turns.values():
+                turn.not_before = max(turn.not_before, now + turn.delay)
+                turn.tat = max(turn.tat, now + turn.interval)
+
+    # Telling
+
+    @property
+    def urgent(self) -> bool:
+        """The frontier has to be asked at once."""
+        return self._urgent and bool(self._turns)
+
+    def needed_within(self, waiting: Mapping[str, int]) -> float:
+        """Seconds within which an exchange is needed to keep the turns that are of use."""
+        asks = [
+            max(turn.ends - RENEW, turn.parked - EARLY)
+            for slot, turn in self._turns.items()
+            if turn.ends is not None and (waiting.get(slot) or turn.at_the_gate)
+        ]
+        return max(0.0, min(asks) - time.monotonic()) if asks else NOT_NOW
+
+    def report(
+        self,
+        waiting: Mapping[str, int],
+        worth: Callable[[str, int], int],
+        mine: Callable[[str], bool],
+    ) -> list[list[Any]]:
+        """What the next exchange tells, as ``report_turn()`` of ``turns.lua`` reads it, with how
+        many entries to claim.
+
+        ``waiting``: leases of each slot, ``worth``: how many are worth having of one of which so
+        many may begin soon, ``mine``: whether the slot is of the shard that is told.
+        """
+        now = time.monotonic()
+        told = []
+        self._urgent = False
+        # What a downloader middleware keeps for longer may not come for minutes.
+        soon = Counter(
+            turn.slot for turn, since in self._on_the_way.values() if now - since < PATIENCE
+        )
+        for slot, turn in list(self._turns.items()):
+            if not mine(slot):
+                continue
+            held = waiting.get(slot, 0)
+            if turn.given_up and turn.idle and not held:
+                # Of many slots that are parked for long, each would lengthen every exchange.
+                self._drop_if_idle(slot)
+                continue
+            to_start = held + soon[slot] + turn.at_the_gate
+            tokens = max(turn.flying, min(turn.flying + to_start, turn.tokens or 0))
+            # What is given up is given up at once: the frontier may do so before it answers.
+            turn.tokens = None if turn.tokens is None else tokens
+            if not to_start and turn.ends is not None:
+                turn.ends = 0.0
+            since = -1 if turn.last is None else max(0, int((now - turn.last) * 1e6))
+            arrival = int((turn.tat - now) * 1e6)
+            # A token is used again when its download ends, so the next request should be here.
+            has_token = turn.ends is None and turn.tokens is not None and turn.flying
+            keeps = bool(to_start or has_token)
+            want = max(0, worth(slot, turn.stock(now)) - held) if keeps else 0
+            told.append([slot, since, arrival, tokens, int(not keeps), want])
+        return told
