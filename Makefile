@@ -1,6 +1,8 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python;
 #             its items go to SQLite, with DATABASE=postgres to a server started for it
 # make test   the tests, on real servers, two at a time; they wait more than they work
+# make test-servers
+#             the same, with what runs on any kind of server on each of them
 # make faults every fault at full size (about half an hour), and docs/faults.md of it
 # make scrapy-tests
 #             Scrapy's own crawl tests with this scheduler (a quarter of an hour, not part of the
@@ -13,8 +15,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 DATABASE = sqlite
+# Hundreds of processes would compile the project anew.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test faults mutants scrapy-tests lint clean
+.PHONY: demo test test-servers faults mutants scrapy-tests lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -26,6 +30,9 @@ demo: $(VENV)/.demo-$(DATABASE)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+test-servers: TESTS += --every-server
+test-servers: test
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m tests.faults $(FAULTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,36 @@ BLOOM = {"redis-7", "redis-8"} if bloom_module() else set()
 """Redis 8 comes with RedisBloom, Valkey without; the others here so that both run everywhere."""
 WANTED = ["redis-6", "redis-7", "redis-8", "valkey-8", "valkey-9"]
 KINDS = [kind for kind in WANTED if kind in binaries()]
+ENDS = [kind for kind in ("redis-6", "redis-8") if kind in KINDS] or KINDS[:1]
+"""The oldest, without RedisBloom, and the newest, with it: for what differs with the server."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-server",
+        action="store_true",
+        help="what runs on any kind of server runs on each of them, not on one or two",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the servers of a test: the kinds take turns, each has its share of all tests."""
+    for fixture, scope in (("server_of_each_kind", "session"), ("each_binary", "function")):
+        if fixture in metafunc.fixturenames:
+            node = metafunc.definition
+            marker = node.get_closest_marker("servers")
+            which = marker.args[0] if marker else ""
+            turn = KINDS[zlib.crc32(node.name.encode()) % len(KINDS)]
+            kinds = {"": [turn], "ends": ENDS, "every": KINDS}[which]
+            if metafunc.config.getoption("every_server"):
+                kinds = KINDS
+            metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -43,15 +74,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"NOT ON THIS MACHINE: {', '.join(missing)}; see .ci/run")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def each_binary(request: pytest.FixtureRequest) -> Path:
-    """The binary of every kind of server, for tests that start it themselves."""
+    """The binary of a kind of server, for tests that start it themselves."""
     return binaries()[request.param]
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(scope="session")
 def server_of_each_kind(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """One server of each kind, some of them with RedisBloom, for the whole session."""
+    """One server of a kind, some of them with RedisBloom, for the whole session."""
     server = RedisServer(binaries()[request.param], bloom=request.param in BLOOM)
     yield server
     server.close()
@@ -59,7 +90,7 @@ def server_of_each_kind(request: pytest.FixtureRequest) -> Iterator[RedisServer]
 
 @pytest.fixture
 def each_server(server_of_each_kind: RedisServer) -> RedisServer:
-    """Runs the test on every kind of server, emptied first."""
+    """A server, emptied first: of which kinds says `pytest_generate_tests`."""
     with server_of_each_kind.client() as client:
         client.flushall()
     return server_of_each_kind
@@ -67,7 +98,7 @@ def each_server(server_of_each_kind: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def client(each_server: RedisServer) -> Iterator[redis.Redis]:
-    """A client of every kind of server, emptied first."""
+    """A client of `each_server`, emptied first."""
     with each_server.client() as client:
         yield client
 

@@ -103,6 +103,7 @@ class LossyProxy:
             thread.join(5)
 
 
+@pytest.mark.servers("ends")
 @both
 def test_seen_by_any_process(each_server: RedisServer, kind: type[RedisqDupeFilter]) -> None:
     """A request is new once, for all processes together; the keys are where the docs say."""
@@ -172,6 +173,7 @@ def test_wrong_setting() -> None:
         dupefilter.open()
 
 
+@pytest.mark.servers("ends")
 def test_backend_is_kept_and_logged(
     each_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

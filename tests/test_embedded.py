@@ -168,6 +168,7 @@ def kill_server(folder: Path) -> None:
     wait_until(lambda: not embedded.status(folder).running, 10, "the server is dead")
 
 
+@pytest.mark.servers("every")
 def test_the_server_is_set_up_to_keep_data_and_to_be_private(folder: Path, binary: str) -> None:
     """AOF every second, no eviction, no snapshots, no TCP port, mode 700.
 
@@ -192,6 +193,7 @@ def test_the_server_is_set_up_to_keep_data_and_to_be_private(folder: Path, binar
     assert servers_of(folder) == []
 
 
+@pytest.mark.servers("every")
 def test_a_queue_may_be_looked_at_while_it_is_worked_on(folder: Path, binary: str) -> None:
     """LRANGE between the pops and pushes of a crawl harms nothing; order and content stay.
 
@@ -278,6 +280,7 @@ def test_an_orphan_is_adopted_and_stopped_by_the_next(folder: Path, users: list[
     assert servers_of(folder) == []
 
 
+@pytest.mark.servers("ends")
 def test_data_survives_sigkill_of_server_and_users(
     folder: Path, users: list[User], binary: str
 ) -> None:
@@ -520,6 +523,7 @@ def append_only_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.servers("ends")
 def test_a_torn_tail_is_cut_off_and_the_rest_is_kept(folder: Path, binary: str) -> None:
     """After a power cut the file may end in the middle of a command."""
     with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:

@@ -585,6 +585,7 @@ class TestReset:
 
 
 class TestOpening:
+    @pytest.mark.servers("every")
     def test_each_kind_of_server(self, each_server: RedisServer) -> None:
         """Push, claim, finish and reset work alike on all servers, RedisBloom or not."""
         with Frontier.from_url(each_server.url, "books") as frontier:

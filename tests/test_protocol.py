@@ -995,6 +995,7 @@ def full(client: redis.Redis) -> Iterator[Callable[[bool], None]]:
     limit(False)
 
 
+@pytest.mark.servers("ends")
 def test_at_maxmemory(
     member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
 ) -> None:

@@ -360,6 +360,7 @@ def test_docstrings(redis_server: RedisServer) -> None:
 # Servers
 
 
+@pytest.mark.servers("every")
 def test_versions_are_those_of_the_tests(each_binary: Path) -> None:
     """What README calls checked is what the tests run on."""
     told = subprocess.run([each_binary, "--version"], capture_output=True, text=True, check=True)
@@ -401,6 +402,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
     assert not allowed & bloom
 
 
+@pytest.mark.servers("ends")
 def test_acl_suffices(tmp_path: Path, each_binary: Path) -> None:
     """A user with the README's rights can crawl, push, look, requeue, rule slots and reset."""
     server = RedisServer(each_binary, aof=True)

@@ -809,10 +809,11 @@ class TestReset:
 # --- at maxmemory ------------------------------------------------------------------------------
 
 
+@pytest.mark.servers("ends")
 class TestFull:
     @pytest.fixture
     def client(self, each_server: RedisServer) -> Iterator[redis.Redis]:
-        """Of every kind of server."""
+        """Of both kinds of server."""
         with each_server.client() as client:
             yield client
 

@@ -77,6 +77,7 @@ def make(client: redis.Redis, backend: str, rate: float = 1e-6, capacity: int = 
     return Filter(client, FrontierConfig(backend=backend, error_rate=rate, capacity=capacity))
 
 
+pytestmark = pytest.mark.servers("ends")
 backends = pytest.mark.parametrize("backend", ["redisbloom", "bitmap", "exact"])
 bloom_backends = pytest.mark.parametrize("backend", ["redisbloom", "bitmap"])
 
@@ -447,6 +448,7 @@ async def _probe_async(url: str) -> bool:
         return await probe_async(client)
 
 
+@pytest.mark.servers("every")
 def test_probe(each_server: RedisServer, client: redis.Redis) -> None:
     """Probing runs the commands, tells servers with RedisBloom from others, and leaves nothing."""
     import asyncio  # noqa: PLC0415
@@ -473,6 +475,7 @@ def test_probe_under_acl(client: redis.Redis, each_server: RedisServer) -> None:
         client.execute_command("ACL", "DELUSER", "crawler")
 
 
+@pytest.mark.servers("every")
 def test_probe_at_maxmemory(client: redis.Redis) -> None:
     """A worker that joins a full server learns what it can do as on any other."""
     loaded = probe(client)
