@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
-from scrapy_redisq.pipelines import batch, doubt
+from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused, ItemReturned
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from tests.harness.databases import Database
@@ -68,7 +68,7 @@ sqlalchemy.Table(
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that let a test try often."""
-    monkeypatch.setattr(batch, "RETRY_LAST", 0.1)
+    monkeypatch.setattr(writer, "RETRY_LAST", 0.1)
     monkeypatch.setattr(doubt, "FIRST", 0.02)
     monkeypatch.setattr(doubt, "LAST", 0.1)
 
@@ -311,7 +311,7 @@ def test_a_row_that_refers_to_one_in_the_same_batch(each_database: Database) -> 
             found = await results(tasks)
             assert found == [None, None, ItemRefused, None]
             tasks = put(sink, Sequel("late", "later"))
-            await until(lambda: sink._batches._doubts, "it is set aside")
+            await until(lambda: sink._batches.writer.doubts, "it is set aside")
             assert await results([*put(sink, Sequel("later", None)), *tasks]) == [None, None]
             assert await results(put(sink, Sequel("never", "none"))) == [ItemRefused]
 

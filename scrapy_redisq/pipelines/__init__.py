@@ -7,8 +7,9 @@
     RedisPipeline      a list or a stream: at least once
     BatchPipeline      the base of all of them, and of your own
 
-``batch`` is the base; ``database/`` and ``parquet/`` have rooms of their own; ``redis_items``,
-``encoding`` (JSON and msgpack of items) and ``thread`` stand beside it.
+``batch`` is the base, which stands on ``rows``, ``waiting``, ``writer`` and ``doubt``;
+``database/`` and ``parquet/`` have rooms of their own; ``redis_items``, ``encoding`` (JSON and
+msgpack of items) and ``thread`` stand beside it.
 """
 
 from __future__ import annotations

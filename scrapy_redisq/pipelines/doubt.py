@@ -58,6 +58,7 @@ class Doubts(Generic[Row]):
         self._aside: deque[Row] = deque()
         self._doubts: dict[Row, Doubt] = {}
         self._passed: Counter[object] = Counter()
+        self._latest: dict[object, Row] = {}
         self._failing: set[Row] = set()
 
     def __len__(self) -> int:
@@ -70,7 +71,9 @@ class Doubts(Generic[Row]):
 
     def passed(self, rows: Collection[Row]) -> None:
         """These have been written."""
-        self._passed.update({kind for row in rows for kind in self._kinds(row)})
+        latest = {kind: row for row in rows for kind in self._kinds(row)}
+        self._passed.update(latest.keys())
+        self._latest.update(latest)
         self._failing.clear()
         for row in rows:
             self._doubts.pop(row, None)
@@ -78,6 +81,13 @@ class Doubts(Generic[Row]):
         for row in self._aside:  # now there is something to compare with
             if self._doubts[row].passed:
                 self._doubts[row].due = min(self._doubts[row].due, soon)
+
+    def like(self, row: Row) -> list[Row]:
+        """The last rows that have passed of all of its kinds; none if there is not one of each."""
+        kinds = self._kinds(row)
+        if any(kind not in self._latest for kind in kinds):
+            return []
+        return list(dict.fromkeys(self._latest[kind] for kind in kinds))
 
     def of(self, row: Row) -> Doubt:
         """What is known of it."""

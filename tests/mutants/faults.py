@@ -311,15 +311,15 @@ MUTANTS = [
     ),
     # Sinks
     Mutant(
-        "pipelines/batch.py",
-        "return _digest(self._pipeline.spider_name, identity.hex(), callback, str(number))",
-        "return _digest(self._pipeline.spider_name, identity.hex(), callback)",
+        "pipelines/rows.py",
+        "return _digest(spider, identity.hex(), callback, str(number))",
+        "return _digest(spider, identity.hex(), callback)",
         f"{BATCH} tests/test_sink_database.py",
     ),
     Mutant(
         "pipelines/batch.py",
-        "if self._scheduler and self._scheduler.sink_pages.lacks_files(page):",
-        "if False:",
+        " or (pages is not None and pages.lacks_files(page))",
+        "",
         "tests/test_ends.py",
     ),
     Mutant(

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
-from scrapy_redisq.pipelines import BatchPipeline, DatabasePipeline, batch
+from scrapy_redisq.pipelines import BatchPipeline, DatabasePipeline, writer
 
 
 class LinesSink(BatchPipeline):
@@ -60,6 +60,6 @@ class HastyDatabase(DatabasePipeline):
     """Gives pages back at once, and soon has them again."""
 
     async def open(self):
-        batch.REFERENCE_TRIES = 0
-        batch.REFERENCE_DELAYS = (0.3,) * 5
+        writer.REFERENCE_TRIES = 0
+        writer.REFERENCE_DELAYS = (0.3,) * 5
         await super().open()

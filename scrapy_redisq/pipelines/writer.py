@@ -1,0 +1,384 @@
+"""Writes the rows that wait, many at once, whatever it takes.
+
+::
+
+    add ──► waiting ──► write(rows) ──► committed: the page may be finished
+                          │
+                          ├─ passing trouble: tried again, and nothing is claimed
+                          ├─ it fails, who knows why: halved, and what others do will tell
+                          ├─ some rows are refused: found by halving, dead letters
+                          └─ nothing of the kind can be written: the crawl ends
+
+While one batch is being written the next one gathers, so a batch is as large as the sink is slow.
+There is no timer, unless the sink asks for one (`BatchPipeline.batch_seconds`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapy.utils.python import global_object_name
+
+from scrapy_redisq._scrapy import close_spider, is_closing
+from scrapy_redisq.errors import (
+    BatchTooLarge,
+    ReferenceMissing,
+    RowRefused,
+    SinkError,
+    SinkMismatch,
+    SinkUnavailable,
+    WriteFailed,
+)
+from scrapy_redisq.pipelines.doubt import Doubts
+from scrapy_redisq.pipelines.rows import Row
+from scrapy_redisq.pipelines.waiting import Endings, Waiting
+from scrapy_redisq.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from scrapy_redisq.pipelines.batch import BatchPipeline
+
+__all__ = ["CLOSING_GRACE", "Writer"]
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CLOSING_POLL = 0.25
+"""Seconds between looks at whether the patience with a write has ended."""
+
+CLOSING_GRACE = 1.0
+"""Seconds that a write which is cancelled may take to clean up, and then `BatchPipeline.close`."""
+
+RETRY_FIRST, RETRY_LAST = 0.05, 2.0
+"""Seconds between attempts while a sink is away; each pause is twice the one before."""
+
+AWAY_AFTER = 3
+"""Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
+
+OF_ROWS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a program raises for values that it cannot deal with: certainly the fault of a row."""
+
+OF_SINKS = (SinkError, OSError, asyncio.TimeoutError, TimeoutError)
+"""What says whose fault it is. Of all else, such as the errors of drivers, nobody knows."""
+
+REFERENCE_TRIES = 4
+"""So often a row that refers to one which is not there is tried again, within three seconds."""
+
+REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
+"""Seconds after which its page is then fetched again, each time; after that it is refused."""
+
+
+class _Unknown(WriteFailed):
+    """Raised in the place of an error that says nothing about whose fault it is."""
+
+    def __init__(self, why: Exception) -> None:
+        self.why = why
+        super().__init__(f"{global_object_name(type(why))}: {why}")
+
+
+class Writer:
+    """What waits to be written by a pipeline, and how it is written.
+
+    ``failed`` is there once nothing of the kind can be written any more.
+    """
+
+    def __init__(
+        self, pipeline: BatchPipeline, endings: Endings, scheduler: Scheduler | None
+    ) -> None:
+        self.failed: SinkMismatch | None = None
+        self.doubts: Doubts[Waiting] = Doubts(lambda waiting: pipeline.kinds(waiting.row))
+        self._pipeline = pipeline
+        self._crawler = pipeline.crawler
+        self._endings = endings
+        self._scheduler = scheduler
+        self._waiting: deque[Waiting] = deque()
+        self._told_of_doubt = False
+        self._most_rows = 0
+        """Most rows of a batch after one that took too long; 0: as the pipeline says."""
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._closing = False
+        self._closing_since = 0.0
+        self._patient_until = 0.0
+        self._away = False
+        self._writing = asyncio.ensure_future(self._write_until_closed())
+
+    def add(self, row: Row, page: Any, written: asyncio.Future[None] | None) -> None:
+        """Have a row written."""
+        self._waiting.append(Waiting(row, page, time.monotonic(), written))
+        self._changed.set()
+
+    async def room(self) -> None:
+        """Returns when no more rows wait than two batches."""
+        while len(self._waiting) + len(self.doubts) >= 2 * self._pipeline.batch_rows:
+            self._room.clear()
+            await self._room.wait()
+
+    async def close(self) -> bool:
+        """Returns when nothing waits any more -> whether the sink answers."""
+        self._closing = True
+        self._changed.set()
+        await self._writing
+        return not self._patience_ended()
+
+    def fail(self, error: SinkMismatch) -> None:
+        """End the crawl."""
+        if self.failed is None:
+            self.failed = error
+            logger.error("Closing (sink_failed): %s", error)
+            close_spider(self._crawler, "sink_failed")
+
+    # Batches
+
+    async def _write_until_closed(self) -> None:
+        while self._waiting or self.doubts or not self._closing:
+            await self._until_due()
+            most = self._batch_rows()
+            fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            for batch in (fresh, self.doubts.take_due()):
+                self._room.set()
+                if not batch:
+                    continue
+                self._pipeline.batches += 1
+                try:
+                    await self._commit(batch)
+                except Exception as error:  # a fault of this class must not stall the crawl
+                    logger.exception("The item pipeline failed in an unexpected way")
+                    self.fail(SinkMismatch(str(error)))
+                    self._give_back(batch)
+            if self.doubts and (self.failed is not None or self._closing_for_long()):
+                self._give_back(self.doubts.clear())
+
+    def _batch_rows(self) -> int:
+        most = self._pipeline.batch_rows
+        return min(most, self._most_rows) if self._most_rows else most
+
+    async def _until_due(self) -> None:
+        while True:
+            self._changed.clear()
+            dues = [due for due in (self.doubts.due_at(),) if due is not None]
+            if self._waiting:
+                if self._closing or len(self._waiting) >= self._batch_rows():
+                    return
+                dues.append(self._waiting[0].since + self._pipeline.batch_seconds)
+            elif self._closing and not dues:
+                return
+            pause = min(dues) - time.monotonic() if dues else None
+            if pause is not None and pause <= 0:
+                return
+            if self.doubts:
+                pause = min(pause or 0.0, RETRY_LAST)  # the patience may have ended then
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause)
+            except asyncio.TimeoutError:
+                return
+
+    async def _commit(self, batch: list[Waiting]) -> None:
+        """Write the batch, whatever it takes, but for rows that are set aside."""
+        attempts = 0
+        pieces = [batch]
+        while pieces:
+            if self.failed is not None or self._patience_ended():
+                for piece in pieces:
+                    self._give_back(piece)
+                return
+            piece = pieces.pop()
+            try:
+                await self._timed_write([waiting.row for waiting in piece])
+            except SinkMismatch as error:
+                self.fail(error)
+                pieces.append(piece)
+            except (SinkUnavailable, OSError, asyncio.TimeoutError, TimeoutError) as error:
+                attempts += 1
+                self._endings.count("retries", 1)
+                if not isinstance(error, (BatchTooLarge, WriteFailed)):
+                    pieces.append(piece)
+                    if not self._patience_ended():
+                        await self._pause(attempts, error)
+                    continue
+                if len(piece) > 1:
+                    if isinstance(error, BatchTooLarge):
+                        self._most_rows = len(piece) // 2
+                    # While all fail, one is enough to know when that has ended.
+                    pieces += _split(piece, 1 if self.doubts.all_fail else len(piece) // 2)
+                elif isinstance(error, BatchTooLarge):
+                    self.doubts.set_aside(piece[0], slow=True)
+                else:
+                    await self._weigh(piece[0], error)
+                if self.doubts.all_fail and not self._patience_ended():
+                    await self._pause(AWAY_AFTER + attempts, error)
+            except Exception as error:
+                self._is_back()
+                attempts = 0
+                refused = self._named_by(error, piece)
+                if refused:
+                    rest = [waiting for waiting in piece if waiting not in refused]
+                    pieces += [rest] if rest else []
+                    self._refuse(refused, error)
+                elif len(piece) > 1:
+                    pieces += _split(piece, len(piece) // 2)
+                elif not isinstance(error, ReferenceMissing) or not self._try_later(piece[0]):
+                    self._refuse(piece, error)
+            else:
+                attempts = 0
+                self._written(piece)
+
+    def _written(self, batch: list[Waiting]) -> None:
+        self._is_back()
+        self.doubts.passed(batch)
+        if self._most_rows and len(batch) >= self._most_rows:
+            self._most_rows += 1
+        self._endings.count("rows", len(batch))
+        self._endings.count("batches", 1)
+        for waiting in batch:
+            self._endings.written(waiting)
+
+    def _refuse(self, rows: Sequence[Waiting], error: Exception) -> None:
+        for waiting in rows:
+            self.doubts.forget(waiting)
+            self._endings.refuse(waiting, error)
+        self._endings.count("refused", len(rows))
+
+    def _give_back(self, rows: Sequence[Waiting]) -> None:
+        for waiting in rows:
+            self.doubts.forget(waiting)
+            self._endings.give_back(waiting)
+
+    @staticmethod
+    def _named_by(error: Exception, batch: list[Waiting]) -> list[Waiting]:
+        named = {id(row) for row in error.rows} if isinstance(error, RowRefused) else set()
+        return [waiting for waiting in batch if id(waiting.row) in named]
+
+    async def _timed_write(self, rows: list[Row]) -> None:
+        began = time.monotonic()
+        patience = self._pipeline.silent_seconds
+        silent = f"no answer for {patience:g} s"
+        warning = asyncio.get_running_loop().call_later(patience, self._is_away, silent)
+        try:
+            await self._patient(self._pipeline.write(rows))
+        except (*OF_SINKS, *OF_ROWS):
+            raise
+        except Exception as error:
+            raise _Unknown(error) from error
+        finally:
+            warning.cancel()
+            seconds = time.monotonic() - began
+            stats: Any = self._crawler.stats
+            stats.inc_value("redisq/sink/seconds", seconds)
+            if self._scheduler:
+                self._scheduler.sink_counted("us", int(seconds * 1e6))
+
+    # Rows that fail alone
+
+    async def _weigh(self, waiting: Waiting, error: WriteFailed) -> None:
+        """A row has failed, and it is not known why."""
+        others_pass = not error.at_commit and await self._others_pass(waiting, error)
+        if self.doubts.failed(waiting, others_pass=others_pass):
+            self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
+            return
+        self.doubts.set_aside(waiting)
+        if not self.doubts.all_fail:
+            # Nothing is claimed while a sink is away, and then there is nothing to compare with.
+            self._is_back(known=False)
+            if not self._told_of_doubt:
+                self._told_of_doubt = True
+                logger.warning(
+                    "%s could not write a row, and does not know whether the row or the sink is at "
+                    "fault; it is tried again while others are written: %s",
+                    type(self._pipeline).__name__,
+                    error,
+                )
+
+    async def _others_pass(self, waiting: Waiting, error: WriteFailed) -> bool:
+        """Whether the sink takes at this moment what it has taken before."""
+        pipeline = self._pipeline
+        try:
+            if not isinstance(error, _Unknown):
+                return await self._patient(pipeline.probe(waiting.row))
+            # Whose errors nobody knows has no probe either; but rows may come twice there.
+            if others := self.doubts.like(waiting):
+                await self._patient(pipeline.write([other.row for other in others]))
+            return bool(others)
+        except Exception as problem:  # then it is not known
+            logger.debug("%s cannot be probed: %r", type(pipeline).__name__, problem)
+            return False
+
+    def _try_later(self, waiting: Waiting) -> bool:
+        """The row that it refers to may come later, in this batch or of another page."""
+        if self.doubts.of(waiting).tries < REFERENCE_TRIES:
+            self.doubts.set_aside(waiting, together=True)
+            return True
+        given_back = self._endings.give_back_later(waiting, REFERENCE_DELAYS)
+        if given_back:
+            self.doubts.forget(waiting)
+        return given_back
+
+    # A sink that is away, and how long a crawl that ends waits for it
+
+    async def _patient(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait until the patience ends: what hangs must not keep a worker that is to end."""
+        writing = asyncio.ensure_future(call)
+        while not writing.done() and not self._patience_ended():
+            await asyncio.wait([writing], timeout=CLOSING_POLL)
+        if not writing.done():
+            writing.cancel()
+            await asyncio.wait([writing], timeout=CLOSING_GRACE)
+        if not writing.done() or writing.cancelled():
+            raise SinkUnavailable("no answer")
+        return writing.result()
+
+    async def _pause(self, attempts: int, error: Exception) -> None:
+        if attempts >= AWAY_AFTER:
+            self._is_away(str(error) or type(error).__name__)
+        # Workers that met in a deadlock must not meet again.
+        longest = min(RETRY_FIRST * 2 ** min(attempts, 10), RETRY_LAST)
+        await asyncio.sleep(random.uniform(longest / 2, longest))
+
+    def _is_away(self, why: str) -> None:
+        if not self._away:
+            self._away = True
+            logger.warning(
+                "%s cannot write, keeps its items and claims nothing until it can: %s",
+                type(self._pipeline).__name__,
+                why,
+            )
+            if self._scheduler:
+                self._scheduler.sink_is_away(True)
+
+    def _is_back(self, *, known: bool = True) -> None:
+        self._patient_until = 0.0
+        if self._away:
+            self._away = False
+            if known:
+                logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
+            if self._scheduler:
+                self._scheduler.sink_is_away(False)
+
+    def _patience_ended(self) -> bool:
+        """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since."""
+        if not self._is_closing():
+            return False
+        now = time.monotonic()
+        if not self._patient_until:
+            self._patient_until = now + self._pipeline.settings.close_timeout
+        return now > self._patient_until
+
+    def _closing_for_long(self) -> bool:
+        """The crawl has been closing for REDISQ_CLOSE_TIMEOUT, whatever the sink does."""
+        if not self._is_closing():
+            return False
+        self._closing_since = self._closing_since or time.monotonic()
+        return time.monotonic() > self._closing_since + self._pipeline.settings.close_timeout
+
+    def _is_closing(self) -> bool:
+        return self._closing or is_closing(self._crawler)
+
+
+def _split(batch: list[Waiting], at: int) -> list[list[Waiting]]:
+    """Two parts, the first one last: what is taken from the end of a list."""
+    return [batch[at:], batch[:at]]

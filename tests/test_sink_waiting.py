@@ -1,0 +1,242 @@
+"""The base of the item pipelines without a crawl: how rows end, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq._scrapy import current_item
+from scrapy_redisq.errors import BatchTooLarge, WriteFailed
+from scrapy_redisq.pipelines import doubt, writer
+from scrapy_redisq.pipelines.batch import BatchPipeline, ItemRefused, ItemReturned, Row
+from scrapy_redisq.scheduler import Scheduler
+
+
+class DriverError(Exception):
+    """Raised by a driver that this package does not know."""
+
+
+class Sink(BatchPipeline):
+    """Keeps its rows by key; ``fault`` is asked before."""
+
+    def __init__(self, crawler: Any) -> None:
+        super().__init__(crawler)
+        self.rows: dict[str, Row] = {}
+        self.attempts = 0
+        self.fault: Callable[[list[Row]], None] = lambda rows: None
+
+    async def write(self, rows: list[Row]) -> None:
+        self.attempts += 1
+        await asyncio.sleep(0)
+        self.fault(rows)
+        self.rows.update((row.key, row) for row in rows)
+
+
+class HeldPages:
+    """How often each page is held and was let go, and what else is said of it."""
+
+    def __init__(self) -> None:
+        self.held: Counter[Request] = Counter()
+        self.given_back: set[Request] = set()
+        self.refused: set[Request] = set()
+
+    def lacks_files(self, page: Request) -> bool:
+        return False
+
+    def has(self, page: Request) -> bool:
+        return True
+
+    def hold(self, page: Request) -> None:
+        self.held[page] += 1
+
+    def let_go(self, page: Request) -> None:
+        self.held[page] -= 1
+
+    def give_back(self, page: Request) -> None:
+        self.given_back.add(page)
+
+    def refuse(self, page: Request, problem: object) -> None:
+        self.refused.add(page)
+
+
+class Desk(Scheduler):
+    """What a scheduler is for a sink."""
+
+    def __init__(self, pages: HeldPages) -> None:
+        self.pages = pages
+        self.away = False
+
+    @property
+    def sink_pages(self) -> Any:
+        return self.pages
+
+    def identity_of(self, request: Request) -> bytes:
+        return request.url.encode()
+
+    def sink_is_away(self, away: bool) -> None:
+        self.away = away
+
+    def sink_counted(self, name: str, by: int) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that let a test try often."""
+    monkeypatch.setattr(writer, "RETRY_LAST", 0.02)
+    monkeypatch.setattr(doubt, "FIRST", 0.01)
+    monkeypatch.setattr(doubt, "LAST", 0.02)
+
+
+@asynccontextmanager
+async def opened(pages: HeldPages, close_timeout: float = 30) -> AsyncIterator[Sink]:
+    """An open sink, in a crawl that has nothing else; it is closed at the end."""
+    crawler = get_crawler(settings_dict={"REDISQ_CLOSE_TIMEOUT": close_timeout})
+    slot = SimpleNamespace(scheduler=Desk(pages), closing=None)
+    engine: Any = SimpleNamespace(
+        _slot=slot, scraper=SimpleNamespace(_redisq_watched=True), close_spider_async=_nothing
+    )
+    crawler.engine = engine
+    crawler.spider = SimpleNamespace(name="spider")  # type: ignore[assignment]
+    sink = Sink(crawler)
+    await sink.open_spider()
+    try:
+        yield sink
+    finally:
+        await sink.close_spider()
+
+
+async def _nothing(**_arguments: Any) -> None:
+    pass
+
+
+def put(sink: Sink, *numbers: int) -> list[asyncio.Task[Any]]:
+    """One item of a page each."""
+    tasks = []
+    for number in numbers:
+        current_item.set((Request(f"http://x/{number}"), 0))
+        tasks.append(asyncio.ensure_future(sink.process_item({"n": number})))
+    current_item.set(None)
+    return tasks
+
+
+async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
+    """Why each was not written; None: it was."""
+    await asyncio.wait(tasks, timeout=60)
+    assert all(task.done() for task in tasks)
+    return [type(error) if (error := task.exception()) else None for task in tasks]
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within a minute: {what}")
+
+
+def test_each_row_ends_once() -> None:
+    """A sink that fails in an unexpected way when half of a batch is written and a row is set
+    aside: each row lets its page go once, and only pages whose rows are not written go back."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+            sink.batch_seconds, sink.batch_rows = 60, 4
+            refused = {2}
+
+            def fault(rows: list[Row]) -> None:
+                if len(rows) > 2:
+                    raise BatchTooLarge("four are too many")
+                if refused & {row["n"] for row in rows}:
+                    raise WriteFailed("nobody knows")
+
+            def kinds(row: Row) -> list[object]:
+                if row["n"] == 3:
+                    raise RuntimeError("a fault of the sink's class")
+                return [dict]
+
+            sink.fault, sink.kinds = fault, kinds  # type: ignore[assignment, method-assign]
+            await results(put(sink, 0, 1, 2, 3))
+            assert set(pages.held.values()) == {1}
+            await until(lambda: set(pages.held.values()) == {0}, "all are let go")
+
+    asyncio.run(crawl())
+    assert len(pages.held) == 4
+    assert set(pages.held.values()) == {0}
+    assert {page.url for page in pages.given_back} == {"http://x/2", "http://x/3"}
+
+
+def test_an_outage_that_only_the_driver_knows() -> None:
+    """Errors of a driver's own are no fault of the rows while none is written."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+            assert await results(put(sink, 0)) == [None]
+
+            def fault(rows: list[Row]) -> None:
+                raise DriverError("no primary")
+
+            sink.fault = fault
+            tasks = put(sink, *range(1, 20))
+            await until(lambda: sink.attempts > 60, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            assert sink.crawler.engine._slot.scheduler.away  # type: ignore[union-attr]
+            sink.fault = lambda rows: None
+            assert await results(tasks) == [None] * 19
+            assert len(sink.rows) == 20
+
+    asyncio.run(crawl())
+    assert not pages.refused
+
+
+def test_a_row_that_only_the_driver_refuses() -> None:
+    """It is found also when it is the last of a crawl: what was written before is taken again."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+
+            def fault(rows: list[Row]) -> None:
+                if any(row["n"] == 13 for row in rows):
+                    raise DriverError("no such number")
+
+            sink.fault = fault
+            assert await results(put(sink, *range(13))) == [None] * 13
+            (task,) = put(sink, 13)
+            assert await results([task]) == [ItemRefused]
+            assert str(task.exception()).endswith("DriverError: no such number")
+            assert len(sink.rows) == 13
+
+    asyncio.run(crawl())
+    assert [page.url for page in pages.refused] == ["http://x/13"]
+
+
+def test_a_row_in_doubt_does_not_use_up_the_patience_of_others() -> None:
+    """While a crawl ends slowly, what comes late is written although a row has been given back."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages, close_timeout=0.3) as sink:
+
+            def fault(rows: list[Row]) -> None:
+                if any(row["n"] == 13 for row in rows):
+                    raise WriteFailed("nobody knows")
+
+            sink.fault = fault
+            doubtful = put(sink, 13)
+            await until(lambda: sink.attempts > 1, "it has been tried")
+            sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
+            assert await results(doubtful) == [ItemReturned]
+            assert await results(put(sink, 1)) == [None]
+
+    asyncio.run(crawl())
