@@ -54,7 +54,6 @@ from scrapy_redisq.frontier.shard_session import (
     Reply,
 )
 from scrapy_redisq.participation import why_alone
-from scrapy_redisq.serialization.delays import RetryPauses
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
@@ -68,6 +67,7 @@ from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.outbox import Intake
 from scrapy_redisq.worker.politeness.gate import Slots
 from scrapy_redisq.worker.politeness.judge import Judge
+from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +170,7 @@ class Scheduler(BaseScheduler):
             self._in_progress,
             self._judge(),
             lease_ttl=self.settings.lease_ttl,
+            download_timeout=self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
             throttles=bool(throttle),
         )
         if throttle or self.settings.fleet_limits:

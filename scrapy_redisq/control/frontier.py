@@ -23,7 +23,7 @@ from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.serialization.delays import milliseconds
+from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 

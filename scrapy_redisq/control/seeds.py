@@ -15,8 +15,8 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.delays import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.identity import of_nowhere
+from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields
 from scrapy_redisq.settings.table import DEFAULT_SCHEMES
 

@@ -11,7 +11,7 @@ from scrapy.http import Request, Response
 
 from scrapy_redisq._scrapy import scheduler_of
 from scrapy_redisq.scheduler import Scheduler
-from scrapy_redisq.serialization.delays import DELAY_KEY
+from scrapy_redisq.serialization.meta import DELAY_KEY
 
 if TYPE_CHECKING:
     from typing_extensions import Self

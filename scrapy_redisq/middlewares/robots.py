@@ -35,8 +35,8 @@ from scrapy_redisq.frontier.shared_robots import AWAY, Shared, SharedRobots
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.middlewares.robots_text import MAX_COST, WILDCARD_COST, condensed
 from scrapy_redisq.scheduler import Scheduler
-from scrapy_redisq.serialization.delays import header, http_date
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
+from scrapy_redisq.worker.politeness.http_headers import header, http_date
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

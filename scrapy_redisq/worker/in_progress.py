@@ -18,9 +18,9 @@ from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy import current_item
 from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Membership
-from scrapy_redisq.serialization.delays import retry_times
 from scrapy_redisq.serialization.entries import back_offs, identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
+from scrapy_redisq.serialization.meta import retry_times
 from scrapy_redisq.worker.shared_values import SharedValues
 
 logger = logging.getLogger(__name__)

@@ -24,22 +24,22 @@ from scrapy_redisq.frontier.loop import Courier
 from scrapy_redisq.frontier.recent_urls import SeenCache
 from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Letter, Settle
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.delays import (
+from scrapy_redisq.serialization.entries import identity_in, with_back_offs
+from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
+from scrapy_redisq.serialization.identity import of_start as identity_of_start
+from scrapy_redisq.serialization.meta import (
     DELAY_KEY,
-    RetryPauses,
     delay_of,
     milliseconds,
     retry_times,
     without_delay,
 )
-from scrapy_redisq.serialization.entries import identity_in, with_back_offs
-from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
-from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import SLOT_KEY, Page, Pages, Problem
 from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.shared_values import SharedValues
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,45 @@
+"""Headers of responses that say when: Retry-After, and dates."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+
+from scrapy.http import Response
+
+_DATE_LENGTH = 64
+"""Longer texts than this are no HTTP dates (which take 29 to 33 characters)."""
+
+
+def retry_after(response: Response) -> float | None:
+    """Seconds from the header Retry-After (RFC 9110, 10.2.3), a number or a date; else None.
+
+    A date is compared with the server's own Date where it sends one, because its clock and this
+    one need not agree. May be negative, and as large as a float gets.
+    """
+    text = header(response, "Retry-After")
+    if re.fullmatch(r"[0-9]+", text):
+        return float(text[:_DATE_LENGTH]) if len(text) <= _DATE_LENGTH else math.inf
+    until = http_date(text)
+    if until is None:
+        return None
+    now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
+    return (until - now).total_seconds()
+
+
+def header(response: Response, name: str) -> str:
+    """The header's value, "" without it."""
+    return (response.headers.get(name) or b"").decode("latin-1").strip()
+
+
+def http_date(text: str) -> datetime | None:
+    """A date of a header; None if it is none."""
+    if not text or len(text) > _DATE_LENGTH:
+        return None
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
