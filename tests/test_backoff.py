@@ -159,7 +159,7 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     pages = Pages(lambda request: b"")
     engine: Any = SimpleNamespace(closing=False)
     inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
-    slots = Slots(engine, inbox, pages, judge, lease_ttl=60)
+    slots = Slots(engine, inbox, pages, judge, lease_ttl=60, download_timeout=180)
     slots.sends_back = True
     slots.joined([cast(Any, SimpleNamespace(outcomes=[]))], lambda: None)
     page = Request("http://a.example/")
@@ -189,6 +189,10 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     assert fate(page) is SlotParked
     assert fate(page, 503, 2.0) is SlotParked
     assert pages.is_sent_back(page)
+    slots = Slots(engine, inbox, pages, judge, lease_ttl=60, download_timeout=400)
+    slots.sends_back = True
+    slots.announced("a.example", 300)
+    assert fate(side()) is None  # the project gives its downloads so long
 
 
 def test_failures_of_a_request_are_its_own_where_its_host_is_well(judge: Judge) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
+from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
 from scrapy_redisq._scrapy import Engine
 from scrapy_redisq.frontier.shard_session import Lease, Membership, Outcome, Reply
@@ -31,9 +32,6 @@ would take the place of others."""
 WAITS_NOT_KEY = "redisq_waits_not"
 """In the meta of what is downloaded on the side, and asked for again later: it does not wait either
 while its slot is parked for long, and fails with `SlotParked`."""
-
-DOWNLOAD_TIMEOUT = 180.0
-"""Scrapy's default of the setting, for requests that do not say."""
 
 LONG_AGO = 1e9
 """Seconds: whatever began then says nothing new of a slot."""
@@ -55,7 +53,10 @@ class LeftAlone(Exception):
 
 
 class Slots:
-    """What this worker may do with slots, and what it finds out about them."""
+    """What this worker may do with slots, and what it finds out about them.
+
+    ``download_timeout``: seconds that a download may take whose request does not say.
+    """
 
     sends_back = False
     """Requests of a slot that is parked may be sent back: `BackOffMiddleware` is there."""
@@ -68,6 +69,7 @@ class Slots:
         judge: Judge | None,
         *,
         lease_ttl: float,
+        download_timeout: float = DOWNLOAD_TIMEOUT,
         throttles: bool = False,
     ) -> None:
         self._engine = engine
@@ -75,6 +77,7 @@ class Slots:
         self._pages = pages
         self._judge = judge
         self._lease_ttl = lease_ttl
+        self._download_timeout = download_timeout
         self._throttles = throttles
         self._turns = Turns()
         self._memberships: list[Membership] = []
@@ -120,7 +123,7 @@ class Slots:
             raise Interrupted("the spider is being closed")
         if request.meta.get(WAITS_NOT_KEY):
             raise SlotParked("the slot is parked")
-        longest = request.meta.get("download_timeout") or DOWNLOAD_TIMEOUT
+        longest = request.meta.get("download_timeout") or self._download_timeout
         if parked > longest and request not in self._pages:
             raise LeftAlone(
                 f"its slot is left alone for {parked:.0f} s, the download may take {longest:g} s "
