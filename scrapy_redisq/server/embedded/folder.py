@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scrapy_redisq.errors import EmbeddedServerError
-from scrapy_redisq.server.embedded.locks import Locks, file_errors
+from scrapy_redisq.server.embedded.locks import Locks, file_errors, recorded
 
 __all__ = ["MAX_SOCKET_BYTES", "ServerFolder"]
 
@@ -65,19 +65,19 @@ class ServerFolder:
             return near
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
         name = f"redisq-{os.getuid()}-{digest}"
-        recorded = self._recorded_socket()
-        # A record of another folder means that this one was moved or copied.
-        if recorded is not None and recorded.parent.name == name:
-            return recorded
+        noted = self._noted_socket()
+        # A note of another folder means that this one was moved or copied.
+        if noted is not None and noted.parent.name == name:
+            return noted
         for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
             path = parent / name / "redis.sock"
             if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
                 return path
         raise EmbeddedServerError(f"{self.path} (REDISQ_URL) is too long for a socket; set TMPDIR")
 
-    def _recorded_socket(self) -> Path | None:
+    def _noted_socket(self) -> Path | None:
         try:
-            text = (self.path / "server.lock").read_bytes().partition(b"\n")[0]
+            text, _ = recorded((self.path / "server.lock").read_bytes())
         except OSError:
             return None
         return Path(os.fsdecode(text)) if text else None

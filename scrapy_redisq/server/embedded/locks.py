@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +18,13 @@ from pathlib import Path
 
 from scrapy_redisq.errors import EmbeddedServerError
 
-__all__ = ["Locks", "file_errors"]
+__all__ = ["Locks", "file_errors", "recorded"]
 
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for others that start or stop the server."""
+
+FILES_OF_PROCESSES = Path("/proc/self/fdinfo")
+"""There where the kernel tells who holds which lock (Linux)."""
 
 NAMES = ("start.lock", "users.lock", "server.lock")
 
@@ -34,6 +38,13 @@ def file_errors(folder: Path) -> Iterator[None]:
         raise EmbeddedServerError(
             f"the embedded server's folder {folder} (REDISQ_URL) cannot be used: {error}"
         ) from error
+
+
+def recorded(content: bytes) -> tuple[bytes, int]:
+    """The socket's path and the process id of what `Locks.record` wrote (0: not known); nothing of
+    what another hand wrote, or what was cut off."""
+    found = re.fullmatch(rb"(.+)\n(\d{1,10})\n", content, re.DOTALL)
+    return (found[1], int(found[2])) if found else (b"", 0)
 
 
 class Locks:
@@ -113,8 +124,9 @@ class Locks:
     def leave(self) -> bool:
         """Be no user any more; return whether this was the last."""
         self.joined = False
-        # Unlock first: a fork in another thread may hold a copy for a moment.
-        fcntl.flock(self._users, fcntl.LOCK_UN)
+        with file_errors(self.folder):
+            # Unlock first: a fork in another thread may hold a copy for a moment.
+            fcntl.flock(self._users, fcntl.LOCK_UN)
         return not self.in_use()
 
     def in_use(self) -> bool:
@@ -154,14 +166,24 @@ class Locks:
             os.ftruncate(self._server, len(content))
 
     def server_pid(self) -> int:
-        """The process id of the server that is `alive`; 0 if it is not known for certain."""
-        pid = int(os.pread(self._server, 10_000, 0).partition(b"\n")[2].strip() or 0)
-        return pid if pid and self._is_held_by(pid) else 0
+        """The process id of the server that is `alive`; 0 if it is not known for certain.
+
+        Where it was not noted, as who started it was killed, the kernel's list of processes is
+        looked through.
+        """
+        _, pid = recorded(os.pread(self._server, 10_000, 0))
+        if pid and self._is_held_by(pid):
+            return pid
+        if not FILES_OF_PROCESSES.exists():
+            return 0
+        others = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+        # A server that writes its file anew has a child, which is younger and holds it, too.
+        return min(filter(self._is_held_by, others), default=0)
 
     def _is_held_by(self, pid: int) -> bool:
         """Whether a process works under ``server.lock``, so that its id is no reused one. Where
         that cannot be seen (macOS) the id alone must do."""
-        if not Path("/proc/self/fdinfo").exists():
+        if not FILES_OF_PROCESSES.exists():
             return True
         try:
             # Users have the file open as well; what they hold is no lock.

@@ -113,15 +113,23 @@ def ensure(folder: ServerFolder, locks: Locks, given_binary: str) -> Path:
     """
     path = folder.checked_socket()
     if locks.alive():
-        if not locks.server_pid():  # who started it was killed before he knew
-            locks.record(path, _pid(folder))
-        if _comes_to_listen(folder, locks) or not locks.server_pid():
+        # Who started it may have been killed before he knew.
+        locks.record(path, locks.server_pid() or _pid(folder))
+        if _comes_to_listen(folder, locks):
             return path
-        logger.warning(
-            "nobody can reach the embedded server in %s any more, its socket is gone: it is ended "
-            "and started again",
-            folder.path,
-        )
+        if locks.alive() and not locks.server_pid():
+            logger.warning(
+                "a server holds %s/server.lock, and no process of this machine does: if others "
+                "share the folder over a network, give them REDISQ_URL=redis://… instead",
+                folder.path,
+            )
+            return path
+        if locks.alive():
+            logger.warning(
+                "nobody can reach the embedded server in %s any more, its socket is gone: it is "
+                "ended and started again",
+                folder.path,
+            )
         if not shut_down(folder, locks):
             raise EmbeddedServerError(f"the server in {folder.path} cannot be reached or ended")
     elif listens(folder):
@@ -279,7 +287,8 @@ def _comes_up(folder: ServerFolder, locks: Locks, grace: float) -> bool:
     `Server.wait` goes on from there. Not at once, as what it cannot read mostly ends it within the
     first second. A server that does not hold its lock has died, unless a script started it: one
     that closed the inherited descriptor. Such a server cannot be guarded, and to find it without
-    its lock takes a look for ``grace`` seconds.
+    its lock takes a look for ``grace`` seconds. Raises `EmbeddedServerError`, with the server
+    ended, if nobody will ever reach it.
     """
     begun = time.monotonic()
     while True:
@@ -291,6 +300,12 @@ def _comes_up(folder: ServerFolder, locks: Locks, grace: float) -> bool:
             raise EmbeddedServerError(
                 "the redis-server found is a script that hides the server from its lock: set "
                 "REDISQ_SERVER to the binary itself"
+            )
+        if not locks.are_current() or passed > START_TIMEOUT:
+            shut_down(folder, locks)
+            raise EmbeddedServerError(
+                f"the embedded server in {folder.path} (REDISQ_URL) cannot be reached: its folder "
+                f"was deleted or moved, or it does not listen after {START_TIMEOUT:g} s"
             )
         if said == "ready" or (passed > LOADING_PATIENCE and alive and listens(folder)):
             return True

@@ -120,33 +120,41 @@ def _join(place: ServerFolder, binary: str) -> tuple[Locks, Path]:
         locks.join()
         try:
             return locks, process.ensure(place, locks, binary)
-        except BaseException:
+        except Exception:
             locks.leave()
+            raise
+        except BaseException:  # Ctrl-C: what has just been started would stay
+            _end_if_last(place, locks)
             raise
 
 
 def _leave(place: ServerFolder, locks: Locks) -> None:
-    """Be no user any more. The last one ends the server, but not one that is to be kept, or is
-    still reading its data: it would never come to an end with it."""
+    """Be no user any more."""
     try:
         with locks.exclusive():
-            if not locks.leave():
-                return
-            if locks.are_current():
-                if place.keep.exists():
-                    return
-                if locks.alive() and process.is_loading(place):
-                    logger.warning(
-                        "the embedded server in %s is still reading its data and is left to it: "
-                        "the next crawl finds it ready, 'scrapy redisq server stop' ends it",
-                        place.path,
-                    )
-                    return
-            process.shut_down(place, locks)
+            _end_if_last(place, locks)
     except EmbeddedServerError as error:
         logger.warning("left the embedded server without stopping it: %s", error)
     finally:
         locks.close()
+
+
+def _end_if_last(place: ServerFolder, locks: Locks) -> None:
+    """Be no user any more, under `exclusive`. The last one ends the server, but not one that is to
+    be kept, or is still reading its data: it would never come to an end with it."""
+    if not locks.leave():
+        return
+    if locks.are_current():
+        if place.keep.exists():
+            return
+        if locks.alive() and process.is_loading(place):
+            logger.warning(
+                "the embedded server in %s is still reading its data and is left to it: the next "
+                "crawl finds it ready, 'scrapy redisq server stop' ends it",
+                place.path,
+            )
+            return
+    process.shut_down(place, locks)
 
 
 atexit.register(EmbeddedServer._close_all)
