@@ -11,12 +11,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import redis
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
-from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.request import RequestFingerprinter, referer_str
 
 from scrapy_redisq.errors import RedisqError
@@ -26,7 +24,8 @@ from scrapy_redisq.frontier.recent_urls import SeenCache
 from scrapy_redisq.frontier.scripts import Call, execute, load, raw_string
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.participation import joins
-from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings
 
 if TYPE_CHECKING:
@@ -86,14 +85,7 @@ class RedisqDupeFilter(BaseDupeFilter):
         settings = RedisqSettings.read(self._crawler.settings)
         spider = self._crawler.spider or self._crawler.spidercls
         self._name = settings.frontier_name(spider.name)
-        project = closest_scrapy_cfg()
-        self._server = open_server(
-            settings.url,
-            project_dir=Path(project).parent if project else None,
-            binary=settings.server,
-            connect_timeout=settings.connect_timeout,
-            socket_timeout=settings.socket_timeout,
-        )
+        self._server = open_server_of(settings, project_folder())
         try:
             self._server.wait()
             self._server.check()

@@ -19,7 +19,6 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Request
 from scrapy.settings import Settings
-from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
@@ -28,8 +27,9 @@ from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.serialization.entries import reason
-from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
+from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
 SCAN_BATCH = 1_000
@@ -77,8 +77,7 @@ class Project:
             addons = dict(self._crawler.settings.getdict("ADDONS"))
             raise SettingError("ADDONS", addons, f"what can be loaded ({reason(error)})") from error
         self.settings = RedisqSettings.read(self._crawler.settings)
-        scrapy_cfg = closest_scrapy_cfg()
-        self.folder = Path(scrapy_cfg).parent if scrapy_cfg else None
+        self.folder = project_folder()
 
     @property
     def embedded_folder(self) -> Path | None:
@@ -93,14 +92,7 @@ class Project:
     @contextmanager
     def server(self) -> Iterator[Server]:
         """The server, answering. Raises `ServerError` if there is none."""
-        server = open_server(
-            self.settings.url,
-            project_dir=self.folder,
-            binary=self.settings.server,
-            connect_timeout=self.settings.connect_timeout,
-            socket_timeout=self.settings.socket_timeout,
-        )
-        with server:
+        with open_server_of(self.settings, self.folder) as server:
             server.wait()
             yield server
 

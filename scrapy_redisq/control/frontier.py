@@ -24,7 +24,8 @@ from scrapy_redisq.frontier.scripts import Call, execute, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.meta import milliseconds
-from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
 PUSH_BATCH = 300
@@ -92,13 +93,7 @@ class Frontier(SlotMethods, LetterMethods):
         """
         settings = settings or RedisqSettings.read({})
         config = config or settings.frontier_config()
-        server = open_server(
-            url,
-            project_dir=project_dir,
-            binary=settings.server,
-            connect_timeout=settings.connect_timeout,
-            socket_timeout=settings.socket_timeout,
-        )
+        server = open_server_of(settings, project_dir, url=url)
         try:
             server.wait()
             seeds = SeedReader(

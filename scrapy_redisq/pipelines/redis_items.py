@@ -6,11 +6,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import redis.asyncio
-from scrapy.utils.conf import closest_scrapy_cfg
 
 from scrapy_redisq.errors import (
     RedisqError,
@@ -21,7 +19,8 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encoder, unwritable
-from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.server import open_server_of, project_folder
 
 __all__ = ["RedisPipeline"]
 
@@ -79,16 +78,9 @@ class RedisPipeline(BatchPipeline):
             raise self._of_another_type()
 
     async def _open_server(self) -> Server:
-        settings = self.settings
-        project = closest_scrapy_cfg()
         # Starting an embedded server takes a moment, which is not the event loop's.
         server = await asyncio.to_thread(
-            open_server,
-            settings.items_url or settings.url,
-            project_dir=Path(project).parent if project else None,
-            binary=settings.server,
-            connect_timeout=settings.connect_timeout,
-            socket_timeout=settings.socket_timeout,
+            open_server_of, self.settings, project_folder(), url=self.settings.items_url or None
         )
         try:
             await server.wait_async()

@@ -6,11 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import redis.asyncio
-from scrapy.utils.conf import closest_scrapy_cfg
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
@@ -18,7 +16,8 @@ from scrapy_redisq.frontier.loop import Courier, ServerHelp, Worker
 from scrapy_redisq.frontier.run_session import Roster, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
-from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings
 
 logger = logging.getLogger(__name__)
@@ -76,16 +75,8 @@ class Session:
         started: float,
     ) -> None:
         settings = self._settings
-        project = closest_scrapy_cfg()
         # Starting an embedded server takes a moment, which is not the event loop's.
-        server = self._server = await asyncio.to_thread(
-            open_server,
-            settings.url,
-            project_dir=Path(project).parent if project else None,
-            binary=settings.server,
-            connect_timeout=settings.connect_timeout,
-            socket_timeout=settings.socket_timeout,
-        )
+        server = self._server = await asyncio.to_thread(open_server_of, settings, project_folder())
         await server.wait_async()
         await self._persist(server, server.check_async)
         client = self._client = server.async_client()
