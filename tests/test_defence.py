@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import re
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +24,7 @@ from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.run_session import Roster
 from scrapy_redisq.frontier.scripts import execute, execute_async
+from scrapy_redisq.frontier.shard_session import Outcome
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -648,6 +651,113 @@ def test_times_of_another_hand(one_client: redis.Redis, name: str, value: str) -
         client.hset(key("meta"), name, value)
     anew = Worker(client, NAME, EXACT, terms=calls.RunTerms(resume=False, keep_seen=True))
     assert anew.joined.new
+
+
+BENT = ["x", "nan", "inf", "-inf", "1e300", "-5", "1.5", "0x10", "9007199254740991"]
+"""What others may write in the place of a number."""
+
+
+NUMBERS_OF_A_SLOT = (
+    "last tat ends out parked pause fails failed trouble told robots throttle latency held own"
+)
+
+
+@pytest.mark.parametrize("name", [*NUMBERS_OF_A_SLOT.split(), "tokens", "limits"])
+def test_what_is_known_of_a_slot_is_bent(one_client: redis.Redis, name: str) -> None:
+    """No number of another hand stops an exchange half-way, or a slot for ever; what a person may
+    have said, a person takes back."""
+    client = one_client
+    for value, limit in zip(BENT, itertools.cycle(["200 0 1 0", "0 0 1 2", "0 100 3 0"])):
+        client.flushall()
+        worker = Worker(client, NAME, EXACT, limits={"*": limit})
+        add(worker, *"abcdef")
+        worker.exchange(1, turns=[])
+        bent = {
+            "tokens": (key(f"tokens:{worker.id}"), "host", value),
+            "limits": (key("limits"), "host", f"{value} 1 0 1"),
+        }
+        client.hset(*bent.get(name, (key("slot:host"), name, value)))
+        turn = ["host", 1_000, -5, 1, 0, 1]
+        outcomes = worker.memberships[0].outcomes
+        outcomes.append(Outcome("host", 503, time.monotonic(), failed=True))
+        for _ in range(2):
+            assert ask(worker, 1, [turn]).status == "ok"
+            outcomes.append(Outcome("host", 200, time.monotonic(), failed=False))
+        execute(client, calls.slots(NAME, 0, names=["host"]))
+        execute(client, calls.resume(NAME, 0, "host"))
+        execute(client, calls.limit(NAME, 0, "host", "0 0 1 0"))
+        for _, lease in list(worker.holding.values()):
+            worker.finish(lease)
+        client.hdel(key("slot:host"), "parked")
+        ask(worker, 0, [["host", -1, -1, 0, 1, 0]])  # its downloads have ended
+        crawl(client, worker)
+        assert count(client, "finished") == count(client, "created") == 6, (value, limit)
+
+
+@pytest.mark.parametrize("value", BENT)
+@pytest.mark.parametrize("name", ["throttle", "retry", "stuck", "limited"])
+def test_what_all_slots_share_is_bent(one_client: redis.Redis, name: str, value: str) -> None:
+    """A crawl with limits goes on to its end."""
+    worker = Worker(one_client, NAME, EXACT, limits={"*": "0 0 1 2"})
+    add(worker, *"abc")
+    one_client.hset(key("meta"), name, value)
+    outcome = Outcome("host", 200, time.monotonic(), failed=False, latency=0.1)
+    worker.memberships[0].outcomes.append(outcome)
+    assert crawl(one_client, worker) == ["a", "b", "c"]
+    assert worker.leave()
+
+
+@pytest.mark.parametrize("value", ["x", "nan", "inf", "999", ""])
+def test_the_number_of_an_exchange_is_bent(one_client: redis.Redis, value: str) -> None:
+    """Nothing is taken for applied that was not: the worker goes on as a new one."""
+    worker = _maker(one_client)()
+    add(worker, *"abc")
+    (lease,) = worker.claim(1)
+    worker.finish(lease)
+    worker.enqueue("d", entry=ENTRY % b"d")
+    one_client.hset(key(f"worker:{worker.id}"), "seq", value)
+    worker.exchange()
+    assert worker.rejoins == 1
+    assert crawl(one_client, worker) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("field", ["ttl", "claims", "starting", "waiting", "duplicates"])
+def test_a_dead_workers_record_is_bent(one_client: redis.Redis, field: str) -> None:
+    """The run of which it was the last worker is complete all the same."""
+    for value in BENT:
+        worker = _maker(one_client)()
+        add(worker, "a")
+        assert crawl(one_client, worker) == ["a"]
+        one_client.zadd(key("workers"), {worker.id: 1})
+        one_client.hset(key(f"worker:{worker.id}"), field, value)
+        assert worker.conclude(), value
+
+
+def test_a_dead_worker_that_is_to_live_for_ever(client: redis.Redis) -> None:
+    """What it holds goes to others when its TTL has passed."""
+    dead, worker = (Worker(client, NAME, EXACT) for _ in range(2))
+    add(worker, "a")
+    dead.claim(1)
+    client.zadd(key("workers"), {dead.id: "inf"})  # type: ignore[dict-item]
+    assert worker.claim(1) == []
+    deadlines = dict(client.zrange(key("workers"), 0, -1, withscores=True))
+    assert deadlines[dead.id.encode()] == deadlines[worker.id.encode()]
+
+
+def test_a_dupefilter_that_nobody_knows(one_client: redis.Redis) -> None:
+    """It is named, and no file is looked for."""
+    _maker(one_client)()
+    one_client.hset(key("meta"), "config:backend", "../x")
+    with pytest.raises(FrontierCorrupt, match=re.escape("'../x'")):
+        _maker(one_client)()
+
+
+def test_counts_of_another_hand_while_the_end_is_looked_for(one_client: redis.Redis) -> None:
+    """Whether anything is left does not depend on them."""
+    worker = _maker(one_client)(shards=2)
+    one_client.hset(key("counts"), mapping={"created": "x", "requeued": "nan"})
+    worker.exchange_all()
+    assert worker.do(runs.is_idle(NAME, 2))
 
 
 def test_broken_letters(member: Callable[..., Worker], client: redis.Redis) -> None:

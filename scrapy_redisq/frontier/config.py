@@ -9,6 +9,9 @@ from scrapy_redisq.errors import FrontierCorrupt
 FORMAT = 1
 """Version of the keys and entries in Redis; another one is refused."""
 
+BACKENDS = frozenset({"redisbloom", "bitmap", "exact"})
+"""What keeps the dupefilter in Redis."""
+
 PRIORITY_SLOT = "*"
 """The one slot of all requests with ``REDISQ_SCHEDULING = "priority"``."""
 
@@ -45,6 +48,8 @@ class FrontierConfig:
         """Raises `FrontierCorrupt` if something is missing or is no number."""
         try:
             known = {name: meta[name] for name in (field.name for field in fields(cls))}
+            if known["backend"] not in BACKENDS:
+                raise ValueError(f"no dupefilter is called {known['backend']!r}")
             shards = int(known["shards"])
             if not 1 <= shards <= MOST_SHARDS:
                 raise ValueError(f"{shards} shards")

@@ -34,7 +34,7 @@ end
 redis.call('HDEL', META, 'stuck')
 local ended = number_of(meta.left or meta.began)
 for i = 1, #workers, 2 do
-  local ttl = tonumber(redis.call('HGET', worker_key(workers[i]), 'ttl') or 0)
+  local ttl = number_of(redis.pcall('HMGET', worker_key(workers[i]), 'ttl')[1])
   ended = math.max(ended, tonumber(workers[i + 1]) - ttl)
   remove_worker(workers[i]) -- one that comes back after all has to go by shard 0
   return_tokens(workers[i])

@@ -69,8 +69,9 @@ local order, generation = meta[2], meta[3]
 local state = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
   'duplicates', 'claims')
 if state.err then return {'corrupt', worker_key(worker)} end
-if not state[1] or state[4] then return {'gone'} end
-local seq = tonumber(state[1])
+local seq = tonumber(state[1] or '')
+-- A number that is none, or that this worker cannot have come to, is of another hand.
+if not seq or state[4] or not (seq <= input.acked + 1) then return {'gone'} end
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
 if not generation then return {'corrupt', META} end
@@ -84,7 +85,7 @@ redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
 
 local outcome, limited = state[5] or '', meta[5]
 read_throttle(meta[6])
-if tonumber(meta[10] or '') then retry_aside(meta[10]) end
+if number_of(meta[10]) > 0 then retry_aside(integer(number_of(meta[10]))) end
 if not replayed then
   -- 4. enqueue
   local function take_in()
@@ -396,9 +397,12 @@ end
 
 for slot in pairs(has_turn) do after_turn(slot) end
 
--- What others have written would keep the crawl from ending: times that never come, and leases that
--- the worker knows nothing of.
+-- What others have written would keep the crawl from ending: times that never come, workers that never
+-- die, and leases that the worker knows nothing of.
 if not replayed and input.want > 0 and #claimed == 0 then
+  for _, other in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, FAR, '+inf', 'LIMIT', 0, 100)) do
+    redis.call('ZADD', WORKERS, NOW + input.ttl, other)
+  end
   for _, key in ipairs({READY, DELAYED}) do
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, FAR, '+inf', 'LIMIT', 0, 100)) do
       redis.call('ZADD', key, integer(NOW), member)

@@ -6,4 +6,4 @@
 local foreign = foreign_key()
 if foreign then return foreign_error(foreign) end
 local counts = redis.call('HMGET', COUNTS, 'created', 'requeued')
-return {all_finished() and 1 or 0, tonumber(counts[1] or 0) + tonumber(counts[2] or 0)}
+return {all_finished() and 1 or 0, number_of(counts[1]) + number_of(counts[2])}

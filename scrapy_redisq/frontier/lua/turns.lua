@@ -67,8 +67,9 @@ local throttle
 local function read_throttle(text)
   if not text then return end
   local target, first, least, most = string.match(text, '^(%S+) (%d+) (%d+) (%d+)$')
-  throttle = {target = tonumber(target), first = tonumber(first), least = tonumber(least),
-    most = tonumber(most)}
+  if number_of(target) <= 0 then return end -- somebody has bent it
+  throttle = {target = number_of(target), first = number_of(first), least = number_of(least),
+    most = number_of(most)}
 end
 
 local any_limits
@@ -90,8 +91,8 @@ local function limit_of(slot, own)
     end
   end
   local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-  return {delay = tonumber(delay or 0), interval = tonumber(interval or 0),
-    burst = tonumber(burst or 1), concurrency = tonumber(concurrency or 0)}
+  return {delay = number_of(delay), interval = number_of(interval),
+    burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
 end
 
 local slots = {}
@@ -104,8 +105,12 @@ local function slot_of(slot)
     -- Another key in its place is one that says nothing, and is replaced.
     local values = redis.pcall('HMGET', slot_key(slot), unpack(FIELDS))
     for i, name in ipairs(FIELDS) do
-      if TEXTS[name] then state[name] = values[i] or ''
-      else state[name] = tonumber(values[i] or 0) or 0 end
+      if TEXTS[name] then
+        state[name] = values[i] or ''
+      else
+        local number = number_of(values[i])
+        state[name] = number < FAR and number or 0 -- somebody has bent it
+      end
     end
     state.limit = limit_of(slot, state.own)
     slots[slot] = state
@@ -188,9 +193,13 @@ local function forget_slot(slot)
   if held then redis.call('HSET', slot_key(slot), 'held', held) end
 end
 
+local function tokens_of(worker, slot)
+  return math.max(0, number_of(redis.call('HGET', tokens_key(worker), slot)))
+end
+
 -- Sets how many tokens a worker has of a slot.
 local function set_tokens(worker, slot, state, n)
-  local had = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
+  local had = tokens_of(worker, slot)
   if n == had then return end
   if n == 0 then redis.call('HDEL', tokens_key(worker), slot)
   else redis.call('HSET', tokens_key(worker), slot, n) end
@@ -347,7 +356,7 @@ local function give_turn(worker, slot, most)
   end
   local tokens = -1
   if limit.concurrency > 0 then
-    local had = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
+    local had = tokens_of(worker, slot)
     if had == 0 and not (state.out >= 0 and state.out < limit.concurrency) then
       recount(slot, state)
     end
@@ -398,7 +407,7 @@ local function turn_of(worker, slot)
     left = state.owner == worker and math.max(0, state.ends - NOW) or 0
   end
   if state.limit.concurrency > 0 then
-    tokens = tonumber(redis.call('HGET', tokens_key(worker), slot) or 0)
+    tokens = tokens_of(worker, slot)
   end
   local parked = state.held == 1 and PROBE or state.parked - NOW
   return {slot, left, 0, next_by_delay(state) - NOW, state.tat - NOW, delay_of(state),
@@ -411,7 +420,7 @@ local function return_tokens(worker)
   redis.call('DEL', tokens_key(worker))
   for i = 1, #held, 2 do
     local slot, state = held[i], slot_of(held[i])
-    state.out = math.max(0, state.out - (tonumber(held[i + 1]) or 0))
+    state.out = math.max(0, state.out - number_of(held[i + 1]))
     save_slot(slot, state)
     look_again(slot, NOW)
   end
