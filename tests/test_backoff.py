@@ -128,7 +128,7 @@ def test_what_is_sent_back(judge: Judge) -> None:
     """A request of the frontier that was refused, as often as that may be; what the spider wants to
     see at once, what comes from elsewhere, and hosts that never answered are not."""
     pages, nothing = Pages(lambda request: b""), cast(Any, None)
-    slots = Slots(nothing, nothing, pages, judge, lease_ttl=60)
+    slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
     serializer = Serializer(None, max_bytes=10_000)
 
     def sent_back(result: Any, number: int = 0, **meta: Any) -> bool:
@@ -159,9 +159,11 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     pages = Pages(lambda request: b"")
     engine: Any = SimpleNamespace(closing=False)
     inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
-    slots = Slots(engine, inbox, pages, judge, lease_ttl=60, download_timeout=180)
+    sessions = [cast(Any, SimpleNamespace(outcomes=[]))]
+    slots = Slots(
+        engine, inbox, pages, judge, sessions, lambda: None, lease_ttl=60, download_timeout=180
+    )
     slots.sends_back = True
-    slots.joined([cast(Any, SimpleNamespace(outcomes=[]))], lambda: None)
     page = Request("http://a.example/")
     lease = Lease("1.1", "a.example", 0, 0, b"\1")
     pages.begin(page, Page(lease, cast(Any, None)))
@@ -199,7 +201,7 @@ def test_failures_of_a_request_are_its_own_where_its_host_is_well(judge: Judge) 
     """One that is not answered while others are, for most of its time or since it was sent back,
     costs retries, also for what it was sent back before; one that fails with its host does not."""
     pages, nothing = Pages(lambda request: b""), cast(Any, None)
-    slots = Slots(nothing, nothing, pages, judge, lease_ttl=60)
+    slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
     entry = Serializer(None, max_bytes=10_000).dumps(Request("http://a.example/"))
     timed_out = TimeoutError()
     first = judged(judge, answer())

@@ -90,8 +90,8 @@ def test_full_for_long(
         terms = Terms(NAME, EXACT, 60.0, 5, 100, 10_000)
         roster = Roster(server, terms)
         await roster.join()
-        courier = Courier(roster, puppet, ServerHelp())
-        courier.start()
+        courier = Courier(roster, ServerHelp())
+        courier.start(puppet)
         for n in range(2):
             courier.enqueue(request(roster, f"{n}"))
         puppet.demanded = Demand(True, 2, 2, {}, most=2)

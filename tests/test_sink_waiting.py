@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scrapy import Request
@@ -67,8 +67,8 @@ class HeldPages:
         self.refused.add(page)
 
 
-class Desk(Scheduler):
-    """What a scheduler is for a sink."""
+class Desk:
+    """What a worker is for a sink."""
 
     def __init__(self, pages: HeldPages) -> None:
         self.pages = pages
@@ -100,7 +100,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def opened(pages: HeldPages, close_timeout: float = 30) -> AsyncIterator[Sink]:
     """An open sink, in a crawl that has nothing else; it is closed at the end."""
     crawler = get_crawler(settings_dict={"REDISQ_CLOSE_TIMEOUT": close_timeout})
-    slot = SimpleNamespace(scheduler=Desk(pages), closing=None)
+    scheduler = object.__new__(Scheduler)
+    scheduler.worker = cast(Any, Desk(pages))
+    slot = SimpleNamespace(scheduler=scheduler, closing=None)
     engine: Any = SimpleNamespace(
         _slot=slot, scraper=SimpleNamespace(_redisq_watched=True), close_spider_async=_nothing
     )
@@ -190,7 +192,7 @@ def test_an_outage_that_only_the_driver_knows() -> None:
             tasks = put(sink, *range(1, 20))
             await until(lambda: sink.attempts > 60, "it has been tried often")
             assert not any(task.done() for task in tasks)
-            assert sink.crawler.engine._slot.scheduler.away  # type: ignore[union-attr]
+            assert sink.crawler.engine._slot.scheduler.worker.away  # type: ignore[union-attr]
             sink.fault = lambda rows: None
             assert await results(tasks) == [None] * 19
             assert len(sink.rows) == 20

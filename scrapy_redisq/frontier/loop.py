@@ -87,7 +87,7 @@ NOTHING = Demand(False, 0, 0, {})
 
 
 class Worker(Protocol):
-    """What the courier asks of the one it works for (the scheduler)."""
+    """What the courier asks of the one it works for (see `scrapy_redisq.worker`)."""
 
     pages: int
     items: int
@@ -141,12 +141,12 @@ class ServerHelp:
 class Courier:
     """Exchanges until told to stop.
 
-    ``complete`` is True once the whole frontier is finished, as far as the last exchange told.
+    `start` says for whom. ``complete`` is True once the whole frontier is finished, as far as the
+    last exchange told.
     """
 
-    def __init__(self, roster: Roster, worker: Worker, server: ServerHelp) -> None:
+    def __init__(self, roster: Roster, server: ServerHelp) -> None:
         self.roster = roster
-        self.worker = worker
         self.complete = False
         self.exchanges = 0
         self._server = server
@@ -203,8 +203,9 @@ class Courier:
 
     # Running
 
-    def start(self) -> None:
-        """Begin to exchange in the background."""
+    def start(self, worker: Worker) -> None:
+        """Begin to exchange for ``worker`` in the background."""
+        self.worker = worker
         self._exchanging = asyncio.ensure_future(self._exchange_until_stopped())
         self._help(self._listener().run())
         if self.roster.joined.trash or self.roster.joined.shards > len(self.roster.memberships):

@@ -8,8 +8,8 @@ from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.http import Request, Response
 
-from scrapy_redisq._scrapy import scheduler_of
 from scrapy_redisq.scheduler import Scheduler
+from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,7 +25,7 @@ class RedisqBackOffMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
 
     @classmethod
@@ -33,11 +33,9 @@ class RedisqBackOffMiddleware:
         return cls(crawler)
 
     def _spider_opened(self) -> None:
-        scheduler = scheduler_of(self._crawler)
-        # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
-        if Scheduler in type(scheduler).__mro__:
-            self._scheduler = scheduler
-            scheduler.slots.sends_back = True
+        self._worker = Scheduler.of(self._crawler)
+        if self._worker is not None:
+            self._worker.slots.sends_back = True
 
     # Scrapy before 2.14 passes the spider as well.
 
@@ -54,7 +52,7 @@ class RedisqBackOffMiddleware:
         return request if self._sends_back(request, exception) else None
 
     def _sends_back(self, request: Request, result: Response | Exception) -> bool:
-        if self._scheduler is None or not self._scheduler.slots.send_back(request, result):
+        if self._worker is None or not self._worker.slots.send_back(request, result):
             return False
         stats: Any = self._crawler.stats
         stats.inc_value("redisq/sent_back")

@@ -9,9 +9,9 @@ from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.http import Request, Response
 
-from scrapy_redisq._scrapy import scheduler_of
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.serialization.meta import DELAY_KEY
+from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,18 +25,16 @@ class RedisqRetryMiddleware(RetryMiddleware):
     another scheduler, and for requests that no scheduler gave out, it does what Scrapy's does.
     """
 
-    _scheduler: Scheduler | None = None
+    _worker: Worker | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         middleware = super().from_crawler(crawler)
 
         def spider_opened() -> None:
-            scheduler = scheduler_of(crawler)
-            # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
-            if Scheduler in type(scheduler).__mro__:
-                middleware._scheduler = scheduler
-                scheduler.let_retries_wait()
+            middleware._worker = Scheduler.of(crawler)
+            if middleware._worker is not None:
+                middleware._worker.let_retries_wait()
 
         crawler.signals.connect(spider_opened, signals.spider_opened, weak=False)
         return middleware
@@ -66,12 +64,12 @@ class RedisqRetryMiddleware(RetryMiddleware):
         return result
 
     def _exhausted(self, request: Request, status: int) -> None:
-        if self._scheduler is not None and not request.meta.get("dont_retry"):
-            self._scheduler.retries_exhausted(request, status)
+        if self._worker is not None and not request.meta.get("dont_retry"):
+            self._worker.retries_exhausted(request, status)
 
     def _pause(self, request: Request, retry: Request, response: Response | None) -> None:
         # What is downloaded on the side (engine.download) is retried on the side, at once.
-        if self._scheduler is not None and self._scheduler.gave_out(request):
-            pauses, number = self._scheduler.retry_pauses, retry.meta["retry_times"]
+        if self._worker is not None and self._worker.gave_out(request):
+            pauses, number = self._worker.retry_pauses, retry.meta["retry_times"]
             pause = pauses.before(number) if response is None else pauses.after(response, number)
             retry.meta[DELAY_KEY] = pause

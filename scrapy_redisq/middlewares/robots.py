@@ -28,7 +28,6 @@ from scrapy_redisq._scrapy import (
     download,
     is_closing,
     robots_parsed,
-    scheduler_of,
 )
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.shared_robots import AWAY, Shared, SharedRobots
@@ -37,6 +36,7 @@ from scrapy_redisq.middlewares.robots_text import MAX_COST, WILDCARD_COST, conde
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
 from scrapy_redisq.worker.politeness.http_headers import header, http_date
+from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,18 +121,14 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         self._rules: OrderedDict[str, Rules] = OrderedDict()
         self._size = 0
         self._lookups: dict[str, asyncio.Task[Rules]] = {}
-        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
         self._shared: SharedRobots
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
 
     def _spider_opened(self) -> None:
-        scheduler = scheduler_of(self.crawler)
-        # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
-        if Scheduler in type(scheduler).__mro__ and not scheduler.is_over:
-            self._scheduler = scheduler
-            self._shared = SharedRobots(
-                scheduler.courier.roster, slot_ttl=scheduler.settings.slot_ttl
-            )
+        worker = self._worker = Scheduler.of(self.crawler)
+        if worker is not None:
+            self._shared = SharedRobots(worker.courier.roster, slot_ttl=worker.settings.slot_ttl)
 
     def _count(self, name: str) -> None:
         stats: Any = self.crawler.stats
@@ -143,7 +139,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def process_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """To be awaited: returns when the host's robots.txt allows the request, and the frontier
         knows its Crawl-delay."""
-        if self._scheduler is None:
+        if self._worker is None:
             return super().process_request(request, *args, **kwargs)
         return self._process(request, *args, **kwargs)
 
@@ -218,9 +214,9 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             self._size -= max(LEAST, rules.size)
 
     @property
-    def _in_use(self) -> Scheduler:
-        assert self._scheduler is not None
-        return self._scheduler
+    def _in_use(self) -> Worker:
+        assert self._worker is not None
+        return self._worker
 
     def _slot_of(self, request: Request) -> str:
         return slot_name(self._in_use.engine.slot_of(request))

@@ -22,7 +22,6 @@ from scrapy_redisq._scrapy import (
     awaited,
     cannot_start,
     current_item,
-    scheduler_of,
     watch_output,
 )
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch
@@ -32,6 +31,7 @@ from scrapy_redisq.pipelines.waiting import Endings, ItemRefused, ItemReturned
 from scrapy_redisq.pipelines.writer import CLOSING_GRACE, Writer
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -144,18 +144,15 @@ class _Batches:
     def __init__(self, pipeline: BatchPipeline) -> None:
         self._pipeline = pipeline
         self._crawler = pipeline.crawler
-        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
         self._opening: asyncio.Future[None] | None = None
         self.writer: Writer | None = None
         """There from the moment at which the sink is open."""
 
     async def open(self) -> None:
         watch_output(self._crawler)
-        scheduler = scheduler_of(self._crawler)
-        # isinstance() takes any scheduler for one of any class: BaseScheduler compares methods.
-        if Scheduler in type(scheduler).__mro__:
-            self._scheduler = scheduler
-        self._endings = Endings(self._crawler, self._scheduler)
+        self._worker = Scheduler.of(self._crawler)
+        self._endings = Endings(self._crawler, self._worker)
         # `scrapy shell` and the like have no items, `scrapy parse --pipelines` has.
         if not is_tool(self._crawler.settings):
             await self._opened()
@@ -181,7 +178,7 @@ class _Batches:
             else:
                 cannot_start(self._crawler, error, logger)
             raise
-        self.writer = Writer(pipeline, self._endings, self._scheduler)
+        self.writer = Writer(pipeline, self._endings, self._worker)
 
     async def close(self) -> None:
         """Write what waits."""
@@ -226,7 +223,7 @@ class _Batches:
         if found is None:
             return key_by_content(spider, item)
         request, number = found
-        identity = self._scheduler.identity_of(request) if self._scheduler else None
+        identity = self._worker.identity_of(request) if self._worker else None
         if identity is None:
             fingerprinter: Any = self._crawler.request_fingerprinter
             identity = fingerprinter.fingerprint(request)

@@ -15,8 +15,8 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.rows import Row
-from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.in_progress import Pages, Problem
+from scrapy_redisq.worker.worker import Worker
 
 __all__ = ["Endings", "ItemRefused", "ItemReturned", "Waiting"]
 
@@ -49,17 +49,17 @@ class Waiting:
 class Endings:
     """How rows end: each leaves a word to Scrapy, and either to the frontier or in the log.
 
-    ``scheduler`` is None under another one than this package's.
+    ``worker`` is None under another one than this package's.
     """
 
-    def __init__(self, crawler: Crawler, scheduler: Scheduler | None) -> None:
+    def __init__(self, crawler: Crawler, worker: Worker | None) -> None:
         self._crawler = crawler
-        self._scheduler = scheduler
+        self._worker = worker
 
     @property
     def pages(self) -> Pages | None:
         """The requests in progress."""
-        return self._scheduler.sink_pages if self._scheduler else None
+        return self._worker.sink_pages if self._worker else None
 
     def written(self, waiting: Waiting) -> None:
         """It is in the sink."""
@@ -105,8 +105,8 @@ class Endings:
         """Add to a count of this worker, and of all of them."""
         stats: Any = self._crawler.stats
         stats.inc_value(f"redisq/sink/{name}", by)
-        if self._scheduler:
-            self._scheduler.sink_counted(name, by)
+        if self._worker:
+            self._worker.sink_counted(name, by)
 
     def _end(self, waiting: Waiting, dropped: Callable[[], DropItem] | None) -> None:
         # A second time its page would be let go for a row that is not written yet.
@@ -132,7 +132,7 @@ class Endings:
 
     def _told(self, page: Request | None) -> str:
         """The level of the line about an item that is not written, which is counted if nothing else
-        tells of it: the scheduler tells of pages."""
+        tells of it: the worker tells of pages."""
         if self._comes_again(page):
             return "DEBUG"
         stats: Any = self._crawler.stats

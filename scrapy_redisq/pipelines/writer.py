@@ -38,7 +38,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.pipelines.doubt import Doubts
 from scrapy_redisq.pipelines.rows import Row
 from scrapy_redisq.pipelines.waiting import Endings, Waiting
-from scrapy_redisq.scheduler import Scheduler
+from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from scrapy_redisq.pipelines.batch import BatchPipeline
@@ -87,15 +87,13 @@ class Writer:
     ``failed`` is there once nothing of the kind can be written any more.
     """
 
-    def __init__(
-        self, pipeline: BatchPipeline, endings: Endings, scheduler: Scheduler | None
-    ) -> None:
+    def __init__(self, pipeline: BatchPipeline, endings: Endings, worker: Worker | None) -> None:
         self.failed: SinkMismatch | None = None
         self.doubts: Doubts[Waiting] = Doubts(lambda waiting: pipeline.kinds(waiting.row))
         self._pipeline = pipeline
         self._crawler = pipeline.crawler
         self._endings = endings
-        self._scheduler = scheduler
+        self._worker = worker
         self._waiting: deque[Waiting] = deque()
         self._told_of_doubt = False
         self._most_rows = 0
@@ -270,8 +268,8 @@ class Writer:
             seconds = time.monotonic() - began
             stats: Any = self._crawler.stats
             stats.inc_value("redisq/sink/seconds", seconds)
-            if self._scheduler:
-                self._scheduler.sink_counted("us", int(seconds * 1e6))
+            if self._worker:
+                self._worker.sink_counted("us", int(seconds * 1e6))
 
     # Rows that fail alone
 
@@ -347,8 +345,8 @@ class Writer:
                 type(self._pipeline).__name__,
                 why,
             )
-            if self._scheduler:
-                self._scheduler.sink_is_away(True)
+            if self._worker:
+                self._worker.sink_is_away(True)
 
     def _is_back(self, *, known: bool = True) -> None:
         self._patient_until = 0.0
@@ -356,8 +354,8 @@ class Writer:
             self._away = False
             if known:
                 logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
-            if self._scheduler:
-                self._scheduler.sink_is_away(False)
+            if self._worker:
+                self._worker.sink_is_away(False)
 
     def _patience_ended(self) -> bool:
         """The crawl is being closed, and the sink has been away for REDISQ_CLOSE_TIMEOUT since."""

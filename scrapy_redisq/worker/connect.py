@@ -12,7 +12,7 @@ import redis.asyncio
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
-from scrapy_redisq.frontier.loop import Courier, ServerHelp, Worker
+from scrapy_redisq.frontier.loop import ServerHelp
 from scrapy_redisq.frontier.run_session import Roster, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
@@ -35,9 +35,7 @@ BACKENDS = {
 
 
 class Session:
-    """Connects, joins, and hands out the courier; closes all of it again."""
-
-    courier: Courier
+    """Connects and joins; closes what it has opened."""
 
     def __init__(self, settings: RedisqSettings) -> None:
         self._settings = settings
@@ -47,20 +45,19 @@ class Session:
     async def open(
         self,
         name: str,
-        worker: Worker,
         *,
         dupefilter: str,
         fingerprinter: str,
         spider: str,
         started: float,
-    ) -> None:
-        """Join the run of the frontier ``name``.
+    ) -> tuple[Roster, ServerHelp]:
+        """Join the run of the frontier ``name``; -> the place in it, and what its server can do.
 
         ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
         was, by time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do.
         """
         try:
-            await self._open(name, worker, dupefilter, fingerprinter, spider, started)
+            return await self._open(name, dupefilter, fingerprinter, spider, started)
         except BaseException:
             await self.close()
             raise
@@ -68,12 +65,11 @@ class Session:
     async def _open(
         self,
         name: str,
-        worker: Worker,
         dupefilter: str,
         fingerprinter: str,
         spider: str,
         started: float,
-    ) -> None:
+    ) -> tuple[Roster, ServerHelp]:
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
         server = self._server = await asyncio.to_thread(open_server_of, settings, project_folder())
@@ -111,7 +107,6 @@ class Session:
         )
         roster = Roster(client, terms)
         joined = await self._persist(server, roster.join)
-        self.courier = Courier(roster, worker, ServerHelp(server.revive, server.redact))
         logger.info(
             "%s run %s of frontier %r on %s; dupefilter: %s",
             "Began" if joined.new else "Joined",
@@ -120,6 +115,7 @@ class Session:
             server.address,
             BACKENDS[joined.config.backend],
         )
+        return roster, ServerHelp(server.revive, server.redact)
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
         """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,

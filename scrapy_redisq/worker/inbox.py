@@ -32,7 +32,8 @@ class Inbox(Generic[S]):
 
     def __init__(self, per_slot: int, most: int, *, by_slot: bool) -> None:
         self._per_slot = max(1, per_slot)
-        self._most = max(1, most)
+        self.most = max(1, most)
+        """Leases that a worker holds at most, waiting and in progress."""
         self._by_slot = by_slot
         self._slots: dict[str, list[tuple[int, int, Lease, S]]] = {}
         self._arrivals = itertools.count()
@@ -140,10 +141,10 @@ class Inbox(Generic[S]):
         if self._is_stuck(slot, now):
             return 0
         if not self._by_slot:
-            return self._most
+            return self.most
         self._measure(now)
         usual = self._per_slot if stock is None else min(stock, self._per_slot)
-        return min(self._most, max(usual, self._pace.get(slot, 0)))
+        return min(self.most, max(usual, self._pace.get(slot, 0)))
 
     def worth(self, free: int) -> int:
         """How many leases that can be started are worth holding in all, by a worker that may start
@@ -164,7 +165,7 @@ class Inbox(Generic[S]):
     @property
     def slot_limit(self) -> int:
         """`limit` of a slot that nothing is known about."""
-        return min(self._most, self._per_slot) if self._by_slot else self._most
+        return min(self.most, self._per_slot) if self._by_slot else self.most
 
     def room(self) -> dict[str, int]:
         """How many more leases of each slot that is known are worth holding."""

@@ -48,7 +48,7 @@ _FILES = (
 )
 _BYTES = "Ports and referers are longer or shorter."
 _SUFFIXES = "Where the list of public suffixes cannot be fetched, the first crawl ever says so."
-_LOG = "log WARNING scrapy_redisq.scheduler"
+_LOG = "log WARNING scrapy_redisq.worker.worker"
 
 DIFFERENCES = [
     Difference("*", "*", "stat scheduler/*queued/memory", "The queue is in Redis."),

@@ -55,6 +55,8 @@ class LeftAlone(Exception):
 class Slots:
     """What this worker may do with slots, and what it finds out about them.
 
+    Outcomes go to ``memberships``; ``poke`` has them sent early if that is needed. Without slots
+    ``judge`` is None.
     ``download_timeout``: seconds that a download may take whose request does not say.
     """
 
@@ -67,6 +69,8 @@ class Slots:
         inbox: Inbox[Membership],
         pages: Pages,
         judge: Judge | None,
+        memberships: list[Membership],
+        poke: Callable[[], None],
         *,
         lease_ttl: float,
         download_timeout: float = DOWNLOAD_TIMEOUT,
@@ -80,13 +84,8 @@ class Slots:
         self._download_timeout = download_timeout
         self._throttles = throttles
         self._turns = Turns()
-        self._memberships: list[Membership] = []
-        self._next_start: asyncio.TimerHandle | None = None
-        self._poke: Callable[[], None] = lambda: None
-
-    def joined(self, memberships: list[Membership], poke: Callable[[], None]) -> None:
-        """Outcomes go to ``memberships``; ``poke`` has them sent early if that is needed."""
         self._memberships = memberships
+        self._next_start: asyncio.TimerHandle | None = None
         self._poke = poke
 
     # Downloads

@@ -49,13 +49,13 @@ class CrashPoints:
 def wrap():
     from redis.asyncio.connection import AbstractConnection
 
-    from scrapy_redisq import Scheduler
     from scrapy_redisq.frontier.shard_session import Membership
+    from scrapy_redisq.worker.worker import Worker
 
-    received, answered = Scheduler.received, Membership.received
+    received, answered = Worker.received, Membership.received
     send = AbstractConnection.send_packed_command
 
-    def scheduler_received(self, membership, reply, *told):
+    def worker_received(self, membership, reply, *told):
         received(self, membership, reply, *told)
         if reply.leases:
             reached("claim")
@@ -69,7 +69,7 @@ def wrap():
         if any(b"EVALSHA" in part for part in command):
             reached("sent")
 
-    Scheduler.received = scheduler_received
+    Worker.received = worker_received
     Membership.received = membership_received
     AbstractConnection.send_packed_command = send_packed_command
 

@@ -1,0 +1,193 @@
+"""What a worker needs to start: every part of it, made and put together here.
+
+Nothing else in the package makes a `Worker`, and no part looks for another: each is given what it
+needs when it is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_redisq._scrapy import Engine, spider_with_limits, stop_at_hangup
+from scrapy_redisq.dupefilter import RedisqDupeFilter
+from scrapy_redisq.feeds import warn_of_shared_feeds
+from scrapy_redisq.frontier.loop import Courier
+from scrapy_redisq.frontier.shard_session import Membership
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.serialization.value_classes import ValueClasses
+from scrapy_redisq.serialization.value_classes import find as find_classes
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.connect import Session
+from scrapy_redisq.worker.in_progress import Pages
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.outbox import Intake
+from scrapy_redisq.worker.politeness.gate import Slots
+from scrapy_redisq.worker.politeness.judge import Judge
+from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
+from scrapy_redisq.worker.worker import Parts, Worker
+
+logger = logging.getLogger(__name__)
+
+
+async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float) -> Worker:
+    """A worker that has joined its run and exchanges. ``started``: when the crawl was, by
+    time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do."""
+    settings = RedisqSettings.read(crawler.settings, spider_with_limits(spider))
+    _warn(crawler)
+    stop_at_hangup()
+    serializer = Serializer(
+        spider,
+        max_bytes=settings.max_entry_bytes,
+        schemes=settings.schemes,
+        request_classes=settings.request_classes,
+        value_classes=ValueClasses(settings.value_classes, find_classes(spider, crawler.settings)),
+    )
+    fingerprinter: Any = crawler.request_fingerprinter
+    dupefilter = make_dupefilter(crawler)
+    # A dupefilter of this package works inside the exchange and is never asked itself.
+    kind = dupefilter.kind if isinstance(dupefilter, RedisqDupeFilter) else None
+    foreign_filter = None if kind else dupefilter
+    if foreign_filter and (opening := foreign_filter.open()):
+        await maybe_deferred_to_future(opening)
+    session = Session(settings)
+    try:
+        run_session, server = await session.open(
+            settings.frontier_name(spider.name),
+            dupefilter=kind or global_object_name(type(dupefilter)),
+            fingerprinter=global_object_name(type(fingerprinter)),
+            spider=spider.name,
+            started=started,
+        )
+    except BaseException:
+        if foreign_filter and (closing := foreign_filter.close("finished")):
+            await maybe_deferred_to_future(closing)
+        raise
+    courier = Courier(run_session, server)
+    in_progress = Pages(fingerprinter.fingerprint)
+    inbox = make_inbox(crawler, settings)
+    local = LocalQueue()
+    retry_pauses = RetryPauses(
+        settings.retry_delays, settings.retry_base, settings.retry_cap, settings.retry_after_max
+    )
+    slots = Slots(
+        engine,
+        inbox,
+        in_progress,
+        make_judge(crawler, settings),
+        run_session.memberships,
+        courier.poke,
+        lease_ttl=settings.lease_ttl,
+        download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
+        throttles=bool(settings.throttle),
+    )
+    intake = Intake(
+        crawler,
+        settings,
+        engine=engine,
+        serializer=serializer,
+        dupefilter=dupefilter,
+        pages=in_progress,
+        local=local,
+        courier=courier,
+    )
+    worker = Worker(
+        Parts(
+            crawler,
+            spider,
+            settings,
+            engine,
+            session,
+            courier,
+            serializer,
+            foreign_filter,
+            inbox,
+            in_progress,
+            local,
+            intake,
+            slots,
+            retry_pauses,
+        )
+    )
+    _watch(worker, in_progress)
+    worker.start()
+    return worker
+
+
+def _watch(worker: Worker, in_progress: Pages) -> None:
+    """Have Scrapy tell what becomes of requests and items, and begin no download unasked."""
+    engine, slots, settings = worker.engine, worker.slots, worker.settings
+    throttle = settings.throttle
+    if throttle or settings.fleet_limits:
+        engine.lift_limits(slots.lifts, at_least=math.ceil(throttle.target) if throttle else 1)
+    engine.gate_downloads(slots)
+    engine.follow_downloads(worker.gave_out, slots.fetched)
+    engine.watch_pages(
+        failed=in_progress.download_failed,
+        arrived=in_progress.arrived,
+        raised=in_progress.raised,
+        item_failed=in_progress.item_failed,
+    )
+    engine.watch_retries(in_progress.gave_up)
+    connect = worker.crawler.signals.connect
+    connect(in_progress.item_error, signals.item_error)
+    connect(worker.item_scraped, signals.item_scraped)
+    # Scrapy waits for the spider that it stops, unless that is being closed already.
+    connect(engine.until_closed, signals.engine_stopped)
+
+
+def _warn(crawler: Crawler) -> None:
+    """Of what a project sets for one process, and several would do each for itself."""
+    warn_of_shared_feeds(crawler.settings)
+    if crawler.settings["JOBDIR"]:
+        logger.warning(
+            "JOBDIR is of no use here: requests are kept in Redis, and a crawl that was "
+            "stopped goes on from there. What extensions keep in it (SpiderState) two workers "
+            "would overwrite for each other"
+        )
+
+
+def make_inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[Membership]:
+    """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
+    concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+    per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+    lifted = settings.fleet_limits or settings.autothrottle
+    if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:
+        per_slot = 1
+    return Inbox(
+        min(per_slot, concurrency),
+        settings.max_leases or 2 * concurrency,
+        by_slot=settings.scheduling != "priority",
+    )
+
+
+def make_judge(crawler: Crawler, settings: RedisqSettings) -> Judge | None:
+    """Of how downloads end. None: without slots there is nothing to judge."""
+    if settings.scheduling == "priority":
+        return None
+    codes = settings.backoff_codes
+    exceptions = crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
+    return Judge(
+        codes,
+        tuple(map(load_object, exceptions)),
+        retry_after_max=settings.retry_after_max,
+        repeat=settings.slot_ttl / 2,
+    )
+
+
+def make_dupefilter(crawler: Crawler) -> BaseDupeFilter:
+    """DUPEFILTER_CLASS, or a Bloom filter where the project does not say."""
+    path = crawler.settings["DUPEFILTER_CLASS"]
+    if crawler.settings.getpriority("DUPEFILTER_CLASS") == 0:  # Scrapy's own default
+        path = "scrapy_redisq.BloomDupeFilter"
+    dupefilter: BaseDupeFilter = build_from_crawler(load_object(path), crawler)
+    return dupefilter

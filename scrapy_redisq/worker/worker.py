@@ -1,0 +1,472 @@
+"""One crawl process at work on a frontier.
+
+`Worker` answers three: Scrapy, by way of `scrapy_redisq.scheduler`; the exchange loop of
+`scrapy_redisq.frontier.loop`, which carries to Redis and back what it has gathered; and the
+middlewares and pipelines of this package. Nothing in it waits for the network.
+`scrapy_redisq.worker.build` puts it together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.http import Request
+from scrapy.utils.defer import maybe_deferred_to_future
+
+from scrapy_redisq._scrapy import Engine
+from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
+from scrapy_redisq.frontier.loop import NOTHING, Courier, Demand
+from scrapy_redisq.frontier.pace import FLUSH
+from scrapy_redisq.frontier.shard_session import (
+    MAX_KEPT_BYTES,
+    Claim,
+    Finish,
+    Lease,
+    Membership,
+    Reply,
+)
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.connect import Session
+from scrapy_redisq.worker.in_progress import SLOT_KEY, Page, Pages, Problem
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.outbox import Intake
+from scrapy_redisq.worker.politeness.gate import Slots
+from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
+
+logger = logging.getLogger(__name__)
+
+Downloading = Callable[[str], "int | None"]
+"""How many requests of a slot are being downloaded; None: no more should be started now."""
+
+OUTCOMES_WAIT, OUTCOMES_POLL = 5.0, 0.02
+"""Seconds: see `Worker.outcomes_told`."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a worker is made of; ``foreign_filter`` is None with a dupefilter of this package."""
+
+    crawler: Crawler
+    spider: Spider
+    settings: RedisqSettings
+    engine: Engine
+    session: Session
+    courier: Courier
+    serializer: Serializer
+    foreign_filter: BaseDupeFilter | None
+    inbox: Inbox[Membership]
+    in_progress: Pages
+    local: LocalQueue
+    intake: Intake
+    slots: Slots
+    retry_pauses: RetryPauses
+
+
+class Worker:
+    """Takes requests, hands them out, and sees to it that each ends once."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.crawler = parts.crawler
+        self.spider = parts.spider
+        self.settings = parts.settings
+        self.engine = parts.engine
+        self.courier = parts.courier
+        self.serializer = parts.serializer
+        self.inbox = parts.inbox
+        self.slots = parts.slots
+        self.retry_pauses = parts.retry_pauses
+        self.stats: Any = parts.crawler.stats
+        self.pages = 0
+        self.items = 0
+        self._session = parts.session
+        self._foreign_filter = parts.foreign_filter
+        self._in_progress = parts.in_progress
+        self._local = parts.local
+        self._intake = parts.intake
+        self._one_slot = parts.settings.scheduling == "priority"
+        self._unfinished: dict[int, int] = {}
+        self._held_up = False
+        self._sinks_away = 0
+        self._lost = False
+        self._wants_nothing = False
+
+    def start(self) -> None:
+        """Begin to exchange, and to read the spider's ``start()`` as there is room."""
+        self.courier.start(self)
+        self.engine.pace_start(self._room_in_outbox)
+
+    async def close(self, reason: str) -> None:
+        """Send what is buffered, give back what was not started, leave the run."""
+        try:
+            await asyncio.wait_for(self._leave(reason), self.settings.close_timeout)
+        except asyncio.TimeoutError:
+            logger.error(
+                "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and "
+                "finishes were not sent. Others take over this worker's pages after "
+                "REDISQ_LEASE_TTL; they will be fetched again",
+                self.settings.close_timeout,
+                self.courier.waiting(),
+            )
+            self.stats.set_value("redisq/unsent", self.courier.waiting())
+        except RedisqError as error:
+            logger.error("Could not leave the frontier as it should be left: %s", error)
+        finally:
+            if self._intake.lost:
+                logger.warning(
+                    "%d requests that cannot be serialised were only in this process and are "
+                    "lost (see stat scheduler/unserializable)",
+                    self._intake.lost,
+                )
+            self._intake.count_filtered()
+            self.stats.set_value("redisq/exchanges", self.courier.exchanges)
+            if not self._lost:
+                self._report_dead()
+            await self._session.close()
+            if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
+                await maybe_deferred_to_future(closing)
+
+    async def _leave(self, reason: str) -> None:
+        await self.courier.stop()
+        if self._lost:
+            return
+        if await self.courier.leave():
+            logger.info("The run is complete: this was the last worker to leave")
+        elif reason == "finished" and (waiting := await self.courier.roster.left_waiting()):
+            # Scrapy cannot be told to go on.
+            logger.warning(
+                "%d requests came in when this worker had decided to end, and no worker is left: "
+                "they wait until the crawl is started again",
+                waiting,
+            )
+
+    def _report_dead(self) -> None:
+        roster = self.courier.roster
+        if roster.given_up:
+            self.stats.inc_value("redisq/dead/deliveries", roster.given_up)
+        name = roster.terms.name
+        if dead := sum(membership.dead for membership in roster.memberships):
+            logger.warning(
+                "Frontier %r has %d dead letter%s, requests that failed for good. See them: "
+                "scrapy redisq dead list %s",
+                name,
+                dead,
+                "" if dead == 1 else "s",
+                shlex.quote(name),
+            )
+        else:
+            logger.info("Frontier %r has 0 dead letters (scrapy redisq dead list)", name)
+
+    # Scrapy asks, by way of the scheduler
+
+    def queued(self) -> int:
+        """Requests that wait in the frontier, as far as the last exchange has told."""
+        return max(0, sum(self._unfinished.values()) - len(self._in_progress))
+
+    def waiting_here(self) -> int:
+        """Requests that wait in this process, and stay in it."""
+        return self._local.waiting
+
+    def has_pending_requests(self) -> bool:
+        """False only when the whole frontier is finished, for all workers."""
+        return (
+            not self.courier.complete
+            or self.settings.keep_alive
+            or self._lost
+            or bool(self._local or self.inbox)
+            or self.courier.waiting() > 0
+        )
+
+    def take(self, request: Request) -> bool:
+        """Take a request; False if it is already known to be a duplicate or cannot be taken."""
+        if self._in_progress.is_sent_back(request):
+            return True  # by its lease
+        return self._intake.take(request)
+
+    def next_request(self) -> Request | None:
+        """The next request to start, or None if there is none at the moment."""
+        if self._lost or self._outbox_is_full():
+            self._held_up = True
+            return None
+        request, source = self._next_from_memory(), "memory"
+        if request is None and not self._sinks_away:
+            request, source = self._next_from_inbox(), "redis"
+        if request is not None:
+            self.stats.inc_value(f"scheduler/dequeued/{source}")
+            self.stats.inc_value("scheduler/dequeued")
+        return request
+
+    def _next_from_memory(self) -> Request | None:
+        if not self._local.waiting:
+            return None
+        # Not by turns: what is limited gets its own when it waits for its download.
+        downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads()
+        popped = self._local.pop(downloading, self.inbox.highest)
+        if popped is None:
+            return None
+        request, page = popped
+        self._in_progress.keep(request, page)
+        self.engine.handed_out(request, page.lease.slot)
+        return request
+
+    def _outbox_is_full(self) -> bool:
+        return self.courier.waiting() > self.settings.max_outbox
+
+    async def _room_in_outbox(self) -> None:
+        # Half of it, so that start() does not keep pages from being started.
+        while (
+            max(self.courier.waiting(), self._local.waiting) > self.settings.max_outbox // 2
+            or self.courier.roster.keeps_too_much()
+        ) and not self.engine.closing:
+            await asyncio.sleep(FLUSH)
+        # Scrapy reads on without a pause while its downloader is busy, and nothing else has a turn.
+        await asyncio.sleep(0)
+
+    def _next_from_inbox(self) -> Request | None:
+        downloading = self.slots.downloading()
+        while (popped := self.inbox.pop(downloading)) is not None:
+            lease, membership = popped
+            try:
+                request = self.serializer.loads(lease.entry)
+            except Undecodable as error:
+                foreign = isinstance(error, ForeignEntry)
+                problem = Problem(
+                    "undecodable", str(error), type_name(type(error)), foreign=foreign
+                )
+                self._tell_of_death(lease, problem)
+                self.courier.finish(membership, problem.finish(lease.id))
+                continue
+            page = Page(lease, membership, grouped=SLOT_KEY in request.meta)
+            self._in_progress.begin(request, page)
+            self.engine.handed_out(request, lease.slot)
+            self.slots.handed_out(request, lease.slot)
+            if self._is_hungry(self._want(downloading), downloading):
+                self.courier.poke()
+            return request
+        self.settle()
+        self.slots.wake_at_next_start()
+        self.courier.poke()
+        return None
+
+    def identity_of(self, request: Request) -> bytes | None:
+        """What a request that this worker gave out is known by, until its items are written;
+        None for others."""
+        return self._in_progress.identity_of(request)
+
+    # The retry middleware asks
+
+    def let_retries_wait(self) -> None:
+        """Retries that a callback asks for wait too."""
+        self._intake.retry_pauses = self.retry_pauses
+
+    def gave_out(self, request: Request) -> bool:
+        """Whether the engine works on ``request`` because this worker gave it out."""
+        return self._in_progress.asking(request) is not None
+
+    def retries_exhausted(self, request: Request, status: int) -> None:
+        """The request failed as often as it may, at last with this status (0: an exception)."""
+        self._in_progress.retries_exhausted(request, status)
+
+    # Item pipelines tell (see scrapy_redisq.pipelines.batch)
+
+    @property
+    def sink_pages(self) -> Pages:
+        """The requests in progress, which items are of."""
+        return self._in_progress
+
+    async def outcomes_told(self, slot: str) -> None:
+        """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
+        cannot be told for `OUTCOMES_WAIT`."""
+        until = time.monotonic() + OUTCOMES_WAIT
+        membership = self.courier.roster.shard_of(slot)
+        while membership.has_outcomes(slot) and time.monotonic() < until:
+            self.courier.poke()
+            await asyncio.sleep(OUTCOMES_POLL)
+
+    def sink_is_away(self, away: bool) -> None:
+        """Nothing is claimed or started while a sink takes no items."""
+        self._sinks_away += 1 if away else -1
+        self.engine.wake()
+        self.courier.poke()
+
+    def sink_counted(self, name: str, by: int) -> None:
+        """Add to a count that all workers share."""
+        self.courier.count(f"sink_{name}", by)
+
+    # The courier asks (see scrapy_redisq.frontier.loop.Worker)
+
+    def _capacity(self) -> int:
+        return self.inbox.most - len(self._in_progress)
+
+    def _free(self) -> int:
+        """Requests that could be started at once."""
+        if self._lost or self._sinks_away or self._outbox_is_full():
+            return 0
+        return self.engine.free
+
+    def _want(self, downloading: Downloading) -> int:
+        """How many more leases are worth having."""
+        startable = len(self.inbox) - self.inbox.held_up(downloading)
+        worth = self.inbox.worth(self._free()) - startable
+        want = max(0, min(worth, self._capacity() - len(self.inbox)))
+        if want and self._wants_nothing:
+            self._wants_nothing = False
+            self.courier.found_more()
+        elif worth <= 0:
+            self._wants_nothing = True
+        return want
+
+    def _is_hungry(self, want: int, downloading: Downloading) -> bool:
+        return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
+
+    def demand(self) -> Demand:
+        nothing = replace(NOTHING, within=self.slots.needed_within(), urgent=self.slots.urgent)
+        if (
+            self._lost
+            or self._sinks_away
+            or self.engine.closing
+            or self._outbox_is_full()
+            or self._local.waiting > self.settings.max_outbox
+            # Pages go on while start() waits for room: it is seldom they that fill it.
+            or self.courier.roster.keeps_too_much(2 * MAX_KEPT_BYTES)
+        ):
+            return nothing
+        downloading = self.slots.downloading()
+        want = self._want(downloading)
+        if not want:
+            return nothing
+        return replace(
+            nothing,
+            hungry=self._is_hungry(want, downloading),
+            want=want,
+            slot_limit=self.inbox.slot_limit,
+            room=self.inbox.room(),
+            # What waits for nothing but its sink is bounded by the sink.
+            most=self.inbox.most + self._in_progress.unwritten_pages(),
+        )
+
+    def turns(self, membership: Membership) -> list[list[Any]]:
+        return self.slots.report(membership)
+
+    def in_progress(self) -> bool:
+        return bool(self._in_progress or self._in_progress.unwritten() or self._local or self.inbox)
+
+    def starting(self) -> tuple[bool, bool]:
+        starting = self.engine.starting and not self.engine.closing
+        all_added = not (self.engine.starting or self.engine.start_failed)
+        return starting or bool(self._local), all_added
+
+    def settle(self) -> None:
+        working_on = self.engine.in_progress
+        self._intake.send_late_children()
+        self._intake.send_again()
+        self._intake.end_kept()
+        for page in self._in_progress.end(working_on):
+            self.pages += 1
+            if page.problem is not None and not page.given_back:
+                self._tell_of_death(page.lease, page.problem)
+            finish = self._intake.settle_claims(page, page.finish())
+            self.courier.finish(page.membership, finish, page.sent)
+        self._intake.count_filtered()
+        if self.engine.closing:
+            given_up = self.inbox.clear()
+        else:
+            stuck = self.inbox.stuck
+            given_up = self.slots.give_up(full=not self._free())
+            if self.inbox.stuck < stuck:
+                self.courier.found_more()
+        for lease, membership in given_up:
+            self.courier.finish(membership, Finish(lease.id, "released"))
+
+    def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
+        self.stats.inc_value(f"redisq/dead/{problem.reason}")
+        logger.warning(
+            "A request of %s became a dead letter (%s): %s",
+            lease.slot,
+            problem.reason,
+            problem.detail,
+        )
+
+    def received(
+        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+    ) -> None:
+        for lease, owner in self.slots.received(reply, told, sent_at):
+            self.courier.finish(owner, Finish(lease.id, "released"))
+        # Without a tag: sent again, and counted the first time.
+        accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)
+        if accepted:
+            self.stats.inc_value("scheduler/enqueued/redis", accepted)
+            self.stats.inc_value("scheduler/enqueued", accepted)
+        for claim in reply.claimed:
+            self._intake.granted(claim)
+        for claim in reply.waits:
+            self._local.is_with_another(claim)
+        for enqueue in reply.duplicates:
+            request = enqueue.tag
+            if not isinstance(request, Request):
+                continue
+            if isinstance(enqueue, Claim):
+                self._intake.refused(enqueue)
+            self._intake.duplicate(request)
+            self.crawler.signals.send_catch_log(
+                signal=signals.request_dropped, request=request, spider=self.spider
+            )
+        for lease in reply.leases:
+            self.inbox.add(lease, membership)
+        # A handler of `spider_idle` that has asked for what others have is asked again at once.
+        self._unfinished[membership.shard] = reply.created - reply.finished
+        if reply.leases or reply.duplicates or (self._held_up and not self._outbox_is_full()):
+            self._held_up = False
+            self.engine.wake()
+
+    def announced(self, slot: str, parked: float) -> None:
+        self.slots.announced(slot, parked)
+
+    def stuck(self, seconds: int) -> None:
+        if (
+            seconds < self.settings.set_aside_wait
+            or self.settings.keep_alive
+            or self.engine.closing
+        ):
+            return
+        name = shlex.quote(self.courier.roster.terms.name)
+        logger.error(
+            "Closing (slots_set_aside): for %d s (REDISQ_SET_ASIDE_WAIT) nothing has been left but "
+            "requests of slots that do not answer. They are kept: see them with scrapy redisq "
+            "slots %s, go on with them by starting the crawl again",
+            seconds,
+            name,
+        )
+        self.engine.close_spider("slots_set_aside")
+
+    def completed(self) -> None:
+        self.engine.wake()
+
+    def forgotten(self) -> None:
+        # Pages in progress go on; the frontier counts their ends as stale.
+        held = sum(len(membership.held) for membership in self.courier.roster.memberships)
+        self.stats.inc_value("redisq/leases_lost", held)
+        self.inbox.clear()
+        self.slots.forgotten()
+        self._intake.forgotten()
+
+    def lost(self, error: Exception) -> None:
+        self._lost = True
+        reason = "frontier_lost" if isinstance(error, FrontierLost) else "redisq_failed"
+        logger.error("Closing (%s): %s", reason, error)
+        self.engine.close_spider(reason)
+
+    def item_scraped(self, response: Any) -> None:
+        self.items += 1
+        self._in_progress.item_scraped(response)
