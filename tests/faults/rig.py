@@ -193,7 +193,7 @@ class Rig:
         self.gone.append(worker)
 
     def kill_at_random(self, seconds: float) -> int:
-        """Start a fleet, kill one of it every two seconds and start another one in its place.
+        """Start a fleet, kill one of it every second or two, and start another one in its place.
 
         -> how many were killed
         """
@@ -204,7 +204,7 @@ class Rig:
             self.kill(fleet[place])
             fleet[place] = self.worker()
 
-        return self.repeat(kill_one, every=2, seconds=seconds)
+        return self.repeat(kill_one, every=self.size.pick(1, 2), seconds=seconds)
 
     def survivors(self) -> list[Crawl]:
         return [worker for worker in self.workers if worker not in self.gone + self.refused]

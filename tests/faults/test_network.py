@@ -58,11 +58,13 @@ def test_f16_slow_and_broken(rig: Rig) -> None:
 def test_f17_reply_dropped(rig: Rig, silent: bool) -> None:
     """An exchange is executed and its reply dropped: same leases again, nothing enqueued twice."""
     # Well over the pauses of a worker that tries again.
-    rig.set_up(delay=0.01, ttl=30, REDISQ_SOCKET_TIMEOUT=0.5)
+    rig.set_up(delay=rig.size.pick(0.05, 0.01), ttl=30, REDISQ_SOCKET_TIMEOUT=0.5)
     proxy = rig.proxy()
     fleet = rig.fleet(url=rig.server.url_through(proxy.port))
-    proxy.silent, proxy.drop_share = silent, 0.2
-    wait_until(lambda: proxy.dropped >= 20, rig.size.pick(40, 60), "replies are dropped")
+    proxy.silent, proxy.drop_share = silent, rig.size.pick(0.4, 0.2)
+    wait_until(
+        lambda: proxy.dropped >= rig.size.pick(10, 20), rig.size.pick(40, 60), "replies are dropped"
+    )
     proxy.drop_share = 0.0
     rig.finish()
     status = assert_survived(rig, refetch=0)

@@ -16,8 +16,8 @@ from tests.harness.site import Answer, linked_pages
 
 def test_f01_kill_at_random(rig: Rig) -> None:
     """A random worker is killed again and again, and another one takes its place."""
-    rig.set_up(delay=rig.size.pick(0.05, 0.15), hold=True)
-    kills = rig.kill_at_random(rig.size.pick(7, 60))
+    rig.set_up(delay=0.15, hold=True)
+    kills = rig.kill_at_random(rig.size.pick(4, 60))
     assert kills >= rig.size.pick(3, 25)
     rig.finish()
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)

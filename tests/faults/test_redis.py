@@ -30,7 +30,7 @@ def seldom(rig: Rig, text: str, seconds: float) -> bool:
 
 def test_f10_restart(rig: Rig) -> None:
     """Redis restarts and is away for 5 s: no worker exits, pages flow again, few warnings."""
-    rig.set_up(delay=0.02, aof=True)
+    rig.set_up(delay=rig.size.pick(0.05, 0.02), aof=True)
     rig.fleet()
     rig.wait_for_pages(0.4)
     rig.server.stop()
@@ -68,8 +68,13 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
 
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds."""
-    cuts = int(rig.size.pick(20, 100))
-    rig.set_up(server=rig.random.choice(["redis-6", "redis-7"]), pages=200, aof=True, ttl=1)
+    cuts = int(rig.size.pick(8, 100))
+    rig.set_up(
+        server=rig.random.choice(["redis-6", "redis-7"]),
+        pages=int(rig.size.pick(100, 200)),
+        aof=True,
+        ttl=1,
+    )
     rig.fleet(2)
     rig.finish()
     assert_survived(rig, refetch=0)
@@ -78,10 +83,11 @@ def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     rig.stay(rig.ttl)  # those who wrote it are dead for all who read it now
     places = sorted(rig.random.sample(range(size), cuts))
     wrong = []
-    # Ten crawls in a process, each of its own: starting processes takes longer than crawling.
-    tens = [places[first :: cuts // 10] for first in range(cuts // 10)]
+    # Several crawls in a process, each of its own: starting processes takes longer than crawling.
+    processes = int(rig.size.pick(1, 10))
+    parts = [places[first::processes] for first in range(processes)]
     with ThreadPoolExecutor(2) as pool:
-        for found in pool.map(functools.partial(drain, rig), tens):
+        for found in pool.map(functools.partial(drain, rig), parts):
             wrong += found
     rig.measured.update(runs=cuts, missing=len(wrong))
     assert not wrong, "\n".join(wrong)
@@ -173,7 +179,7 @@ def test_f19_script_flush(rig: Rig) -> None:
 @pytest.mark.parametrize("kind", ["redis-6", pytest.param("redis-7", marks=pytest.mark.full)])
 def test_f20_full_memory(rig: Rig, kind: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
-    rig.set_up(server=kind, delay=0.02, REDISQ_MAX_OUTBOX=300)
+    rig.set_up(server=kind, delay=0.02, REDISQ_MAX_OUTBOX=int(rig.size.pick(100, 300)))
     rig.fleet()
     rig.wait_for_pages(0.4)
     with rig.server.client() as client:
@@ -249,7 +255,7 @@ def test_f26_clients_killed(rig: Rig) -> None:
     """CLIENT KILL every second."""
     rig.set_up(server="redis-6", delay=0.06)
     rig.fleet()
-    times = rig.repeat(kill_clients(rig), every=1, seconds=rig.size.pick(5, 30))
+    times = rig.repeat(kill_clients(rig), every=rig.size.pick(0.3, 1), seconds=rig.size.pick(4, 30))
     assert times >= rig.size.pick(4, 25)
     rig.finish()
     assert_survived(rig, refetch=0)

@@ -51,7 +51,7 @@ def test_f47_chains(rig: Rig, failing: bool, shards: int) -> None:
         rig.kill(fleet[place])
         fleet[place] = rig.worker(spider="chains", chains=chains)
 
-    rig.repeat(kill_one, every=1.5, seconds=rig.size.pick(8, 25))
+    rig.repeat(kill_one, every=rig.size.pick(1, 1.5), seconds=rig.size.pick(5, 25))
     rig.finish()
     if failing:
         assert_survived_retries(rig)
@@ -75,7 +75,7 @@ def assert_survived_retries(rig: Rig) -> None:
 def test_f48_seeds(rig: Rig, lost: str) -> None:
     """The last second of the log is lost while ``start()`` runs, also with the joining of the
     workers in it, or while a handler of ``spider_idle`` feeds the crawl."""
-    pages = 300
+    pages = int(rig.size.pick(200, 300))
     rig.set_up(pages=pages, page=lambda path: Answer("<html></html>", delay=0.02), aof=True)
     arguments = {"idle": pages} if lost == "idle" else {"seeds": pages}
     log = rig.server.log_file

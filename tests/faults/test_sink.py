@@ -64,8 +64,8 @@ def assert_flat(rig: Rig, before: list[int]) -> None:
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> None:
     """F01 with three items a page in PostgreSQL: each of them is there once."""
-    rig.set_up(delay=rig.size.pick(0.05, 0.15), hold=True, database=database)
-    kills = rig.kill_at_random(rig.size.pick(7, 66))
+    rig.set_up(delay=0.15, hold=True, database=database)
+    kills = rig.kill_at_random(rig.size.pick(4, 66))
     assert kills >= rig.size.pick(3, 30)
     rig.finish()
     assert_survived(rig, refetch=len(rig.gone) * MOST_LEASES)
@@ -119,7 +119,7 @@ def test_f40_slow_database(rig: Rig, database: Database) -> None:
 def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     """Workers die between the commit and the finish: the same rows are written again."""
     runs = int(rig.size.pick(4, 30))
-    rig.set_up(pages=int(rig.size.pick(400, 3_000)), ttl=2, hold=True, database=database)
+    rig.set_up(pages=int(rig.size.pick(300, 3_000)), ttl=2, hold=True, database=database)
 
     def crashing() -> dict[str, str]:
         return {"FAULT_CRASH": f"commit:{rig.random.randint(1, 6)}"}
