@@ -16,6 +16,7 @@ import pytest
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control import dead_letters as letters_module
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.shard_session import Finish
 from scrapy_redisq.serialization.serializer import loads_fields
 from tests.harness.command import Redisq
@@ -236,7 +237,7 @@ def test_letters_that_come_and_go_while_they_are_read(
     """Nothing that is there all the while is skipped, or comes twice: new ones, purged ones, the
     one at which the reader is."""
     monkeypatch.setattr(letters_module, "READ_BATCH", 5)
-    config = letters_module.FrontierConfig(shards=shards)
+    config = FrontierConfig(shards=shards)
     with Frontier.from_url(redis_server.url, "books", config=config) as frontier:
         for host in "abc":
             frontier.push(f"https://{host}.example/{n}" for n in range(10))

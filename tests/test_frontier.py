@@ -5,6 +5,7 @@ Workers are driven by hand here, through `Membership`: no Scrapy, no clock but t
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,12 +22,24 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.serializer import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.servers import RedisServer, any_server, wait_until
 
 Opener = Callable[..., Frontier]
 TTL = 30.0
+
+
+class Marked(Request):
+    """A request class of the project."""
+
+
+@dataclasses.dataclass
+class Job:
+    """What spiders of the project put into requests."""
+
+    number: int
 
 
 class Worker:
@@ -211,6 +224,48 @@ class TestPush:
         same = [Request("https://a.example/", dont_filter=True) for _ in range(3)]
         assert frontier.push([*same, Request("https://a.example/")]).accepted == 4
         assert frontier.push([Request("https://a.example/")]).duplicates == 1
+
+    def test_classes_that_the_settings_list(self, open_frontier: Opener) -> None:
+        """Objects of the project may be pushed as its spiders may store them; else it is said what
+        to do about it."""
+        items = [
+            Marked("https://a.example/1"),
+            Request("https://a.example/2", meta={"job": Job(1)}),
+            {"url": "https://a.example/3", "cb_kwargs": {"job": Job(2)}},
+        ]
+        given = {"REDISQ_REQUEST_CLASSES": [Marked], "REDISQ_VALUE_CLASSES": [Job]}
+        assert open_frontier(settings=RedisqSettings.read(given)).push(items).accepted == 3
+        refused = dict(open_frontier().push(items).errors)
+        assert "REDISQ_REQUEST_CLASSES" in refused[1]
+        assert "list the class in REDISQ_VALUE_CLASSES" in refused[2]
+        assert "list the class in REDISQ_VALUE_CLASSES" in refused[3]
+
+    def test_callbacks_are_named(self, frontier: Frontier) -> None:
+        ((_, refused),) = frontier.push([Request("https://a.example/", callback=print)]).errors
+        assert "'callback': 'parse'" in refused
+
+    def test_a_run_with_other_shards_begins_between_two_batches(
+        self, open_frontier: Opener
+    ) -> None:
+        """What is left goes to the shards of the new one, or workers would never meet there."""
+        frontier = open_frontier(config=FrontierConfig(shards=4))
+        frontier.push(["https://a.example/"])
+        other = open_frontier(config=FrontierConfig(shards=64))
+        run = frontier._run
+
+        def meanwhile(call: Any) -> Any:
+            reply = run(call)
+            if reply == "1" * len(str(reply)):  # the first part is in
+                frontier._run = run  # type: ignore[method-assign]
+                other.reset()
+                other.push(["https://a.example/"])
+            return reply
+
+        frontier._run = meanwhile  # type: ignore[method-assign]
+        frontier.push(f"https://h{i}.example/" for i in range(20))
+        found = {(lease.slot, membership.shard) for membership, lease in Worker(other).claim()}
+        assert len(found) > 5
+        assert found == {(slot, shard_of(slot, 64)) for slot, _ in found}
 
     def test_a_generator_of_many(self, frontier: Frontier) -> None:
         """More than fit in one script are pushed in several, and numbered through."""

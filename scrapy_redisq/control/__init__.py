@@ -2,7 +2,7 @@
 
 `Frontier` is the whole of it: ``slots`` is what people see of slots and say about them,
 ``dead_letters`` the same of requests that failed for good, ``status`` makes statuses of what
-scripts reply, ``seeds`` makes entries of what producers push.
+scripts reply, ``stored`` is what these stand on, ``seeds`` makes entries of what producers push.
 """
 
 from scrapy_redisq.control.dead_letters import DeadLetter

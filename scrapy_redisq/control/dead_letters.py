@@ -7,14 +7,13 @@ import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
+from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.runs import drive
-from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.serialization.entries import forget_retries
 
 READ_BATCH = 200
@@ -133,19 +132,8 @@ def _letters(shard: int, found: Iterable[tuple[bytes, bytes | None]]) -> Iterato
             yield dead_letter(f"{shard}-{number.decode('utf-8', 'surrogateescape')}", value)
 
 
-class LetterMethods:
+class LetterMethods(StoredFrontier):
     """The part of `Frontier` that is about dead letters."""
-
-    name: str
-
-    def config(self) -> FrontierConfig | None:
-        raise NotImplementedError
-
-    def _run(self, call: Call[Any]) -> Any:
-        raise NotImplementedError
-
-    def _run_id(self) -> str:
-        raise NotImplementedError
 
     def dead(
         self, limit: int | None = None, *, reason: str | None = None, slot: str | None = None

@@ -9,18 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import redis
-
 from scrapy_redisq.control.dead_letters import LetterMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.status import absent, config_of, summary
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierLost, RedisqError
+from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, Unserializable
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.calls import number, pairs
-from scrapy_redisq.frontier.config import FORMAT, MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.calls import number
+from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.runs import drive
-from scrapy_redisq.frontier.scripts import Call, execute, load
+from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.meta import milliseconds
@@ -64,8 +62,7 @@ class Frontier(SlotMethods, LetterMethods):
         dead_max: int = 10_000,
         owns_server: bool = False,
     ) -> None:
-        self.name = check_frontier_name(name)
-        self.client: redis.Redis = server.client()
+        super().__init__(check_frontier_name(name), server.client())
         self._server = server
         self._owns_server = owns_server
         self._given = config
@@ -89,7 +86,8 @@ class Frontier(SlotMethods, LetterMethods):
         ``config``, else what ``settings`` say, is only used when something is pushed and there is
         no frontier yet; otherwise the stored one holds. ``fingerprint`` is for crawls with a
         REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
-        where ``embedded://`` without a path has its ``.scrapy/redisq``.
+        where ``embedded://`` without a path has its ``.scrapy/redisq``. ``settings`` also say which
+        classes may be pushed beside Scrapy's own (REDISQ_REQUEST_CLASSES, REDISQ_VALUE_CLASSES).
         """
         settings = settings or RedisqSettings.read({})
         config = config or settings.frontier_config()
@@ -100,6 +98,8 @@ class Frontier(SlotMethods, LetterMethods):
                 fingerprint=fingerprint,
                 max_bytes=settings.max_entry_bytes,
                 schemes=settings.schemes,
+                request_classes=settings.request_classes,
+                value_classes=settings.value_classes,
             )
             return cls(
                 server,
@@ -131,38 +131,6 @@ class Frontier(SlotMethods, LetterMethods):
     ) -> None:
         self.close()
 
-    def _run(self, call: Call[Any]) -> Any:
-        return execute(self.client, call)
-
-    # Configuration
-
-    def config(self) -> FrontierConfig | None:
-        """The configuration that the frontier was begun with; None if there is none."""
-        meta = self._meta(self._status(0))
-        return config_of(meta) if meta else None
-
-    def _status(self, shard: int) -> dict[str, Any]:
-        # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
-        return self._run(calls.status(self.name, shard)) or {}
-
-    def _run_id(self) -> str:
-        return self._meta(self._status(0)).get("run", "")
-
-    def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
-        """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""
-        meta = pairs(status.get("meta", []))
-        if meta and "format" not in meta:
-            raise FrontierCorrupt(
-                f"key {calls.meta_key(self.name, 0)} is not a frontier's: something else than "
-                f"scrapy-redisq wrote it; delete it or use another name"
-            )
-        if meta and meta["format"] != str(FORMAT):
-            raise FrontierError(
-                f"frontier {self.name!r} has format {meta['format']}, this release of "
-                f"scrapy-redisq reads format {FORMAT}: use the release that began it"
-            )
-        return meta
-
     def _begin(self) -> tuple[calls.Joined, SeenFilter]:
         """Join as a producer: begin a run if there is none to add to; take its configuration."""
         config = self._given or FrontierConfig()
@@ -186,8 +154,8 @@ class Frontier(SlotMethods, LetterMethods):
         cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
 
         On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
-        on. What is wrong with single requests is reported
-        in the result's ``errors`` and does not stop the others.
+        on. What is wrong with single requests is reported in the result's ``errors`` and does not
+        stop the others.
         """
         result = Pushed()
         joined: calls.Joined | None = None
@@ -197,63 +165,72 @@ class Frontier(SlotMethods, LetterMethods):
             for at, item in chunk:
                 try:
                     seeds.append(self._seeds.read(item))
+                except Unserializable as error:
+                    cure = f"; {error.cure}" if error.cure else ""
+                    result.errors.append((at, f"{error}{cure}"))
                 except (RedisqError, ValueError, TypeError) as error:
                     result.errors.append((at, str(error)))
             if not seeds:
                 continue
             if joined is None:
                 joined, seen = self._begin()
-            joined, seen = self._push_batch(seeds, joined, seen, result)
+            while seeds:
+                shard, part, others = self._parted(seeds, joined)
+                outcome = self._push_part(shard, part, joined, seen)
+                if outcome == "sealed":
+                    try:
+                        drive(self._run, runs.open_shard(self.name, shard, joined.run))
+                    except FrontierLost:
+                        joined, seen = self._begin()
+                elif not outcome:  # the run ended meanwhile; another one may have other shards
+                    joined, seen = self._begin()
+                else:
+                    result.accepted += outcome.count("1")
+                    result.duplicates += outcome.count("0")
+                    seeds = others
         return result
 
-    def _push_batch(
-        self, seeds: list[Seed], joined: calls.Joined, seen: SeenFilter, result: Pushed
-    ) -> tuple[calls.Joined, SeenFilter]:
-        by_shard: dict[int, list[Seed]] = {}
+    def _parted(
+        self, seeds: list[Seed], joined: calls.Joined
+    ) -> tuple[int, list[Seed], list[Seed]]:
+        """The shard of the first, those of the same shard, and the others."""
+        shards = [shard_of(self._slot(seed, joined), joined.config.shards) for seed in seeds]
+        part = [seed for seed, shard in zip(seeds, shards, strict=True) if shard == shards[0]]
+        others = [seed for seed, shard in zip(seeds, shards, strict=True) if shard != shards[0]]
+        return shards[0], part, others
+
+    def _push_part(
+        self, shard: int, seeds: list[Seed], joined: calls.Joined, seen: SeenFilter
+    ) -> str:
+        """Push to one shard; -> the outcome, see `calls.push`."""
+        queues: dict[tuple[str, int], int] = {}
+        items = []
         for seed in seeds:
-            shard = shard_of(self._slot(seed, joined), joined.config.shards)
-            by_shard.setdefault(shard, []).append(seed)
-        for shard, part in by_shard.items():
-            queues: dict[tuple[str, int], int] = {}
-            items = []
-            for seed in part:
-                queue = (self._slot(seed, joined), seed.priority)
-                number = queues.setdefault(queue, len(queues) + 1)
-                fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
-                delay = milliseconds(seed.delay)
-                items.append(
-                    calls.enqueue_item(
-                        number,
-                        seed.entry,
-                        fingerprint,
-                        delay,
-                        asked=calls.RECENT if seed.identity else 0,
-                        identity=seed.identity,
-                    )
-                )
-            outcome = self._run(
-                calls.push(
-                    self.name,
-                    shard,
-                    joined.run,
-                    joined.config.backend,
-                    [(slot, str(priority)) for slot, priority in queues],
-                    items,
-                    seen.parameters(),
+            queue = (self._slot(seed, joined), seed.priority)
+            number = queues.setdefault(queue, len(queues) + 1)
+            fingerprint = seen.encode(seed.fingerprint) if seed.fingerprint else None
+            items.append(
+                calls.enqueue_item(
+                    number,
+                    seed.entry,
+                    fingerprint,
+                    milliseconds(seed.delay),
+                    asked=calls.RECENT if seed.identity else 0,
+                    identity=seed.identity,
                 )
             )
-            if outcome == "sealed":
-                try:
-                    drive(self._run, runs.open_shard(self.name, shard, joined.run))
-                except FrontierLost:
-                    joined, seen = self._begin()
-                joined, seen = self._push_batch(part, joined, seen, result)
-            elif not outcome:  # the run ended meanwhile; another one may have other shards
-                joined, seen = self._push_batch(part, *self._begin(), result)
-            else:
-                result.accepted += outcome.count("1")
-                result.duplicates += outcome.count("0")
-        return joined, seen
+        outcome: str = self._run(
+            calls.push(
+                self.name,
+                shard,
+                joined.run,
+                joined.config.backend,
+                [(slot, str(priority)) for slot, priority in queues],
+                items,
+                seen.parameters(),
+            )
+        )
+        return outcome
 
     @staticmethod
     def _slot(seed: Seed, joined: calls.Joined) -> str:

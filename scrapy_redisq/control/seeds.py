@@ -5,7 +5,7 @@ Knows Scrapy's requests, but needs no spider: callbacks are given by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields
+from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.settings.table import DEFAULT_SCHEMES
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
@@ -46,11 +47,20 @@ class SeedReader:
         fingerprint: Callable[[Request], bytes] | None = None,
         max_bytes: int = 1_048_576,
         schemes: Collection[str] = DEFAULT_SCHEMES,
+        request_classes: Sequence[type | str] = (),
+        value_classes: Sequence[type | str] = (),
     ) -> None:
         self._fingerprint = fingerprint
         self._max_bytes = max_bytes
         self._schemes = schemes
-        self._serializer = Serializer(None, max_bytes=max_bytes, schemes=schemes)
+        self._value_classes = ValueClasses(value_classes)
+        self._serializer = Serializer(
+            None,
+            max_bytes=max_bytes,
+            schemes=schemes,
+            request_classes=request_classes,
+            value_classes=self._value_classes,
+        )
 
     def check_fingerprinter(self, fingerprinter: str) -> None:
         """Raise `SettingError` if the crawl's fingerprinter is not the one used here.
@@ -95,7 +105,11 @@ class SeedReader:
         else:
             fields = {"url": item} if isinstance(item, str) else item
             entry, request = entry_from_fields(
-                fields, max_bytes=self._max_bytes, identify=identify, schemes=self._schemes
+                fields,
+                max_bytes=self._max_bytes,
+                identify=identify,
+                schemes=self._schemes,
+                value_classes=self._value_classes,
             )
         slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
         fingerprint = None

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
-from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 
 SOURCES = ("ready", "busy", "aside", "paused", "ruled")
@@ -115,16 +114,8 @@ def _utc(microseconds: int) -> str | None:
     return at.isoformat(timespec="seconds")
 
 
-class SlotMethods:
+class SlotMethods(StoredFrontier):
     """The part of `Frontier` that is about slots."""
-
-    name: str
-
-    def config(self) -> FrontierConfig | None:
-        raise NotImplementedError
-
-    def _run(self, call: Call[Any]) -> Any:
-        raise NotImplementedError
 
     def slots(self) -> Iterator[SlotStatus]:
         """Every slot that has requests, queued or with workers, or that is set aside, paused or

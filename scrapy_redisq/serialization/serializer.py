@@ -44,6 +44,7 @@ _CALLBACKS_OF_ALL = {"parse", "_parse"}
 """Methods of Scrapy's `Spider` that are callbacks."""
 
 _MAKE_A_METHOD = "make it a method of the spider's class"
+_NAME_IT = "push a mapping instead, with the method's name: {'url': …, 'callback': 'parse'}"
 
 _CODES = {kind.code: kind.cls.__name__ for kind in _SCRAPY_CLASSES}
 
@@ -177,6 +178,8 @@ class Serializer:
             what = function.__qualname__
         else:
             what = f"{type_name(type(function))} object"
+        if self._spider is None:
+            raise Unserializable(f"{role}: {what} has no spider here", _NAME_IT)
         raise Unserializable(
             f"{role}: {what} is not a method of {self._spider_name()}", _MAKE_A_METHOD
         )
@@ -324,6 +327,7 @@ def entry_from_fields(
     max_bytes: int,
     identify: Callable[[Request], bytes | None] = lambda request: None,
     schemes: Collection[str] = ("http", "https"),
+    value_classes: ValueClasses = NONE,
 ) -> tuple[bytes, Request]:
     """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
 
@@ -332,7 +336,8 @@ def entry_from_fields(
     ``cookies``, ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only
     the worker can check), ``priority`` and ``dont_filter``; None is as good as left out. The
     request has no callbacks; it is for the fingerprint, the slot and the priority. ``identify``
-    gives what the request is known by, None if that is its fingerprint. Raises `Unserializable`
+    gives what the request is known by, None if that is its fingerprint; objects of
+    ``value_classes`` may be in it. Raises `Unserializable`
     with the name of the field, and `EntryTooLarge`.
     """
     given: dict[str, Any] = {}
@@ -360,7 +365,8 @@ def entry_from_fields(
     except Exception as error:
         raise Unserializable(f"not a request: {reason(error)}") from error
     identity = identify(request)
-    return encode_request(request, _REQUEST, callback, errback, max_bytes, identity), request
+    entry = encode_request(request, _REQUEST, callback, errback, max_bytes, identity, value_classes)
+    return entry, request
 
 
 def loads_fields(entry: bytes) -> dict[str, Any]:

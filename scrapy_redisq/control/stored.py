@@ -1,0 +1,53 @@
+"""A frontier as it is stored: its name, its scripts, and the configuration it was begun with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+
+from scrapy_redisq.control.status import config_of
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.calls import pairs
+from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
+from scrapy_redisq.frontier.scripts import Call, execute
+
+
+class StoredFrontier:
+    """What all parts of `Frontier` stand on."""
+
+    def __init__(self, name: str, client: redis.Redis) -> None:
+        self.name = name
+        self.client = client
+
+    def config(self) -> FrontierConfig | None:
+        """The configuration that the frontier was begun with; None if there is none."""
+        meta = self._meta(self._status(0))
+        return config_of(meta) if meta else None
+
+    def _run(self, call: Call[Any]) -> Any:
+        return execute(self.client, call)
+
+    def _status(self, shard: int) -> dict[str, Any]:
+        # Lua cannot tell an empty map from an empty array, which is what comes for no shard.
+        return self._run(calls.status(self.name, shard)) or {}
+
+    def _run_id(self) -> str:
+        return self._meta(self._status(0)).get("run", "")
+
+    def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
+        """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""
+        meta = pairs(status.get("meta", []))
+        if meta and "format" not in meta:
+            raise FrontierCorrupt(
+                f"key {calls.meta_key(self.name, 0)} is not a frontier's: something else than "
+                f"scrapy-redisq wrote it; delete it or use another name"
+            )
+        if meta and meta["format"] != str(FORMAT):
+            raise FrontierError(
+                f"frontier {self.name!r} has format {meta['format']}, this release of "
+                f"scrapy-redisq reads format {FORMAT}: use the release that began it"
+            )
+        return meta
