@@ -126,7 +126,8 @@ def test_entries_count_back_offs() -> None:
 
 def test_what_is_sent_back(judge: Judge) -> None:
     """A request of the frontier that was refused, as often as that may be; what the spider wants to
-    see at once, what comes from elsewhere, and hosts that never answered are not."""
+    see at once, what comes from elsewhere, and hosts that never answered are not. Without retries
+    (RETRY_ENABLED) nothing is."""
     pages, nothing = Pages(lambda request: b""), cast(Any, None)
     slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
     serializer = Serializer(None, max_bytes=10_000)
@@ -150,6 +151,10 @@ def test_what_is_sent_back(judge: Judge) -> None:
     judge.is_news(first)
     assert sent_back(ConnectionRefusedError())
     assert not sent_back(ConnectionRefusedError(), 3)
+    slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60, retries=False)
+    assert not sent_back(answer(503))
+    assert not sent_back(answer(429, Retry_After="3"))
+    assert not sent_back(ConnectionRefusedError())
 
 
 def test_what_cannot_go_back(judge: Judge) -> None:
@@ -191,7 +196,9 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     assert fate(page) is SlotParked
     assert fate(page, 503, 2.0) is SlotParked
     assert pages.is_sent_back(page)
-    slots = Slots(engine, inbox, pages, judge, lease_ttl=60, download_timeout=400)
+    slots = Slots(
+        engine, inbox, pages, judge, sessions, lambda: None, lease_ttl=60, download_timeout=400
+    )
     slots.sends_back = True
     slots.announced("a.example", 300)
     assert fate(side()) is None  # the project gives its downloads so long
@@ -706,6 +713,18 @@ def test_priority_scheduling_has_no_back_off(crawl: Run, redis_server: RedisServ
         worker = crawl("hosts", None, settings, sites=site.urls(1), pages=3).wait()
     assert worker.reason == "finished"
     assert worker.stats["retry/count"] == 1
+    assert "redisq/sent_back" not in worker.stats
+
+
+def test_without_retries_each_request_is_tried_once(crawl: Run) -> None:
+    """As in Scrapy: also the only one of its host, one that is refused, and after it the others."""
+    refused = {"/1": Answer("", 503), "/2": Answer("", 429, {"Retry-After": "1"})}
+    refused["/3"] = Answer("x", delay=60)
+    with Site(lambda path: refused.get(path, "x")) as site:
+        settings = {"DOWNLOAD_TIMEOUT": 0.5, "RETRY_ENABLED": False, "CONCURRENT_REQUESTS": 1}
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=6).wait()
+        assert worker.reason == "finished"
+        assert site.counts() == dict.fromkeys((f"/{n}" for n in range(6)), 1)
     assert "redisq/sent_back" not in worker.stats
 
 

@@ -89,6 +89,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         lease_ttl=settings.lease_ttl,
         download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
         throttles=bool(settings.throttle),
+        retries=crawler.settings.getbool("RETRY_ENABLED"),
     )
     intake = Intake(
         crawler,

@@ -64,10 +64,6 @@ DIFFERENCES = [
     Difference("unavailable", "*", "stat downloader/response*", _TROUBLE),
     Difference("unavailable", "*", "stat retry/*", _TROUBLE),
     Difference("unavailable", "*", "stat scheduler/enqueued", _TROUBLE),
-    # Of a URL that hangs, if the host has answered nothing else meanwhile.
-    Difference("errbacks", "*", "pages", _TROUBLE, certain=False),
-    Difference("errbacks", "*", "stat downloader/request*", _TROUBLE, certain=False),
-    Difference("errbacks", "*", "stat scheduler/dequeued", _TROUBLE, certain=False),
     Difference("values", "*", "log * holds an object in cb_kwargs*", _COPIES),
     Difference("unfinished", "*", "log * holds an object in cb_kwargs*", _COPIES),
     Difference("local", "*", "log * cannot be shared*", _LOCAL),

@@ -58,6 +58,7 @@ class Slots:
     Outcomes go to ``memberships``; ``poke`` has them sent early if that is needed. Without slots
     ``judge`` is None.
     ``download_timeout``: seconds that a download may take whose request does not say.
+    Without ``retries`` (RETRY_ENABLED) nothing that was tried is sent back.
     """
 
     sends_back = False
@@ -75,6 +76,7 @@ class Slots:
         lease_ttl: float,
         download_timeout: float = DOWNLOAD_TIMEOUT,
         throttles: bool = False,
+        retries: bool = True,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
@@ -83,6 +85,7 @@ class Slots:
         self._lease_ttl = lease_ttl
         self._download_timeout = download_timeout
         self._throttles = throttles
+        self._retries = retries
         self._turns = Turns()
         self._memberships = memberships
         self._next_start: asyncio.TimerHandle | None = None
@@ -150,7 +153,7 @@ class Slots:
             return self._pages.is_sent_back(request)
         if self._judge is None or not self._judge.means_trouble(result):
             return False
-        if request.meta.get("dont_retry"):
+        if not self._retries or request.meta.get("dont_retry"):
             return False  # the spider wants to see it
         if isinstance(result, Response):
             kind = "answered" if self._judge.asks_for(result) is None else "asked"
