@@ -9,6 +9,7 @@
 #             tests), held against the table in docs/scrapys-tests.md
 # make mutants  small faults put into the code, one after the other, each of which the tests must find
 #             (about a quarter of an hour; MUTANTS="robots.lua turns" chooses)
+# make picture  docs/architecture.svg, drawn from the imports
 # make lint   style and types
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ DATABASE = sqlite
 # Hundreds of processes would compile the project anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-servers faults mutants scrapy-tests lint clean
+.PHONY: demo test test-servers faults mutants scrapy-tests picture lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -42,6 +43,9 @@ scrapy-tests: $(VENV)/.dev
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+picture:
+	$(PYTHON) docs/draw.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

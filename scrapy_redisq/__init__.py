@@ -1,20 +1,19 @@
 """One frontier in Redis for many ``scrapy crawl`` processes.
 
-Floors, top to bottom; a module imports from its own floor and from those below it::
+The map: its rooms are the modules and packages beside this file, on floors. A room imports from
+lower floors alone, so rooms of one floor never import each other::
 
-    addon                          puts everything else into a project's settings
-    commands/                      scrapy redisq …
-    middlewares/  pipelines/       downloader middlewares; items into databases, files, Redis
-    scheduler                      Scrapy's interface; one worker put together
-    worker/      control/          one crawl process; everybody else: push, look, mend
-    dupefilter  feeds              what Scrapy loads by name, and works without a scheduler, too
-    participation                  which crawls join a frontier at all
-    settings/                      declared, checked, read once
-    serialization/  server/        requests as bytes; clients, what a server must be, our own
-    frontier/    _scrapy           the protocol: knows Redis, knows no Scrapy; Scrapy's insides
+    addon  middlewares/  pipelines/  commands/    what a project names, and what people type
+    scheduler                                     Scrapy's interface
+    worker/  control/                             one crawl process; whoever is none
+    dupefilter  feeds                             what Scrapy loads by name, with any scheduler
+    participation                                 which crawls join a frontier at all
+    settings/                                     declared, checked, read once
+    _scrapy  server/  frontier/  serialization/   Scrapy's insides; Redis; the protocol, which knows
+                                                  neither Scrapy nor settings; requests as bytes
     errors
 
-``worker`` and ``control`` never import each other. ``backoff``, ``retry`` and ``robots`` are old
+``docs/architecture.md`` says more, with a picture. ``backoff``, ``retry`` and ``robots`` are old
 paths of middlewares.
 """
 

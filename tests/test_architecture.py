@@ -1,0 +1,140 @@
+"""The house as docs/architecture.md and the map in ``scrapy_redisq/__init__.py`` have it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import scrapy_redisq
+
+PACKAGE = Path(scrapy_redisq.__file__).parent
+ROOT = PACKAGE.parent
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+draw = _load(ROOT / "docs" / "draw.py")
+
+ROOMS = [room for room in draw.rooms() if not draw.is_old_path(room)]
+OLD_PATHS = [room for room in draw.rooms() if draw.is_old_path(room)]
+FLOOR_OF = {room: number for number, floor in enumerate(draw.floors()) for room in floor}
+
+
+def test_the_map_is_true() -> None:
+    """Each module and each package beside the map is on one of its floors, and nothing else is."""
+    assert sorted(room for floor in draw.floors() for room in floor) == sorted(ROOMS)
+    assert FLOOR_OF["worker/"] == FLOOR_OF["control/"]
+    for room in OLD_PATHS:
+        assert f"``{room}``" in draw.docstring(PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_lead_down(room: str) -> None:
+    """A room imports from lower floors alone: so worker and control never import each other."""
+    modules = {other.rstrip("/"): other for other in ROOMS}
+    for path in draw.files_of(room):
+        for name in draw.imports(path):
+            imported = modules.get(name.split(".")[1])
+            assert imported, f"{path.relative_to(ROOT)} imports {name}, which is no room"
+            assert imported == room or FLOOR_OF[imported] > FLOOR_OF[room], (
+                f"{path.relative_to(ROOT)} imports {name}: not from a lower floor"
+            )
+
+
+@pytest.mark.parametrize("room", OLD_PATHS)
+def test_old_paths_hold_nothing(room: str) -> None:
+    """They lead to where things are now."""
+    _, *statements = ast.parse(draw.file_of(room).read_text("utf-8")).body
+    assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
+
+
+def test_the_frontier_knows_no_scrapy() -> None:
+    """All of frontier/ is imported by a process that then knows neither Scrapy nor Twisted, and no
+    room but errors."""
+    code = """
+import importlib, json, pkgutil, sys
+import scrapy_redisq.frontier as frontier
+for module in pkgutil.walk_packages(frontier.__path__, "scrapy_redisq.frontier."):
+    importlib.import_module(module.name)
+print(json.dumps(sorted(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    names = [name.split(".") for name in json.loads(done.stdout)]
+    assert ["scrapy_redisq", "frontier", "loop"] in names
+    assert not {parts[0] for parts in names} & {"scrapy", "twisted", "itemadapter"}
+    ours = {parts[1] for parts in names if parts[0] == "scrapy_redisq" and len(parts) > 1}
+    assert ours == {"frontier", "errors"}
+
+
+# Scrapy's private names
+
+NO_OTHER_WAY = {"serialization/serializer.py": {"_url"}}
+"""Outside of _scrapy: a URL that a request is given is made safe once more, which may change it.
+The versions are named there."""
+
+OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
+
+
+def private_names(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:
+    """Private names that a module defines, those that it uses of ``self``, and of anything else."""
+    own, of_self, of_others = set(), set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            is_self = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+            if is_self and isinstance(node.ctx, ast.Store):
+                own.add(node.attr)
+            else:
+                (of_self if is_self else of_others).add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scrapy."):
+            of_others.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr"}:
+            of_others.update(arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant))
+
+    def private(names: set[str]) -> set[str]:
+        return {n for n in names - OF_NAMED_TUPLES if n.startswith("_") and n[:2] != "__"}
+
+    return private(own), private(of_self), private(of_others)
+
+
+def test_private_names_are_in_one_place() -> None:
+    """What is private in Scrapy is used in _scrapy alone, which says for which versions."""
+    names = {
+        str(path.relative_to(PACKAGE)): private_names(ast.parse(path.read_text("utf-8")))
+        for room in ROOMS
+        if room.rstrip("/") != "_scrapy"
+        for path in draw.files_of(room)
+    }
+    all_own = set().union(*(own for own, _, _ in names.values()))
+    found = {
+        path: strange
+        for path, (own, of_self, of_others) in names.items()
+        # A base class may be in another module.
+        if (strange := (of_self - all_own) | (of_others - own))
+    }
+    assert found == NO_OTHER_WAY
+
+
+def test_the_picture_is_what_the_code_says() -> None:
+    """docs/architecture.svg is what ``make picture`` would draw now."""
+    assert draw.PICTURE.read_text("utf-8") == draw.picture(), "run: make picture"
