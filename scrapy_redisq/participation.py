@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from scrapy_redisq._scrapy import running_command
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.settings.table import SettingsSource, setting
+from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.setting import SettingsSource
 
 __all__ = ["is_tool", "joins", "why_alone"]
 
@@ -33,9 +34,9 @@ def why_alone(settings: SettingsSource) -> str:
     A setting of a wrong value counts as its default: whoever joins reads them all, and says so.
     """
     try:
-        enabled = setting("REDISQ_ENABLED").read(settings)
+        enabled = CrawlSettings.enabled.read(settings)
     except SettingError:
-        enabled = True
+        enabled = CrawlSettings.enabled.default
     if not enabled:
         return "REDISQ_ENABLED is False: this crawl has no frontier, it is in memory alone"
     if not is_tool(settings):
@@ -55,8 +56,8 @@ def is_tool(settings: SettingsSource) -> bool:
         return False
     name, command = running
     try:
-        others = setting("REDISQ_COMMANDS").read(settings)
+        others = CrawlSettings.commands.read(settings)
     except SettingError:
-        others = ()
+        others = CrawlSettings.commands.default
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(command).__mro__}
     return name not in others and not bases & CRAWLS

@@ -24,7 +24,8 @@ import scrapy_redisq
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.server.connection import open_server
-from scrapy_redisq.settings.table import SETTINGS
+from scrapy_redisq.settings.setting import settings_of
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Crawl
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, linked_pages
@@ -66,8 +67,8 @@ def _is_head(row: list[str]) -> bool:
 def test_settings_table() -> None:
     """The table of settings names each setting with its default, what it takes and its meaning."""
     assert rows("Settings") == [
-        [f"`{setting.name}`", f"`{setting.default!r}`", setting.takes, setting.meaning]
-        for setting in SETTINGS
+        [f"`{setting.name}`", f"`{setting.default!r}`", setting.check.takes, setting.meaning]
+        for setting in settings_of(RedisqSettings)
     ]
 
 

@@ -9,8 +9,10 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
-from scrapy_redisq.settings.table import SETTINGS
+
+SETTINGS = list(settings_of(RedisqSettings))
 
 WRONG: list[tuple[str, Any]] = [
     ("REDISQ_URL", "http://localhost"),
@@ -73,7 +75,7 @@ WRONG: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_wrong_values(name: str, value: Any) -> None:
     """The error names the setting and what it takes."""
-    takes = next(setting.takes for setting in SETTINGS if setting.name == name)
+    takes = next(setting.check.takes for setting in SETTINGS if setting.name == name)
     with pytest.raises(SettingError) as caught:
         RedisqSettings.read(Settings({name: value}))
     assert name in str(caught.value)
@@ -85,7 +87,19 @@ def test_defaults_pass_their_own_checks() -> None:
     settings = RedisqSettings.read({})
     written_out = {setting.name: setting.default for setting in SETTINGS}
     assert RedisqSettings.read(written_out) == settings
-    assert all(hasattr(settings, setting.attribute) for setting in SETTINGS)
+    assert all(getattr(settings, one.attribute) == one.default for one in SETTINGS)
+
+
+def test_one_declaration_gives_all() -> None:
+    """Its name, its text with the bounds of its check, and an attribute that stays as read."""
+    declared = RedisqSettings.lease_ttl
+    assert (declared.name, declared.default) == ("REDISQ_LEASE_TTL", 60)
+    assert declared.check.takes == "seconds from 1 to 86,400"
+    assert RedisqSettings.dupefilter_error_rate.check.takes == "a number from 1e-9 to 0.1"
+    settings = RedisqSettings.read({"REDISQ_LEASE_TTL": 7})
+    assert settings.lease_ttl == 7
+    with pytest.raises(AttributeError):
+        settings.lease_ttl = 8.0
 
 
 def test_text_from_the_command_line() -> None:

@@ -59,7 +59,7 @@ class Frontier(SlotMethods, LetterMethods):
         *,
         seeds: SeedReader | None = None,
         keep_seen: bool = False,
-        dead_max: int = 10_000,
+        dead_max: int = RedisqSettings.dead_max.default,
         owns_server: bool = False,
     ) -> None:
         super().__init__(check_frontier_name(name), server.client())

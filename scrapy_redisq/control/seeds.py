@@ -19,7 +19,7 @@ from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields
 from scrapy_redisq.serialization.value_classes import ValueClasses
-from scrapy_redisq.settings.table import DEFAULT_SCHEMES
+from scrapy_redisq.settings.crawl import CrawlSettings
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -45,8 +45,8 @@ class SeedReader:
         self,
         *,
         fingerprint: Callable[[Request], bytes] | None = None,
-        max_bytes: int = 1_048_576,
-        schemes: Collection[str] = DEFAULT_SCHEMES,
+        max_bytes: int = CrawlSettings.max_entry_bytes.default,
+        schemes: Collection[str] = CrawlSettings.schemes.default,
         request_classes: Sequence[type | str] = (),
         value_classes: Sequence[type | str] = (),
     ) -> None:

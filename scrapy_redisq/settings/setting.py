@@ -1,0 +1,67 @@
+"""What one setting is: its name, default, check and meaning, and its value in settings as read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from scrapy_redisq.settings.checks import Check
+
+T = TypeVar("T")
+
+PREFIX = "REDISQ_"
+
+
+class SettingsSource(Protocol):
+    """What is read from: Scrapy's ``Settings`` or any mapping."""
+
+    def get(self, name: str, default: Any = None, /) -> Any: ...
+
+
+class HasValues(Protocol):
+    """Settings as read."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The final value of each setting, by attribute."""
+
+
+class Setting(Generic[T]):
+    """One setting, declared as an attribute of a class: ``lease_ttl`` is REDISQ_LEASE_TTL.
+
+    Of the class the attribute is the setting itself, of an instance its value. ``meaning`` is its
+    row in README.md.
+    """
+
+    name: str
+    attribute: str
+
+    def __init__(self, default: T, check: Check[T], meaning: str) -> None:
+        self.default = default
+        self.check = check
+        self.meaning = meaning
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self.attribute = attribute
+        self.name = PREFIX + attribute.upper()
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Setting[T]: ...
+    @overload
+    def __get__(self, instance: HasValues, owner: type) -> T: ...
+    def __get__(self, instance: HasValues | None, owner: type) -> Setting[T] | T:
+        if instance is None:
+            return self
+        value: T = instance.values[self.attribute]
+        return value
+
+    def read(self, source: SettingsSource) -> T:
+        """The checked value, or the default. Raises `SettingError`."""
+        value = source.get(self.name)
+        return self.default if value is None else self.check.read(self.name, value)
+
+
+def settings_of(declaring: type) -> Iterator[Setting[Any]]:
+    """All settings that a class and its bases declare, in their order."""
+    for base in declaring.__mro__:
+        yield from (one for one in vars(base).values() if isinstance(one, Setting))

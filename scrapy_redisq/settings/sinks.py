@@ -1,0 +1,75 @@
+"""Settings of the item pipelines."""
+
+from __future__ import annotations
+
+from scrapy_redisq.settings import checks
+from scrapy_redisq.settings.setting import Setting
+
+
+class SinkSettings:
+    """Durations are seconds."""
+
+    database_url = Setting(
+        "",
+        checks.text("an SQLAlchemy URL such as postgresql://user:password@host/shop"),
+        "Where `DatabasePipeline` writes: `sqlite:///items.sqlite`, `postgresql://…`, "
+        "`mysql://…` or `mariadb://…`.",
+    )
+    tables = Setting(
+        {},
+        checks.tables,
+        "Tables of `DatabasePipeline`: see [Sinks](#sinks). Without it one table for each item "
+        "class, made from its fields.",
+    )
+    metadata = Setting(
+        "",
+        checks.text(
+            "the import path of a sqlalchemy.MetaData, such as shop.models.metadata, or ''"
+        ),
+        "The project's own tables for `DatabasePipeline`, used as they are.",
+    )
+    database_batch = Setting(
+        500,
+        checks.whole(1, 100_000),
+        "Most rows that `DatabasePipeline` writes in one transaction.",
+    )
+    parquet_url = Setting(
+        "items",
+        checks.pattern("a folder or an fsspec URL"),
+        "Where `ParquetPipeline` puts its files: `items`, `s3://bucket/%(spider)s`.",
+    )
+    parquet_rows = Setting(
+        10_000,
+        checks.whole(1, 10_000_000),
+        "Most rows of one Parquet file.",
+    )
+    parquet_seconds = Setting(
+        5.0,
+        checks.seconds(0.1, 86_400),
+        "Most seconds that a finished page keeps its lease until its Parquet file is written.",
+    )
+    items_url = Setting(
+        "",
+        checks.or_empty(checks.url),
+        "Where `RedisPipeline` puts items. '': where the frontier is.",
+    )
+    items_key = Setting(
+        "%(spider)s:items",
+        checks.pattern("a key's name"),
+        "Key of the list or stream of `RedisPipeline`.",
+    )
+    items_type = Setting(
+        "list",
+        checks.one_of("list", "stream"),
+        "What `RedisPipeline` adds items to.",
+    )
+    items_format = Setting(
+        "json",
+        checks.one_of("json", "msgpack"),
+        "How `RedisPipeline` writes an item.",
+    )
+    items_max = Setting(
+        0,
+        checks.whole(0, 1_000_000_000),
+        "Items that `RedisPipeline` keeps; the oldest are dropped. 0: all of them.",
+    )

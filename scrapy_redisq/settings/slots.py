@@ -1,0 +1,117 @@
+"""Settings of slots: limits, back-off, robots.txt, and the pauses of retries."""
+
+from __future__ import annotations
+
+from scrapy_redisq.settings import checks
+from scrapy_redisq.settings.setting import Setting
+
+
+class SlotSettings:
+    """Durations are seconds."""
+
+    slot_delay = Setting(
+        0.0,
+        checks.seconds(0, 86_400),
+        "Between two requests to one slot, of all workers together.",
+    )
+    slot_concurrency = Setting(
+        0,
+        checks.whole(0, 10_000),
+        "Requests to one slot in progress, of all workers together. 0: no limit.",
+    )
+    slot_rate = Setting(
+        "",
+        checks.or_empty(checks.rate),
+        "Requests to one slot in a time, of all workers together.",
+    )
+    slot_limits = Setting(
+        {},
+        checks.slot_limits,
+        "Limits of single slots, or of all below a domain: `*.example.com`. What one leaves out is "
+        "as in the three settings above.",
+    )
+    fleet_limits = Setting(
+        False,
+        checks.boolean,
+        "Read Scrapy's `DOWNLOAD_DELAY`, `DOWNLOAD_SLOTS` and, if the project sets it, "
+        "`CONCURRENT_REQUESTS_PER_DOMAIN` as limits of all workers together, where the settings "
+        "above leave something out.",
+    )
+    autothrottle = Setting(
+        False,
+        checks.boolean,
+        "Scrapy's AutoThrottle by slot over all workers together, with the same "
+        "`AUTOTHROTTLE_` settings. Reads Scrapy's limits as `REDISQ_FLEET_LIMITS` does.",
+    )
+    slot_ttl = Setting(
+        3_600.0,
+        checks.seconds(1, checks.YEAR),
+        "Seconds without anything happening after which a slot with limits leaves no key in Redis.",
+    )
+    backoff_codes = Setting(
+        (429, 503),
+        checks.statuses,
+        "Answers after which all workers leave the slot alone for a while, and the request goes "
+        "back to its front without losing a retry. Connection errors and time-outs count too. "
+        "`[]`: no back-off at all.",
+    )
+    backoff_max = Setting(
+        60.0,
+        checks.seconds(1, 86_400),
+        "Longest pause of a slot after such answers without `Retry-After`, and after connection "
+        "errors and time-outs.",
+    )
+    slot_give_up = Setting(
+        15,
+        checks.whole(0, 1_000),
+        "Failures in a row after which a slot is set aside: its requests are kept, and one is "
+        "tried at growing intervals, up to an hour. 0: never.",
+    )
+    slot_trouble_max = Setting(
+        86_400.0,
+        checks.seconds(0, checks.YEAR),
+        "Seconds for which a slot may answer some requests and refuse others, never an hour "
+        "without, before it is set aside although it answers now and then. 0: for ever.",
+    )
+    set_aside_wait = Setting(
+        600.0,
+        checks.seconds(0, checks.YEAR),
+        "Seconds for which a crawl stays open that has nothing left but slots that are set aside; "
+        "then it closes (`slots_set_aside`) and keeps them for the next one.",
+    )
+    crawl_delay_max = Setting(
+        60.0,
+        checks.seconds(0, 86_400),
+        "Longest delay that a host gets by `Crawl-delay` or `Request-rate` of its robots.txt. "
+        "0: they are not heeded.",
+    )
+    robots_errors = Setting(
+        "disallow",
+        checks.one_of("disallow", "allow"),
+        "What a robots.txt that is answered with 5xx means. `disallow`: nothing is fetched from "
+        "the host for now, as RFC 9309 (2.3.1.4) says; its requests wait, as those of a slot in "
+        "trouble. `allow`: everything is, as in Scrapy.",
+    )
+    retry_delays = Setting(
+        checks.EXPONENTIAL,
+        checks.delays,
+        "Pauses before the first, second… retry, the last one repeated. `exponential`: a random "
+        "time up to `REDISQ_RETRY_BASE`, doubled with each retry, at most `REDISQ_RETRY_CAP`.",
+    )
+    retry_base = Setting(
+        2.0,
+        checks.seconds(0, 86_400),
+        "Longest pause before the first retry, with exponential pauses.",
+    )
+    retry_cap = Setting(
+        300.0,
+        checks.seconds(0, 86_400),
+        "Longest pause before any retry, with exponential pauses.",
+    )
+    retry_after_max = Setting(
+        600.0,
+        checks.seconds(0, checks.YEAR),
+        "Longest pause that a server gets by `Retry-After`, in place of the ones above, for a "
+        "request or its slot. "
+        "0: the header is not read.",
+    )
