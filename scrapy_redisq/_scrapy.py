@@ -555,7 +555,10 @@ class Engine:
         # A request is among its slot's only when the downloader middlewares have let it through.
         on_the_way: dict[str, int] = {}
         for request, slot in list(self._on_the_way.items()):
-            downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
+            try:
+                downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
+            except TypeError:  # a list or a dict, which the downloader refuses as well
+                downloads = None
             if downloads and request in downloads.active:
                 del self._on_the_way[request]
             else:

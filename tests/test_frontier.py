@@ -42,6 +42,13 @@ class Job:
     number: int
 
 
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 class Worker:
     """One worker of a frontier, in all of its shards."""
 
@@ -239,6 +246,28 @@ class TestPush:
         assert "REDISQ_REQUEST_CLASSES" in refused[1]
         assert "list the class in REDISQ_VALUE_CLASSES" in refused[2]
         assert "list the class in REDISQ_VALUE_CLASSES" in refused[3]
+
+    def test_a_fingerprinter_that_raises(self, open_frontier: Opener) -> None:
+        """One of the project that wants more than a request has: the others are pushed."""
+
+        def fingerprint(request: Request) -> bytes:
+            job = request.meta["job"]
+            return job.encode() if job != "text" else job
+
+        frontier = open_frontier(fingerprint=fingerprint)
+        wrong: list[Any] = [{}, {"job": 5}, {"job": "text"}, {"redisq_delay": nested(2_000)}]
+        metas = [{"job": "a"}, *wrong, {"job": "b"}]
+        pushed = frontier.push({"url": "https://a.example/", "meta": meta} for meta in metas)
+        assert pushed.accepted == 2
+        texts = dict(pushed.errors)
+        assert sorted(texts) == [2, 3, 4, 5]
+        assert texts[2] == "KeyError: 'job'"
+        assert "'text'" in texts[4]
+
+    @pytest.mark.parametrize("slot", ["", 0, "x"])
+    def test_the_slot_that_scrapys_downloader_takes(self, frontier: Frontier, slot: Any) -> None:
+        frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
+        assert [found.slot for found in frontier.slots()] == [str(slot)]
 
     def test_callbacks_are_named(self, frontier: Frontier) -> None:
         ((_, refused),) = frontier.push([Request("https://a.example/", callback=print)]).errors

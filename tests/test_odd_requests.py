@@ -19,7 +19,7 @@ from scrapy_redisq.frontier.shard_session import Claim, Finish, Reply, Settle
 from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
+from tests.harness.site import Answer, Site, linked_pages
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}
@@ -198,6 +198,21 @@ class TestCrawls:
             assert frontier.status()["dead"] == 0
         assert "make it" not in workers[0].log  # a lock is nothing to be stored
         assert any("give plain values in its place" in worker.log for worker in workers)
+
+    def test_slots_that_are_no_names(self, redis_server: RedisServer, crawl: Run) -> None:
+        """The downloader refuses them: each is a dead letter of its own, and no worker stops."""
+        slots = [["a"], {"a": 1}, [[]]]
+        with (
+            Site(linked_pages(3)) as site,
+            Frontier.from_url(redis_server.url, "follow") as frontier,
+        ):
+            frontier.push(
+                {"url": f"{site.url}/1?{number}", "meta": {"download_slot": slot}}
+                for number, slot in enumerate(slots)
+            )
+            assert crawl("follow", site).wait().reason == "finished"
+            assert [letter.reason for letter in frontier.dead()] == ["download"] * len(slots)
+            assert frontier.status()["state"] == "complete"
 
     @pytest.mark.parametrize(
         ("spider", "ends"), [("odd", "killed"), ("odd", "terminated"), ("odd_start", "killed")]

@@ -21,6 +21,7 @@ from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
@@ -170,6 +171,8 @@ class Frontier(SlotMethods, LetterMethods):
                     result.errors.append((at, f"{error}{cure}"))
                 except (RedisqError, ValueError, TypeError) as error:
                     result.errors.append((at, str(error)))
+                except Exception as error:  # of a fingerprinter of the project, or nested too deep
+                    result.errors.append((at, reason(error)))
             if not seeds:
                 continue
             if joined is None:

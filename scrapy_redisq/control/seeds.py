@@ -78,7 +78,8 @@ class SeedReader:
     def read(self, item: str | Mapping[str, Any] | Request) -> Seed:
         """The seed of a URL, of a mapping of fields, or of a request without callbacks.
 
-        Raises `RedisqError`, ValueError or TypeError with what is wrong with it.
+        Raises `RedisqError`, ValueError or TypeError with what is wrong with it, and whatever a
+        fingerprinter of the project raises.
         """
         delay = 0.0
         meta = item.meta if isinstance(item, Request) else _meta_of(item)
@@ -111,10 +112,14 @@ class SeedReader:
                 schemes=self._schemes,
                 value_classes=self._value_classes,
             )
-        slot = request.meta.get("download_slot") or urlparse_cached(request).hostname or ""
+        slot = request.meta.get("download_slot")
+        if slot is None:  # as Scrapy's downloader sees it
+            slot = urlparse_cached(request).hostname or ""
         fingerprint = None
         if not request.dont_filter:
             fingerprint = print_of(request)
+            if not isinstance(fingerprint, bytes):
+                raise TypeError(f"its fingerprint is {fingerprint!r:.100}, no bytes")
         return Seed(
             slot_name(str(slot)), int(request.priority), fingerprint, entry, delay, identity
         )
