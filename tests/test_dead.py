@@ -410,6 +410,11 @@ def test_where_an_export_goes(redisq: Redisq, frontier: Frontier, tmp_path: Path
     reader.join(10)
     assert read[0].count("\n") == 2
     assert (tmp_path / "pipe").is_fifo()
+    ends = os.pipe()  # as "/dev/stdout | gzip" or ">(gzip)"
+    with os.fdopen(ends[0]) as out, os.fdopen(ends[1], "w"):
+        assert redisq("dead", "export", "books", f"/dev/fd/{ends[1]}").code == 0
+        assert out.readline().startswith("{")
+        assert "a pipe" in redisq("dead", "purge", "books", "--exported", f"/dev/fd/{ends[0]}").err
     ran = redisq("dead", "export", "books", str(tmp_path))
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert redisq("dead", "purge", "books", "--exported", "no").err.count("\n") == 1
@@ -458,6 +463,39 @@ def test_foreign_letters(
     assert redisq("dead", "requeue", "books", "--all").code == 0
     assert redisq("dead", "purge", "books").code == 0
     assert list(frontier.dead()) == []
+
+
+def test_letters_without_a_request(redisq: Redisq, frontier: Frontier) -> None:
+    """What could not be kept at all cannot be tried again: said so, and left for people."""
+    die(frontier, "w1", 3)
+    header = msgspec.msgpack.encode({**HEADER, "reason": "too_large"})
+    frontier.client.zadd("redisq:{books:0}:dead", {"7": 7})
+    value = struct.pack(">I", len(header)) + header + b"\0"
+    frontier.client.hset("redisq:{books:0}:letters", "7", value)  # type: ignore[arg-type]
+    ran = redisq("dead", "requeue", "books", "0-1", "0-7", "0-9")
+    assert (ran.code, ran.out) == (1, "books: 1 dead letter requeued\n")
+    assert "1 hold no request" in ran.err
+    assert "no such dead letter: 1 of" in ran.err
+    ran = redisq("dead", "requeue", "books", "--all")
+    assert (ran.code, ran.out) == (0, "books: 2 dead letters requeued\n")
+    assert "1 hold no request" in ran.err
+    assert redisq("dead", "purge", "books").out == "books: 1 dead letter purged\n"
+    assert redisq("dead", "requeue", "books", "--all").err == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["show", "books", f"{10**15}-1"], 2),
+        (["requeue", "books", f"{10**15}-1"], 2),
+        (["list", "books", "--limit", str(10**30)], 0),
+    ],
+)
+def test_numbers_that_are_too_large(
+    redisq: Redisq, frontier: Frontier, args: list[str], code: int
+) -> None:
+    frontier.push(some_urls(1))
+    assert redisq("dead", *args).code == code
 
 
 @pytest.mark.parametrize("name", ["dead", "letters"])

@@ -158,6 +158,16 @@ def test_names_in_a_locale_without_utf_8(redisq: Redisq, frontier: Frontier) -> 
     assert "Traceback" not in ran.err
 
 
+def test_a_terminal_that_does_not_know_its_width(
+    redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says 0, as in containers: nothing at all was printed."""
+    frontier.push(["https://a.example/"])
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "a.example" in redisq("slots", "books").out
+    assert "created" in redisq("status", "books").out
+
+
 def test_nobody_reads(redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stdout closed, or its disk full, there is an exit code and no traceback."""
     frontier.push(some_urls(3))

@@ -50,10 +50,29 @@ def _change(arguments: Namespace, frontier: Frontier) -> int:
     changed = change(ids, reason=arguments.reason, slot=arguments.slot)
     what = "1 dead letter" if changed == 1 else f"{changed:,} dead letters"
     print(f"{clean(frontier.name)}: {what} {arguments.action}d")
-    missing = len(ids) - changed if ids else 0
-    if missing:
+    left = 0
+    if arguments.action == "requeue":
+        left = _without_request(arguments, frontier, ids)
+    if left:
+        print(
+            f"scrapy redisq: {left:,} hold no request that could be tried again, and stay: "
+            "'dead list' tells why, 'dead purge' deletes them",
+            file=sys.stderr,
+        )
+    missing = len(ids) - changed - left if ids else 0
+    if missing > 0:
         print(f"scrapy redisq: no such dead letter: {missing:,} of the IDs", file=sys.stderr)
-    return 1 if missing else 0
+    return 1 if ids and changed < len(ids) else 0
+
+
+def _without_request(arguments: Namespace, frontier: Frontier, ids: list[str] | None) -> int:
+    """How many of the letters that were to be requeued could not be."""
+    letters = (
+        frontier.dead_letters(ids)
+        if ids
+        else frontier.dead(reason=arguments.reason, slot=arguments.slot)
+    )
+    return sum(not letter.has_request for letter in letters)
 
 
 def _show(arguments: Namespace, frontier: Frontier) -> int:

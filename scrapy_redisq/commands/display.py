@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -45,8 +46,12 @@ def one_line(text: str) -> str:
 def console() -> Console:
     """Where tables go: stdout, as it is at the moment."""
     width = None
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
-        width = PIPE_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    if not columns.isdecimal() or not int(columns):  # 0, as some terminals say: it is not known
+        if not sys.stdout.isatty():
+            width = PIPE_WIDTH
+        elif columns:
+            width = shutil.get_terminal_size().columns
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 

@@ -11,7 +11,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from scrapy_redisq.commands.display import clean
 from scrapy_redisq.commands.letters import as_json
@@ -25,7 +25,7 @@ BATCH_BYTES = 4_000_000
 
 
 class NoExport(RedisqError):
-    """Raised when a file is not what ``dead export`` writes. The message says which line."""
+    """Raised when a file is not what ``dead export`` writes. The message says why."""
 
 
 def export(arguments: Namespace, frontier: Frontier) -> int:
@@ -34,7 +34,8 @@ def export(arguments: Namespace, frontier: Frontier) -> int:
     if arguments.file == "-":
         _write(frontier.name, letters, sys.stdout.write)
         return 0
-    path = Path(arguments.file).resolve()  # what a link leads to is replaced, not the link
+    given = Path(arguments.file)
+    path = given.resolve()  # what a link leads to is replaced, not the link
     first = next(letters, None)
     if first is None and path.is_file() and path.stat().st_size:
         kept = f"{clean(arguments.file)} is left as it was"
@@ -42,8 +43,8 @@ def export(arguments: Namespace, frontier: Frontier) -> int:
         return 1
     if first is not None:
         letters = itertools.chain([first], letters)
-    if path.exists() and not path.is_file():  # a pipe, a device: nothing that could be replaced
-        with path.open("w", encoding="utf-8") as file:
+    if given.exists() and not given.is_file():  # a pipe, a device: nothing that could be replaced
+        with given.open("w", encoding="utf-8") as file:
             written = _write(frontier.name, letters, file.write)
     else:
         written = _replace(path, lambda write: _write(frontier.name, letters, write))
@@ -89,23 +90,27 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
     Nothing is deleted if anything in the file is not what `export` writes. 1 if letters were kept
     because they differ from those of the file.
     """
-    path = Path(arguments.exported)
-    for _ in _lines(path, frontier.name):
-        pass  # all of the file is looked at before the first letter is deleted
     seen: set[str] = set()
     purged = kept = 0
-    for batch in _batches(_lines(path, frontier.name)):
-        told = {line["id"]: line for line in batch if line["id"] not in seen}
-        seen |= told.keys()
-        same = []
-        for letter in frontier.dead_letters(told):
-            # As it is read from a file, where there are no tuples.
-            now = json.loads(json.dumps(_exported(frontier.name, letter)))
-            if now == told.get(letter.id):
-                same.append(letter)
-            else:
-                kept += 1
-        purged += len(frontier.purge_same(same))
+    # Once: another export may replace it meanwhile.
+    with Path(arguments.exported).open("rb") as file:
+        if not file.seekable():
+            raise NoExport(f"{file.name}: a pipe cannot be looked through before it is used")
+        for _ in _lines(file, frontier.name):
+            pass  # all of the file is looked at before the first letter is deleted
+        file.seek(0)
+        for batch in _batches(_lines(file, frontier.name)):
+            told = {line["id"]: line for line in batch if line["id"] not in seen}
+            seen |= told.keys()
+            same = []
+            for letter in frontier.dead_letters(told):
+                # As it is read from a file, where there are no tuples.
+                now = json.loads(json.dumps(_exported(frontier.name, letter)))
+                if now == told.get(letter.id):
+                    same.append(letter)
+                else:
+                    kept += 1
+            purged += len(frontier.purge_same(same))
     what = "1 dead letter" if purged == 1 else f"{purged:,} dead letters"
     print(f"{clean(frontier.name)}: {what} purged")
     if gone := len(seen) - purged - kept:
@@ -128,21 +133,20 @@ def _batches(lines: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _lines(path: Path, name: str) -> Iterator[dict[str, Any]]:
+def _lines(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
     """What an export of the frontier ``name`` holds. Raises `NoExport` if it is anything else."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                letter = json.loads(line)
-                place_of(letter["id"])
-                whole = isinstance(letter["frontier"], str) and isinstance(letter["entry"], str)
-            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                whole = False
-            if not whole:
-                what = "is not of an export of dead letters, or is cut off"
-            elif letter["frontier"] != name:
-                what = f"is of the frontier {letter['frontier']!r}, not of {name!r}"
-            else:
-                yield letter
-                continue
-            raise NoExport(f"{path}: line {number} {what}; nothing was deleted")
+    for number, line in enumerate(file, start=1):
+        try:
+            letter = json.loads(line)
+            place_of(letter["id"])
+            whole = isinstance(letter["frontier"], str) and isinstance(letter["entry"], str)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            whole = False
+        if not whole:
+            what = "is not of an export of dead letters, or is cut off"
+        elif letter["frontier"] != name:
+            what = f"is of the frontier {letter['frontier']!r}, not of {name!r}"
+        else:
+            yield letter
+            continue
+        raise NoExport(f"{file.name}: line {number} {what}; nothing was deleted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import Any, NoReturn
 
 GLOBAL_OPTIONS = """\
@@ -72,7 +73,7 @@ Delete a frontier: its queue, leases, dead letters, counters and the URLs it has
 workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
 """
 
-_LETTER_ID = re.compile(r"[0-9]+-[0-9]+")
+_LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -105,7 +106,7 @@ def _letter_id(text: str) -> str:
 def _limit(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number (0: no limit)")
-    return int(text)
+    return min(int(text), sys.maxsize)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -53,6 +53,12 @@ class DeadLetter:
         """The shard, and the id there."""
         return place_of(self.id)
 
+    @property
+    def has_request(self) -> bool:
+        """Whether there is something to requeue. Of what could not be kept at all there is not,
+        nor of what scrapy-redisq has not written."""
+        return bool(self.entry and self.at)
+
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -186,8 +192,8 @@ class LetterMethods(StoredFrontier):
         """Put dead letters back to the front of their queues, past the dupefilter.
 
         Deliveries and retries are counted from zero. Without ``ids`` all of them, or those with
-        ``reason`` and of ``slot``. -> how many. Raises `FrontierLost` if a new run is just
-        beginning.
+        ``reason`` and of ``slot``; those without a request stay. -> how many. Raises
+        `FrontierLost` if a new run is just beginning.
         """
         named = None if ids is None else self.dead_letters(ids)
         letters = named or self.dead(reason=reason, slot=slot)
