@@ -56,6 +56,8 @@ class Puppet:
     def forgotten(self) -> None:
         self.leases.clear()
 
+    def rejoined(self) -> None: ...
+
     def completed(self) -> None:
         self.is_complete = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,8 +14,12 @@ import scrapy
 from scrapy.http import Request
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.calls import STARTS
-from scrapy_redisq.frontier.shard_session import Claim, Finish, Reply, Settle
+from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.calls import RECENT, STARTS
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.shard_session import Claim, Reply, Settle
+from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run
 from tests.harness.servers import RedisServer, wait_until
@@ -63,45 +67,63 @@ def left_of_claims(server: RedisServer, name: str) -> int:
 class TestProtocol:
     """Claims of requests in the frontier."""
 
-    def claim(self, worker: Worker, url: str, *, page: bool = True, start: bool = False) -> Claim:
+    def claim(
+        self,
+        worker: Worker,
+        url: str,
+        *,
+        page: str = "",
+        lease: str = "1.1",
+        start: bool = False,
+        slot: str = "host",
+    ) -> Claim:
+        """Hand in a claim, for the lease of ``page`` or, with "", for the request itself."""
         print_of = fingerprint_of(url)
         claim = Claim(
-            "host",
+            slot,
             None if start else worker.seen.encode(print_of),
             print_of[:16] if start else None,
             STARTS if start else 0,
             worker.seen.encode(print_of) if start else None,
-            page,
+            lease if page else "",
+            page.encode(),
             tag=url,
         )
-        worker.memberships[0].add(claim)
+        worker.memberships[shard_of(slot, len(worker.memberships))].add(claim)
         return claim
 
-    def ask(self, worker: Worker, url: str, *, page: bool = True, start: bool = False) -> str:
+    def ask(self, worker: Worker, url: str, *, shard: int = 0, **options: object) -> str:
         """What becomes of a claim: mine, wait, or duplicate."""
-        self.claim(worker, url, page=page, start=start)
-        reply = worker.exchange()
+        self.claim(worker, url, **options)  # type: ignore[arg-type]
+        reply = worker.exchange(shard=shard)
         assert reply is not None
         return _became(reply)
+
+    def settle(self, worker: Worker, claim: Claim, *, done: bool) -> None:
+        worker.memberships[shard_of(claim.slot, len(worker.memberships))].add(Settle(claim, done))
+        worker.exchange()
+
+    def is_kept(self, client: redis.Redis) -> bool:
+        return client.exists("redisq:{books:0}:kept") == 1
 
     @pytest.mark.parametrize("start", [False, True])
     def test_one_worker_has_it(self, client: redis.Redis, start: bool) -> None:
         """While it lives and when it is done; whoever has it alone is waited for."""
         first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        mine = self.claim(first, "u", page=not start, start=start)
+        page = "" if start else "page"
+        mine = self.claim(first, "u", page=page, start=start)
         reply = first.exchange()
         assert reply is not None
         assert reply.claimed == [mine]
-        assert self.ask(first, "u", start=start) == "duplicate"
+        assert self.ask(first, "u", page=page, start=start) == "duplicate"
         # What a page stands for is asked for again when the first one's start request is.
-        assert self.ask(second, "u", start=start) == "duplicate"
-        waits = self.ask(second, "u", page=False, start=start)
-        assert waits == ("wait" if start else "duplicate")
+        assert self.ask(second, "u", page="other", start=start) == "duplicate"
+        assert self.ask(second, "u", start=start) == ("wait" if start else "duplicate")
         assert second.send(["u"]).duplicates
-        first.memberships[0].add(Settle(mine, done=True))
-        first.exchange()
-        assert self.ask(second, "u", page=False, start=start) == "duplicate"
-        assert client.hlen("redisq:{books:0}:kept") == 0
+        self.settle(first, mine, done=True)
+        assert self.ask(second, "u", start=start) == "duplicate"
+        assert self.ask(second, "u", page=page, start=start) == "duplicate"
+        assert not self.is_kept(client)
 
     def test_it_is_free_when_its_worker_is_gone(self, client: redis.Redis) -> None:
         """Dead, or gone by itself; what its worker says of it later changes nothing."""
@@ -113,9 +135,6 @@ class TestProtocol:
         def reaped() -> bool:
             second.exchange()
             client.delete("redisq:{books:0}:reaped")
-            from scrapy_redisq.frontier import calls  # noqa: PLC0415
-            from scrapy_redisq.frontier.scripts import execute  # noqa: PLC0415
-
             execute(client, calls.reap(NAME, 0, second.joined.run, 5, 10))
             return client.zcard("redisq:{books:0}:workers") == 1
 
@@ -123,22 +142,102 @@ class TestProtocol:
         assert self.ask(second, "u") == "mine"
         dead.rejoin()
         for claim, done in zip(claims, (True, False), strict=True):
-            dead.memberships[0].add(Settle(claim, done=done))
-        dead.exchange()
-        assert self.ask(dead, "u") == "duplicate"
+            self.settle(dead, claim, done=done)
+        assert self.ask(dead, "u", page="other") == "duplicate"
         assert self.ask(dead, "v") == "mine"
         dead.leave()
         assert self.ask(second, "v") == "mine"
 
+    def test_what_was_dealt_with_by_one_thought_dead(self, client: redis.Redis) -> None:
+        """It is done, unless another one has it by now."""
+        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        claims = [self.claim(first, url) for url in ("u", "v")]
+        first.exchange()
+        first.rejoin()
+        assert self.ask(second, "v") == "mine"
+        for claim in claims:
+            self.settle(first, claim, done=True)
+        assert self.ask(second, "u") == "duplicate"
+        assert self.ask(first, "v") == "wait"
+
     def test_it_is_free_when_it_was_given_up(self, client: redis.Redis) -> None:
         """Before its page is, so that who has the page has it, too."""
         first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        mine = self.claim(first, "u")
+        mine = self.claim(first, "u", page="page")
         first.exchange()
-        first.memberships[0].add(Settle(mine, done=False))
+        self.settle(first, mine, done=False)
+        assert self.ask(second, "u", page="page") == "mine"
+        assert self.ask(first, "u", page="other") == "duplicate"
+
+    def test_it_goes_with_its_page(self, client: redis.Redis) -> None:
+        """Whoever fetches the page again has what it asks for, though the worker that had both
+        lives, or comes back; once within one fetch. What stays in a process is such a page, too."""
+        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        for lease in ("1.1", ""):
+            url = f"u{lease}"
+            mine = self.claim(first, url, page="page", lease=lease)
+            assert _became(first.send()) == "mine"
+            assert self.ask(first, url, page="page", lease=lease) == "duplicate"
+            assert self.ask(second, url, page="page", lease=lease and "1.2") == "mine"
+            assert self.ask(second, url, page="page", lease=lease and "1.2") == "duplicate"
+            self.settle(first, mine, done=False)
+            assert self.ask(first, url, page="other") == "duplicate"
+        assert self.ask(second, "u1.1", page="page", lease="1.3") == "mine"
+
+    def test_it_goes_with_its_page_to_another_shard(self, client: redis.Redis) -> None:
+        """Where its worker is not known to be dead yet."""
+        config = replace(EXACT, shards=2)
+        first, second = (Worker(client, NAME, config) for _ in range(2))
+        there = next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == 1)
+        options = {"slot": there, "shard": 1, "page": "page"}
+        assert self.ask(first, "u", **options) == "mine"
+        execute(client, calls.leave(NAME, 0, first.joined.run, first.id))
+        assert self.ask(second, "u", **options, lease="1.2") == "mine"
+
+    def test_no_claim_of_a_page_that_is_lost(self, client: redis.Redis) -> None:
+        """What a worker had asked for when it was taken for dead is others' by now: it comes back
+        without."""
+        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        membership = first.memberships[0]
+        self.claim(first, "u", page="page")
+        client.hset(f"redisq:{{books:0}}:worker:{first.id}", "fenced", 1)
         first.exchange()
-        assert self.ask(second, "u") == "mine"
-        assert self.ask(first, "u") == "duplicate"
+        assert (len(membership), membership.enqueued) == (0, membership.acknowledged)
+        first.exchange()
+        assert self.ask(second, "u", page="page", lease="1.2") == "mine"
+        assert self.ask(first, "u", page="other") == "duplicate"
+
+    def test_a_key_in_the_way(self, client: redis.Redis) -> None:
+        """Nothing that goes with a claim is stored before all sets were asked, or it would be
+        stored each time that it is sent."""
+        worker = Worker(client, NAME, EXACT)
+        client.set("redisq:{books:0}:seen:recent:0", "x")
+        worker.enqueue("page")
+        worker.memberships[0].add(Claim("host", None, b"i" * 16, RECENT, tag="u"))
+        for _ in range(3):
+            with pytest.raises(FrontierCorrupt, match="recent:0"):
+                worker.exchange()
+        client.delete("redisq:{books:0}:seen:recent:0")
+        assert _became(worker.send()) == "mine"
+        assert client.llen("redisq:{books:0}:queue:host:0") == 1
+
+    def test_a_full_redis(self, client: redis.Redis) -> None:
+        """What is settled is sent, before the ends of pages; claims wait, as requests do."""
+        worker = Worker(client, NAME, EXACT)
+        worker.send(["page"])
+        (lease,) = worker.claim(1)
+        mine = self.claim(worker, "u", page="page", lease=lease.id)
+        worker.exchange()
+        membership = worker.memberships[0]
+        membership.full = True
+        self.claim(worker, "v", page="page", lease=lease.id)
+        membership.add(Settle(mine, done=False))
+        worker.finish(lease, "released")
+        worker.exchange()
+        assert [type(item) for item in membership.outbox] == [Claim]
+        (again,) = worker.claim(1)
+        second = Worker(client, NAME, EXACT)
+        assert self.ask(second, "u", page="page", lease=again.id) == "mine"
 
     def test_a_lost_answer(self, client: redis.Redis) -> None:
         """The answer comes again, not another one."""
@@ -149,18 +248,6 @@ class TestProtocol:
         assert reply is not None
         assert (reply.status, _became(reply)) == ("replayed", "mine")
 
-    def test_claims_end_after_their_page(self, client: redis.Redis) -> None:
-        """The end of a page that was acknowledged says which are to be settled."""
-        worker = Worker(client, NAME, EXACT)
-        worker.send(["page"])
-        (lease,) = worker.claim(1)
-        mine = self.claim(worker, "u")
-        worker.exchange()
-        worker.memberships[0].add(Finish(lease.id, "done", claims=(mine,)))
-        reply = worker.exchange()
-        assert reply is not None
-        assert reply.ended == [mine]
-
     def test_a_new_run(self, client: redis.Redis) -> None:
         """It knows nothing of claims of the one before."""
         first = Worker(client, NAME, EXACT)
@@ -169,7 +256,7 @@ class TestProtocol:
         first.complete = True
         assert first.leave()
         second = Worker(client, NAME, EXACT)
-        assert client.hlen("redisq:{books:0}:kept") == 0
+        assert not self.is_kept(client)
         assert self.ask(second, "u") == "mine"
 
 

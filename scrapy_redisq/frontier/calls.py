@@ -272,39 +272,28 @@ def enqueue_item(
     asked: int = 0,
     identity: bytes | None = None,
     lease: str | None = None,
+    claim: int = 0,
 ) -> tuple[Any, ...]:
     """One request as ``enqueue()`` of ``common.lua`` takes it; ``delay`` in ms.
 
     ``asked``: which of the exact sets is asked about its ``identity``, 0 for none. ``lease``: it
-    counts only if the worker holds that.
+    counts only if the worker holds that. ``claim``: the number of its claim, for what stays with
+    the worker.
     """
     item = queue, raw_string(entry), fingerprint_item(fingerprint), delay
-    if not (asked or lease):
+    if not (asked or lease or claim):
         return item
     member = exact_member(identity) if asked and identity is not None else ""
-    return *item, asked, member, lease or ""
+    known_by = *item, asked, member, lease or ""
+    return (*known_by, claim) if claim else known_by
 
 
-def claim_item(
-    asked: int,
-    fingerprint: bytes | str | None,
-    identity: bytes | None,
-    has_root: bool,
-    also: bytes | str | None,
-) -> tuple[Any, ...]:
-    """One request as ``claim()`` of ``common.lua`` takes it; ``asked``: 0, STARTS or RECENT."""
-    about: Any = fingerprint_item(fingerprint)
-    if asked and identity is not None:
-        about = exact_member(identity)
-    field = raw_string(claimed_field(fingerprint, identity))
-    return asked, about, field, has_root, fingerprint_item(also)
-
-
-def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> bytes:
+def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> msgspec.Raw:
     """Where ``kept`` has a request that is known by one or the other."""
     if identity is not None:
-        return b"i" + exact_member(identity).encode()
-    return b"f" + (fingerprint if isinstance(fingerprint, bytes) else str(fingerprint).encode())
+        return raw_string(b"i" + exact_member(identity).encode())
+    known_by = fingerprint if isinstance(fingerprint, bytes) else str(fingerprint).encode()
+    return raw_string(b"f" + known_by)
 
 
 def fingerprint_item(fingerprint: bytes | str | None) -> msgspec.Raw | str | bool:

@@ -122,6 +122,9 @@ class Worker(Protocol):
     def forgotten(self) -> None:
         """All leases are void, and so is what is cached about seen URLs."""
 
+    def rejoined(self) -> None:
+        """It goes on as a new worker; its claims are void, too, and those that waited are gone."""
+
     def completed(self) -> None:
         """The whole frontier is finished."""
 
@@ -382,8 +385,6 @@ class Courier:
         if reply.leases or len(membership.held) < held:
             self._moved_at, self._stands_still = time.monotonic(), False
         if reply.status in {"ok", "replayed"}:
-            for claim in reply.ended:
-                self.roster.enqueue(Settle(claim, done=True))
             self.worker.received(membership, reply, told, sent_at)
         elif reply.status == "lost":
             raise FrontierLost(
@@ -445,6 +446,7 @@ class Courier:
         """Once it has been said that the leases are void: again and again until it works."""
         await self.roster.rejoin()
         self._must_rejoin = False
+        self.worker.rejoined()
 
     async def _is_complete(self, replies: list[Reply]) -> bool:
         if self.waiting() or not all(reply.complete for reply in replies):

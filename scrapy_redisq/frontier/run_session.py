@@ -224,17 +224,17 @@ class Roster:
         finish: Finish | Settle,
         sent: Mapping[int, int] = NOTHING_SENT,
     ) -> None:
-        """Take the end of a lease, or of a claim that no page stands for. It is sent when all
-        requests that came of it have been taken.
+        """Take the end of a lease, or of a claim that was dealt with. It is sent when all requests
+        that came of it have been taken.
 
-        On the page's own shard the order in the outbox sees to that; for requests that went to
-        other shards the finish is held back until those have acknowledged them. ``sent``: shard ->
-        its ``enqueued`` just after the last of them.
+        On its own shard the order in the outbox sees to that; for requests that went to other
+        shards the finish is held back until those have acknowledged them. ``sent``: shard -> its
+        ``enqueued`` just after the last of them.
         """
         pending = {
             shard: number
             for shard, number in sent.items()
-            if self.memberships[shard].acknowledged < number
+            if shard != membership.shard and self.memberships[shard].acknowledged < number
         }
         if pending:
             self._held_back.append((membership, finish, pending))

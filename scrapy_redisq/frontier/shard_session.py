@@ -90,8 +90,7 @@ class Finish:
     (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
     "retried" (the entry, with its priority and delay, takes the place of the old one).
 
-    ``children`` are added in the same step, and only if the lease was still held. ``claims`` of its
-    page are to be settled after it.
+    ``children`` are added in the same step, and only if the lease was still held.
     """
 
     lease: str
@@ -105,7 +104,6 @@ class Finish:
     foreign: bool = False
     priority: int = 0
     children: Sequence[Enqueue] = ()
-    claims: Sequence[Claim] = ()
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,9 @@ class Claim:
     """A request that cannot be stored: it stays with this worker, if no other has it.
 
     ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
-    there. ``has_root``: another request stands for it, which asks for it again if this worker dies.
-    ``tag`` is handed back.
+    there. ``page`` is the identity of the request that asks for it again should it be lost here,
+    b"" if that is it itself; ``lease`` is that page's, "" if it stays in this process, too. ``tag``
+    is handed back.
     """
 
     slot: str
@@ -139,18 +138,22 @@ class Claim:
     identity: bytes | None = None
     asked: int = 0
     also: bytes | str | None = None
-    has_root: bool = False
+    lease: str = ""
+    page: bytes = b""
     tag: Hashable = None
+
+    @property
+    def field(self) -> Any:
+        """Where the frontier keeps it."""
+        return calls.claimed_field(self.fingerprint, self.identity)
 
 
 @dataclass(frozen=True)
 class Settle:
-    """The end of a claim: it was dealt with (``done``), or may be claimed again. Then it is sent
-    before the end of ``lease``."""
+    """The end of a claim: it was dealt with (``done``), or may be claimed again."""
 
     claim: Claim
     done: bool
-    lease: str | None = None
 
     @property
     def slot(self) -> str:
@@ -196,8 +199,6 @@ class Reply:
     claimed: list[Claim] = field(default_factory=list)
     waits: list[Claim] = field(default_factory=list)
     """What another worker has, and may not live to deal with. Nothing else would ask for it."""
-    ended: list[Claim] = field(default_factory=list)
-    """Of pages whose end was acknowledged."""
     leases: list[Lease] = field(default_factory=list)
     complete: bool = False
     created: int = 0
@@ -321,6 +322,10 @@ class Membership:
         stands for is sent again even if it was acknowledged lately: the server may have lost it.
         """
         self._take_back()
+        # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
+        claims = sum(isinstance(operation, Claim) for operation in self.outbox)
+        self.outbox = deque(item for item in self.outbox if not isinstance(item, Claim))
+        self.acknowledged += claims
         self._forget_kept()
         again = [kept for _, kept in self._kept]
         self.outbox.extendleft(reversed(again))
@@ -456,9 +461,9 @@ class Membership:
         taken: list[Operation] = []
         number = size = 0
         while self.outbox and number < MAX_OPERATIONS and len(taken) < self._limit:
-            enqueues = _enqueues(self.outbox[0])
-            number += max(1, len(enqueues))
-            size += sum(len(enqueue.entry) for enqueue in enqueues)
+            requests = _requests(self.outbox[0])
+            number += max(1, len(requests))
+            size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
             if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
                 break
             taken.append(self.outbox.popleft())
@@ -467,11 +472,10 @@ class Membership:
     def _take_past_enqueues(self) -> list[Operation]:
         """Finishes of pages none of whose requests wait here, so that a full Redis can drain."""
         waiting = {item.page for item in self.outbox if isinstance(item, Enqueue)}
-        waiting |= {item.lease for item in self.outbox if isinstance(item, Settle)}
         taken: list[Operation] = []
         left: deque[Operation] = deque()
         for operation in self.outbox:
-            may_pass = (
+            may_pass = isinstance(operation, Settle) or (
                 isinstance(operation, Finish)
                 and not operation.children
                 and operation.lease not in waiting
@@ -490,35 +494,38 @@ class Membership:
 
         for operation in operations:
             lease = operation.lease if isinstance(operation, Finish) else None
-            for enqueue in _enqueues(operation):
-                data["enqueue"].append(
-                    calls.enqueue_item(
-                        number_of(enqueue.slot, enqueue.priority),
-                        enqueue.entry,
-                        enqueue.fingerprint,
-                        enqueue.delay,
-                        asked=enqueue.asked,
-                        identity=enqueue.identity,
-                        lease=lease,
+            for request in _requests(operation):
+                if isinstance(request, Claim):
+                    data["claims"].append((request.field, request.lease, raw_string(request.page)))
+                    data["enqueue"].append(
+                        calls.enqueue_item(
+                            0,
+                            b"",
+                            request.fingerprint,
+                            asked=request.asked,
+                            identity=request.identity,
+                            claim=len(data["claims"]),
+                        )
                     )
-                )
-                if enqueue.also is not None:
-                    data["also"].append(calls.fingerprint_item(enqueue.also))
+                else:
+                    data["enqueue"].append(
+                        calls.enqueue_item(
+                            number_of(request.slot, request.priority),
+                            request.entry,
+                            request.fingerprint,
+                            request.delay,
+                            asked=request.asked,
+                            identity=request.identity,
+                            lease=lease,
+                        )
+                    )
+                if request.also is not None:
+                    data["also"].append(calls.fingerprint_item(request.also))
             if isinstance(operation, Letter):
                 data["letters"].append(_letter_item(operation))
-            elif isinstance(operation, Claim):
-                data["claims"].append(
-                    calls.claim_item(
-                        operation.asked,
-                        operation.fingerprint,
-                        operation.identity,
-                        operation.has_root,
-                        operation.also,
-                    )
-                )
             elif isinstance(operation, Settle):
-                of = calls.claimed_field(operation.claim.fingerprint, operation.claim.identity)
-                data["settled"].append((raw_string(of), operation.done))
+                claim = operation.claim
+                data["settled"].append((claim.field, claim.lease, operation.done))
             if not isinstance(operation, Finish):
                 continue
             if operation.children:
@@ -589,17 +596,14 @@ class Membership:
         outcomes = iter(outcome.decode())
         if self._in_flight is not None:
             for operation in self._in_flight.operations:
-                for enqueue in _enqueues(operation):
+                for request in _requests(operation):
                     became = next(outcomes, "1")
-                    if became == "1":
-                        answer.accepted.append(enqueue)
-                    elif became == "0":
-                        answer.duplicates.append(enqueue)
-            for operation in self._in_flight.operations:
-                if isinstance(operation, Claim):
-                    became = next(outcomes, "1")
-                    answers = {"1": answer.claimed, "3": answer.waits}
-                    answers.get(became, answer.duplicates).append(operation)
+                    if became == "0":
+                        answer.duplicates.append(request)
+                    elif isinstance(request, Claim):
+                        (answer.claimed if became == "1" else answer.waits).append(request)
+                    elif became == "1":
+                        answer.accepted.append(request)
         return answer
 
     def received(self, reply: Reply) -> Reply:
@@ -611,7 +615,6 @@ class Membership:
             self.acknowledged += _number(operation)
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
-                reply.ended += operation.claims
             elif isinstance(operation, (Enqueue, Letter)) and self._parentless(operation):
                 self._keep(operation)
         self._in_flight = None
@@ -679,12 +682,12 @@ class Membership:
 
 def _number(operation: Operation) -> int:
     """How many requests an operation adds, claims or settles."""
-    return 1 if isinstance(operation, (Claim, Settle)) else len(_enqueues(operation))
+    return 1 if isinstance(operation, Settle) else len(_requests(operation))
 
 
-def _enqueues(operation: Operation) -> Sequence[Enqueue]:
+def _requests(operation: Operation) -> Sequence[Enqueue | Claim]:
     """The requests that come with an operation."""
-    if isinstance(operation, Enqueue):
+    if isinstance(operation, (Enqueue, Claim)):
         return (operation,)
     return operation.children if isinstance(operation, Finish) else ()
 

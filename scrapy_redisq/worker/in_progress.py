@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
@@ -108,11 +108,10 @@ class Page:
     ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
     what `Roster.finish` has to know of those that went to other shards.
 
-    A request that stays in this process has a page, too, whose lease is none. The page that asked
-    for it, or for the request that did, is its ``root``: that is not ended before it (it is one of
-    its ``unwritten``), and has the ``claims`` of all of them, each with the page of its request.
-    Where no page stands for it, it is its own. Its ``asker`` is what asked for it itself; it is
-    ``undone`` if it, or something that came of it, was not dealt with.
+    A request that stays in this process has a page, too, whose lease is none. What asked for it is
+    its ``asker``, which is not ended before it: it is one of its ``unwritten``. Its ``root`` is the
+    outermost of these, None if it is that itself: the page that asks for all of it again when it
+    is fetched again. Its ``claim`` is there once it was granted.
     """
 
     lease: Lease
@@ -136,10 +135,11 @@ class Page:
     sent: dict[int, int] = field(default_factory=dict)
     root: Page | None = None
     asker: Page | None = None
-    undone: bool = False
-    claims: list[tuple[Claim, Page]] = field(default_factory=list)
+    claim: Claim | None = None
+    of_start: bool = False
+    """Of a request that stays here: each worker's ``start()`` asks for it."""
     sent_back: int = 0
-    """How often a request that stays here was, for the trouble of its slot."""
+    """How often a request that stays here was, for the trouble of its slot or of its sink."""
     shared: SharedValues = field(default_factory=SharedValues)
     """What its requests hold."""
 
@@ -147,6 +147,11 @@ class Page:
     def is_held(self) -> bool:
         """Its lease is not void, so that it is this worker that ends it."""
         return self.lease.id in self.membership.held
+
+    @property
+    def is_void(self) -> bool:
+        """Others have it by now, or will: whoever has it asks for all that it asks for."""
+        return bool(self.lease.id) and not self.is_held
 
     def finish(self) -> Finish:
         """How its lease ends."""
@@ -171,19 +176,14 @@ class Page:
             )
         return Finish(lease, "done", children=children)
 
-    def is_undone(self) -> None:
-        """It was not dealt with: it has to be asked for again, so what asked for it, too."""
-        page: Page | None = self
-        while page is not None and not page.undone:
-            page.undone = True
-            page = page.asker
-
     def end_of(self, kept: Page) -> None:
-        """A request that stayed here, and that this page stands for, has ended or was given up."""
+        """A request that stayed here, and that this one asked for, is over or was given up."""
         self.unwritten -= 1
         self.given_back = self.given_back or kept.given_back
         if kept.problem is not None and self.problem is None:
             self.problem = kept.problem
+        for shard, number in kept.sent.items():
+            self.sent[shard] = max(number, self.sent.get(shard, 0))
 
 
 class Pages:
@@ -213,17 +213,15 @@ class Pages:
         """``request``, which stays in this process, is handed to the engine."""
         self._kept[request] = page
 
-    def end_kept(self, working_on: set[Request]) -> list[tuple[Request, Page]]:
-        """Remove and return those that stay here and are over, with their items and all that they
-        stand for."""
-        ended = [
-            (request, page)
-            for request, page in self._kept.items()
-            if request not in working_on and not page.unwritten
-        ]
-        for request, _ in ended:
-            del self._kept[request]
-        return ended
+    def end_kept(self, working_on: set[Request]) -> Iterator[tuple[Request, Page]]:
+        """Remove those that stay here and are over, with their items and all that came of them.
+
+        Later ones come first, so that what they came of may be over with them.
+        """
+        for request, page in reversed(list(self._kept.items())):
+            if request not in working_on and not page.unwritten:
+                del self._kept[request]
+                yield request, page
 
     def asking(self, request: Request) -> Page | None:
         """The page of a request in progress, be it one that stays here."""
@@ -432,10 +430,14 @@ class Pages:
         page = self._find(request)
         if page is None:
             return False
-        times = back_offs(page.lease.entry)
+        stays_here = not page.lease.id
+        times = page.sent_back if stays_here else back_offs(page.lease.entry)
         if times >= len(delays):
             return False
-        page.entry = with_back_offs(page.lease.entry, times + 1)
+        if stays_here:
+            page.sent_back += 1
+        else:
+            page.entry = with_back_offs(page.lease.entry, times + 1)
         page.delay, page.given_back = delays[times], True
         return True
 

@@ -1,7 +1,7 @@
 """Requests that cannot be stored: they stay in this process, as in Scrapy's memory queue.
 
-So that nothing is lost with the process, the page that asked for them is not ended before them, and
-so that no other worker fetches them too, they are claimed in the frontier first.
+So that nothing is lost with the process, what asked for them is not ended before them, and so that
+no other worker fetches them too, they are claimed in the frontier first.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import Courier
 from scrapy_redisq.frontier.recent_urls import SeenCache
-from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Letter, Settle
+from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Lease, Letter, Settle
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
@@ -100,7 +100,7 @@ class Intake:
         self._warned_shared = False
         self._start_values = SharedValues()
         self.lost = 0
-        """Requests that were only here, for which nothing stands, and that were given up."""
+        """Requests that were only here, that nothing asks for again, and that were given up."""
         self._start_repeats = Repeats()
         self._own_start = secrets.token_bytes(16)
 
@@ -223,10 +223,11 @@ class Intake:
         try:
             entry = self._serializer.dumps(request)
         except Unserializable as error:
-            return self._keep(request, delay, error, Claim(slot, fingerprint, also=also))
+            claim = Claim(slot, fingerprint, also=also)
+            return self._keep(request, delay, error, claim, of_start=of_start)
         root = self._root()
         self._send(
-            root,
+            self._asking_page(),
             Enqueue(
                 slot,
                 int(request.priority),  # True and members of an enum are numbers
@@ -271,7 +272,8 @@ class Intake:
         try:
             entry = self._serializer.dumps(request, None if identity == own else identity)
         except Unserializable as error:
-            return self._keep(request, delay, error, claim, identity)
+            asked_again = of_start and self._settings.same_start
+            return self._keep(request, delay, error, claim, identity, of_start=asked_again)
         # A filter of others has been told of what it lets through: it would not let it through
         # again for another fetch of the page.
         root = self._root()
@@ -295,7 +297,7 @@ class Intake:
         ):
             self._wait_for_end(page, child)
         else:
-            self._send(root, child)
+            self._send(asker, child)
         return True
 
     def _wait_for_end(self, page: Page, child: Enqueue) -> None:
@@ -320,8 +322,9 @@ class Intake:
             self._send_ahead(page)
 
     def _send(self, page: Page | None, operation: Enqueue | Claim | Settle) -> None:
+        """Send what comes of ``page``, which is to be ended after it."""
         membership = self._courier.enqueue(operation)
-        if page is not None and membership is not page.membership:
+        if page is not None:
             page.sent[membership.shard] = membership.enqueued
 
     def _is_retry(
@@ -372,7 +375,7 @@ class Intake:
         return self._pages.asking(asking)
 
     def _root(self) -> Page | None:
-        """What stands for what is being taken in, see `Page`."""
+        """The page that asks for what is being taken in when it is fetched again, see `Page`."""
         asking = self._asking_page()
         return None if asking is None else asking.root or asking
 
@@ -394,22 +397,31 @@ class Intake:
         error: Unserializable,
         claim: Claim | None = None,
         identity: bytes | None = None,
+        *,
+        of_start: bool = False,
     ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
-        another worker has it."""
-        slot, root = self._slot(request), self._root()
+        another worker has it. ``of_start``: every worker asks for it."""
+        slot, asking, root = self._slot(request), self._asking_page(), self._root()
+        if root is not None and root.is_void and not self._is_let_through(request):
+            return True
         page = Page(
             Lease("", slot, int(request.priority), 0, b""),
             self._courier.roster.shard_of(slot),
             identity=identity or self._fingerprint(request),
             root=root,
-            asker=self._asking_page(),
+            of_start=of_start,
         )
-        if root is not None:
-            root.unwritten += 1
+        if asking is not None and root is not None:
+            # Where there is nothing to settle, nothing need wait: a request that asks for itself
+            # again and again would hold all that were before it.
+            page.asker = asking if asking.claim or asking.asker is None else asking.asker
+            page.asker.unwritten += 1
         if claim is not None:
-            claim = replace(claim, has_root=root is not None, tag=request)
-            self._send(root, claim)
+            claim = replace(claim, tag=request)
+            if root is not None:
+                claim = replace(claim, lease=root.lease.id, page=self._identity_of(root))
+            self._send(asking, claim)
         self._local.take(request, page, delay, claim)
         if claim is None:
             self._will_run(delay)
@@ -424,6 +436,18 @@ class Intake:
             )
         self._stats.inc_value("scheduler/unserializable")
         return True
+
+    def _identity_of(self, root: Page) -> bytes:
+        """Of the root of what asks now: that itself, if it is not known yet."""
+        asking = current_page.get()
+        known = root.identity or (asking and self._pages.identity_of(asking))
+        assert known
+        return known
+
+    def _is_let_through(self, request: Request) -> bool:
+        """Whether a filter of others has let the request through: it may not do so again for
+        another fetch of the page."""
+        return self._foreign_filter is not None and not request.dont_filter
 
     def _will_run(self, delay: float) -> None:
         self._stats.inc_value("scheduler/enqueued/memory")
@@ -443,7 +467,7 @@ class Intake:
             self._courier.enqueue(Settle(claim, done=False))
             return
         page, delay = known
-        (page.root or page).claims.append((claim, page))
+        page.claim = claim
         self._local.push(claim.tag, delay)
         self._will_run(delay)
 
@@ -459,65 +483,65 @@ class Intake:
             self._courier.enqueue(claim)
 
     def end_kept(self) -> None:
-        """Settle what has ended. What was sent back is tried again here."""
+        """Settle what is over. What was sent back is tried again here."""
         closing = self._engine.closing
+        if closing:
+            for request, page, asked in self._local.forget_waiting():
+                page.given_back = True
+                self.lost += page.root is None and not page.of_start and asked is None
+                self._end(request, page)
         for request, page in self._pages.end_kept(self._engine.in_progress):
             if page.given_back and not closing:
                 page.given_back = False
-                pause = TRY_AGAIN * max(1, page.sent_back)
+                pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
+                page.delay = 0.0
                 self._local.push(request, pause)
                 asyncio.get_running_loop().call_later(pause, self._engine.wake)
                 continue
             self._local.forget(request)
             self._end(request, page)
-        if closing:
-            for request, page, asked in self._local.forget_waiting():
-                page.given_back = True
-                self.lost += page.root is None and not page.claims and asked is None
-                self._end(request, page)
 
     def _end(self, request: Request, page: Page) -> None:
-        if page.problem is not None or page.given_back:
-            page.is_undone()
-        if page.root is not None:
-            if page.problem is not None:
-                text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
-                page.problem = replace(page.problem, detail=text)
-            page.root.end_of(page)
-            return
-        if page.problem is not None and not page.given_back:
+        """A request that stayed here is over, with all that came of it, or was given up."""
+        dealt_with = page.problem is None and not page.given_back
+        if page.root is None and page.problem is not None and not page.given_back:
             self._bury(request, page.lease.slot, page.problem)
-        for claim, kept in page.claims:
-            settle = Settle(claim, done=not (page.given_back and kept.undone))
-            self._courier.finish(self._courier.roster.shard_of(claim.slot), settle, page.sent)
-
-    def settle_claims(self, page: Page, finish: Finish) -> Finish:
-        """The end of a page's lease, with what settles its claims after it; what may be claimed
-        again by those who fetch the page again is settled before."""
-        if not (page.claims and page.is_held):  # else they are of those who have the page by now
-            return finish
-        comes_again = finish.outcome not in ("done", "retried")
-        dealt_with = []
-        for claim, kept in page.claims:
-            if comes_again and kept.undone:
-                self._send(page, Settle(claim, done=False, lease=finish.lease))
-            else:
-                dealt_with.append(claim)
-        return replace(finish, claims=dealt_with)
+            dealt_with = True
+        # With a void root it is asked for again by whoever has that page by now.
+        if page.claim is not None and not (page.root and page.root.is_void):
+            settle = Settle(page.claim, dealt_with)
+            if dealt_with:
+                shard = self._courier.roster.shard_of(settle.slot)
+                self._courier.finish(shard, settle, page.sent)
+            else:  # before the page that asks for it again can be somebody else's
+                self._send(page, settle)
+        if page.asker is None:
+            return
+        if page.problem is not None and page.asker is page.root:
+            text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
+            page.problem = replace(page.problem, detail=text)
+        page.asker.end_of(page)
 
     def forgotten(self) -> None:
-        """All leases are void: others fetch the pages again, and ask for what they asked for. What
-        no page stands for is claimed again."""
+        """All leases are void, and what is cached of them."""
         self._seen_cache.clear()
+
+    def rejoined(self) -> None:
+        """All claims are void: others fetch the pages again, and ask for what they asked for. What
+        no page stands for is claimed again."""
         for request, page, asked in self._local.forget_waiting(asked=True):
-            if page.root is not None:
-                page.root.end_of(page)
-                continue
-            claim = asked or (page.claims[0][0] if page.claims else None)
-            page.claims = []
+            root = page.root
+            if root is not None and root.is_void:
+                if page.asker is not None:
+                    page.asker.end_of(page)
+                if not self._is_let_through(request):
+                    continue
+                page.root = page.asker = None
+            claim, page.claim = asked or page.claim, None
             self._local.take(request, page, 0.0, claim)
             if claim is not None:
                 self._courier.enqueue(claim)
+        self._engine.wake()
 
     def _refuse(self, request: Request, reason: str, error: Exception) -> None:
         """A request that cannot be kept at all: its page is not done, it is dead; and where no page

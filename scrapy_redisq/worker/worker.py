@@ -376,8 +376,7 @@ class Worker:
             self.pages += 1
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
-            finish = self._intake.settle_claims(page, page.finish())
-            self.courier.finish(page.membership, finish, page.sent)
+            self.courier.finish(page.membership, page.finish(), page.sent)
         self._intake.count_filtered()
         if self.engine.closing:
             given_up = self.inbox.clear()
@@ -460,6 +459,9 @@ class Worker:
         self.inbox.clear()
         self.slots.forgotten()
         self._intake.forgotten()
+
+    def rejoined(self) -> None:
+        self._intake.rejoined()
 
     def lost(self, error: Exception) -> None:
         self._lost = True

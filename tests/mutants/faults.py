@@ -67,8 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "if meta[11] and (input.enqueue or input.claims) and not replayed "
-        "then return {'sealed'} end",
+        "if meta[11] and input.enqueue and not replayed then return {'sealed'} end",
         "",
         RUNS,
     ),

@@ -47,9 +47,7 @@
 --   seen:RUN...             the dupefilter; RUN, its generation, is the run that began it
 --   seen:RUN.starts...      identities of the run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
---   kept            hash    what stays in the process of a worker, see claim() -> who has it: "p" .. the
---                           worker where another request stands for it, "w" .. the worker where
---                           none does, or '' after it was given up
+--   kept            hash    what stays in the process of a worker -> who has it, see claim()
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --
@@ -499,15 +497,63 @@ local function new_recent(members, look)
   return answers
 end
 
+-- Whether a worker is in the run, and has not been taken for dead.
+local function is_member(worker)
+  local known = redis.pcall('HMGET', worker_key(worker), 'seq', 'fenced')
+  return known[1] and not known[2]
+end
+
+-- Who has what stays in a process, by its field in `kept`: "WORKER LEASE PAGE", the lease that it was
+-- claimed for ('' if no page stands for it), and what is known of the page that it goes back to: its
+-- identity, or '' where that is the request itself. Nothing after the worker gave it up.
+-- -> worker, lease, page (nil if nobody has it), whether the field is there
+local function claimant(field)
+  local kept = redis.call('HGET', KEPT, field)
+  local worker, lease, page = string.match(kept or '', '^(%S+) (%S*) (.*)$')
+  return worker, lease, page, kept
+end
+
+-- Claims a request that cannot be stored for the worker, in whose process it stays; `is_new`: its
+-- fingerprint or identity was. A claim ends with its worker, or when its page has gone on to somebody
+-- else, who asks for all of it again; else it is there until it is settled.
+-- -> '1' it is the worker's, '0' a duplicate, '3' another worker has it, and no page stands for it
+-- there or here: ask again. What a page stands for never waits: two such might wait for each other.
+local function claim(is_new, field, lease, page)
+  local owner, its_lease, its_page, kept = claimant(field)
+  local is_mine = owner == input.worker and its_lease == lease
+  local has_moved = owner and page ~= '' and its_page == page and not is_mine
+  if is_new or has_moved or (kept and not (owner and is_member(owner))) then
+    redis.call('HSET', KEPT, field, input.worker .. ' ' .. lease .. ' ' .. page)
+    return '1'
+  end
+  return owner and owner ~= input.worker and page == '' and its_page == '' and '3' or '0'
+end
+
+-- Ends claims: input.settled is {{field in `kept`, lease, whether it was dealt with}...}. What was not
+-- may be claimed by others. What another living worker has is its own.
+local function settle()
+  for _, item in ipairs(input.settled) do
+    local owner, lease, _, kept = claimant(item[1])
+    local is_mine = owner == input.worker and lease == item[2]
+    if kept and (is_mine or not (owner and is_member(owner))) then
+      if item[3] then redis.call('HDEL', KEPT, item[1])
+      else redis.call('HSET', KEPT, item[1], '') end
+    end
+  end
+end
+
 -- Adds requests: input.queues is {{slot, priority}...}, input.enqueue {{number of the queue,
 -- entry, fingerprint or false, delay in ms, and where it is known by something else than its
 -- fingerprint: 1 to ask new_starts() about its identity, 2 new_recent(), 3 the same without
--- recording it, 0 nobody; its identity; lease that the worker must hold or ''}...}, input.also
--- fingerprints that are only recorded.
+-- recording it, 0 nobody; its identity; lease that the worker must hold or ''; and for one that cannot
+-- be stored, whose queue is 0, its number in input.claims}...}, which is {{field, lease and page for
+-- claim()}...}, input.also fingerprints that are only recorded.
 -- `void` are leases {lease = true} that the worker does not hold.
--- -> a string of one character each: '1' it was new, '0' a duplicate, '2' its lease is void
+-- -> a string of one character each: '1' it was new, '0' a duplicate, '2' its lease is void, '3' see
+-- claim()
 local function enqueue(seen_add, run, generation, order, void)
-  for _, queue in ipairs(input.queues) do
+  local queues = input.queues or {}
+  for _, queue in ipairs(queues) do
     if not is_priority(queue[2]) then error('no priority: ' .. queue[2], 0) end
   end
   local fingerprints, starts, recent, looked_at = {}, {}, {}, {}
@@ -545,13 +591,16 @@ local function enqueue(seen_add, run, generation, order, void)
     end
     if item[7] and void[item[7]] then
       outcome[i] = '2'
+    elseif item[8] then
+      outcome[i] = claim(is_new, unpack(input.claims[item[8]]))
+      if outcome[i] == '0' then duplicates = duplicates + 1 end
     elseif not is_new then
       outcome[i] = '0'
       duplicates = duplicates + 1
     else
       outcome[i] = '1'
       created = created + 1
-      local queue, entry = input.queues[item[1]], '\0' .. item[2]
+      local queue, entry = queues[item[1]], '\0' .. item[2]
       if item[4] > 0 then
         delay(record_of(queue[1], queue[2], entry), item[4])
         added = added + 1
@@ -565,65 +614,10 @@ local function enqueue(seen_add, run, generation, order, void)
       end
     end
   end
-  for number, queue in ipairs(input.queues) do
+  for number, queue in ipairs(queues) do
     if entries[number] then put(queue[1], queue[2], entries[number], order) end
   end
   count('created', created)
   count('duplicates', duplicates)
   return table.concat(outcome)
-end
-
--- Whether a worker is in the run, and has not been taken for dead.
-local function is_member(worker)
-  local known = redis.pcall('HMGET', worker_key(worker), 'seq', 'fenced')
-  return known[1] and not known[2]
-end
-
--- Claims requests that cannot be stored and stay with the worker: input.claims is {{whom to ask: 0
--- the dupefilter, 1 new_starts(), 2 new_recent(); about what; its field in `kept`; whether another
--- request stands for it, of which it comes again should the worker die; a fingerprint that is only
--- recorded, or false}...}. Until the worker settles it (settle()) a claim ends with the worker.
--- -> a string of one character each: '1' it is the worker's, '0' a duplicate, '3' another worker has
--- it, and nothing stands for it there or here: ask again. What something stands for never waits:
--- two such might wait for each other.
-local function claim(seen_add, run, generation, worker)
-  local asked, also, outcome = {{}, {}, {}}, {}, {}
-  for _, item in ipairs(input.claims) do
-    table.insert(asked[item[1] + 1], item[2])
-    if item[5] then also[#also + 1] = item[5] end
-  end
-  local new = {nil, #asked[2] > 0 and new_starts(run, asked[2]),
-    #asked[3] > 0 and new_recent(asked[3])}
-  if #also > 0 then seen_add(seen_base(generation), input.seen, also) end
-  new[1] = #asked[1] > 0 and seen_add(seen_base(generation), input.seen, asked[1])
-  local nth, duplicates = {0, 0, 0}, 0
-  for i, item in ipairs(input.claims) do
-    local kind, field = item[1] + 1, item[3]
-    nth[kind] = nth[kind] + 1
-    local owner = redis.call('HGET', KEPT, field)
-    local other = owner and owner ~= '' and string.sub(owner, 2)
-    if new[kind][nth[kind]] == 1 or (owner and not (other and is_member(other))) then
-      redis.call('HSET', KEPT, field, (item[4] and 'p' or 'w') .. worker)
-      outcome[i] = '1'
-    elseif owner and other ~= worker and not item[4] and string.sub(owner, 1, 1) == 'w' then
-      outcome[i] = '3'
-    else
-      outcome[i] = '0'
-      duplicates = duplicates + 1
-    end
-  end
-  count('duplicates', duplicates)
-  return table.concat(outcome)
-end
-
--- Ends claims of the worker: input.settled is {{field in `kept`, whether it was dealt with}...}. What
--- was not may be claimed by others.
-local function settle(worker)
-  for _, item in ipairs(input.settled) do
-    local owner = redis.call('HGET', KEPT, item[1])
-    if owner and string.sub(owner, 2) == worker then
-      if item[2] then redis.call('HDEL', KEPT, item[1])
-      else redis.call('HSET', KEPT, item[1], '') end
-    end
-  end
 end

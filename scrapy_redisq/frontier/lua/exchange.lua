@@ -9,8 +9,8 @@
 --          those to claim at most), max_deliveries, most_bytes (of an entry), starting, seeded,
 --          pages, items, dead_max; and only if there are some:
 --          queues, enqueue, also (see common.lua), bundled {lease...} (leases that the worker must
---          hold for what is enqueued with them), claims and settled (see claim() and settle() in
---          common.lua), letters {{identity, slot, priority, entry or '',
+--          hold for what is enqueued with them), claims and settled (see enqueue() and
+--          settle() in common.lua), letters {{identity, slot, priority, entry or '',
 --          reason, detail, error, status}...} of what could not be enqueued, done {{slot,
 --          {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
 --          released {lease...}, dead {{lease, reason, detail, error, status,
@@ -20,7 +20,7 @@
 --          turns.lua), entries to claim of it}...}, outcomes {{slot, ... (see report_outcome())}...}
 --          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
 --          slot_ttl (ms), for which a slot is remembered
--- Reply    {status} or {status, outcome of each enqueue and claim (see common.lua), created,
+-- Reply    {status} or {status, outcome of each enqueue (see common.lua), created,
 --          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
 --          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:
 --          nothing waits), msgpack of turns {turn...} (see give_turn() in
@@ -75,10 +75,10 @@ if not seq or state[4] or not (seq <= input.acked + 1) then return {'gone'} end
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
 if not generation then return {'corrupt', META} end
-if meta[11] and (input.enqueue or input.claims) and not replayed then return {'sealed'} end
+if meta[11] and input.enqueue and not replayed then return {'sealed'} end
 
 -- 2. heartbeat
-if replayed or not (input.enqueue or input.letters or input.claims) then
+if replayed or not (input.enqueue or input.letters) then
   redis.call('ZREM', WORKERS, worker)
 end
 redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
@@ -105,11 +105,10 @@ if not replayed then
         count('finished', 1)
       end
     end
-    if input.claims then became = became .. claim(seen_add, meta[1], generation, worker) end
     return became
   end
   outcome = ''
-  if input.enqueue or input.letters or input.claims then
+  if input.enqueue or input.letters then
     local added_all
     added_all, outcome = pcall(take_in)
     if not added_all then return {'corrupt', key_at_fault(seen_undo, outcome)} end
@@ -123,7 +122,7 @@ if not replayed then
   for name, by in pairs(input.tally or NONE) do count(name, by) end
 
   -- 5. finish
-  if input.settled then settle(worker) end
+  if input.settled then settle() end
   local leases, taken = leases_of(worker), {}
   -- Takes the leases out; calls f(record, item) for each that the worker still held.
   local function take(items, lease_of, f)
