@@ -37,7 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "scrapy_redisq/worker/inbox.py",
     ),
     "scheduler, the rest": ("scrapy/core/scheduler.py", "scrapy_redisq/scheduler.py"),
-    "page bookkeeping": ("scrapy_redisq/_scrapy.py",),
+    "page bookkeeping": ("scrapy_redisq/_scrapy/",),
     "Scrapy: wake-ups of the engine": ("_start_scheduled_request", "CallLaterOnce"),
     "Scrapy: signals": ("pydispatch/", "scrapy/signalmanager.py", "scrapy/utils/signal.py"),
     "Scrapy: response.follow": ("follow (scrapy/http", "_follow"),

@@ -9,7 +9,7 @@ lower floors alone, so rooms of one floor never import each other::
     dupefilter  feeds                             what Scrapy loads by name, with any scheduler
     participation                                 which crawls join a frontier at all
     settings/                                     declared, checked, read once
-    _scrapy  server/  frontier/  serialization/   Scrapy's insides; Redis; the protocol, which knows
+    _scrapy/  server/  frontier/  serialization/  Scrapy's insides; Redis; the protocol, which knows
                                                   neither Scrapy nor settings; requests as bytes
     errors
 

@@ -19,7 +19,8 @@ from scrapy.http import Request
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 
-from scrapy_redisq._scrapy import Engine, cannot_start, require_asyncio, scheduler_of
+from scrapy_redisq._scrapy.crawl import cannot_start, require_asyncio, scheduler_of
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import RedisqError, RunOver
 from scrapy_redisq.participation import why_alone
 from scrapy_redisq.worker.age import crawl_began

@@ -14,7 +14,7 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
 
-from scrapy_redisq._scrapy import Engine
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.shard_session import Lease
 from scrapy_redisq.worker import inbox as inbox_module
@@ -136,8 +136,8 @@ def test_what_scrapy_is_about_to_start_counts() -> None:
     crawler.engine._slot = SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=0))
     engine = Engine(crawler)
     for number in range(3):
-        engine.handed_out(Request(f"http://host/{number}"), "host")
-        assert [engine.downloads()("host") for _ in range(2)] == [number + 1] * 2
+        engine.downloads.handed_out(Request(f"http://host/{number}"), "host")
+        assert [engine.downloads.by_slot()("host") for _ in range(2)] == [number + 1] * 2
 
 
 # Crawls

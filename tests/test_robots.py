@@ -20,7 +20,7 @@ from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqRobotsTxtMiddleware
-from scrapy_redisq._scrapy import asked_delays
+from scrapy_redisq._scrapy.robots import asked_delays
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier import calls

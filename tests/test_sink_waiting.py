@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 
-from scrapy_redisq._scrapy import current_item
+from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.errors import BatchTooLarge, WriteFailed
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemRefused, ItemReturned, Row

@@ -23,12 +23,9 @@ from scrapy.robotstxt import RobotParser
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_redisq._scrapy import (
-    asked_delays,
-    download,
-    is_closing,
-    robots_parsed,
-)
+from scrapy_redisq._scrapy.crawl import is_closing
+from scrapy_redisq._scrapy.downloads import download
+from scrapy_redisq._scrapy.robots import asked_delays, robots_parsed
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier.shared_robots import AWAY, Shared, SharedRobots
 from scrapy_redisq.frontier.slot_names import slot_name
@@ -219,7 +216,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         return self._worker
 
     def _slot_of(self, request: Request) -> str:
-        return slot_name(self._in_use.engine.slot_of(request))
+        return slot_name(self._in_use.engine.downloads.slot_of(request))
 
     async def _read(self, found: Shared, host: str, request: Request) -> Rules:
         self._count("redisq/robots/shared")

@@ -18,12 +18,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy.crawler import Crawler
 from scrapy.http import Request
 
-from scrapy_redisq._scrapy import (
-    awaited,
-    cannot_start,
-    current_item,
-    watch_output,
-)
+from scrapy_redisq._scrapy.crawl import awaited, cannot_start
+from scrapy_redisq._scrapy.output import current_item, watch_output
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch
 from scrapy_redisq.participation import is_tool
 from scrapy_redisq.pipelines.rows import Row, key_by_content, key_by_place

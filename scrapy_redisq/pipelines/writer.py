@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq._scrapy import close_spider, is_closing
+from scrapy_redisq._scrapy.crawl import close_spider, is_closing
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ReferenceMissing,

@@ -17,7 +17,8 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq._scrapy import Engine, spider_with_limits, stop_at_hangup
+from scrapy_redisq._scrapy.crawl import spider_with_limits, stop_at_hangup
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.feeds import warn_of_shared_feeds
 from scrapy_redisq.frontier.loop import Courier
@@ -129,9 +130,10 @@ def _watch(worker: Worker, in_progress: Pages) -> None:
     engine, slots, settings = worker.engine, worker.slots, worker.settings
     throttle = settings.throttle
     if throttle or settings.fleet_limits:
-        engine.lift_limits(slots.lifts, at_least=math.ceil(throttle.target) if throttle else 1)
-    engine.gate_downloads(slots)
-    engine.follow_downloads(worker.gave_out, slots.fetched)
+        at_least = math.ceil(throttle.target) if throttle else 1
+        engine.downloads.lift_limits(slots.lifts, at_least=at_least)
+    engine.downloads.gate_by(slots)
+    engine.downloads.follow(worker.gave_out, slots.fetched)
     engine.watch_pages(
         failed=in_progress.download_failed,
         arrived=in_progress.arrived,

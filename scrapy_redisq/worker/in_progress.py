@@ -16,7 +16,7 @@ from scrapy.http import Request, Response
 from scrapy.utils.log import failure_to_exc_info
 from twisted.python.failure import Failure
 
-from scrapy_redisq._scrapy import current_item
+from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Membership
 from scrapy_redisq.serialization.entries import back_offs, identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats

@@ -15,7 +15,8 @@ from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_redisq._scrapy import Engine, current_page
+from scrapy_redisq._scrapy.engine import Engine
+from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
@@ -357,7 +358,9 @@ class Intake:
         return True
 
     def _slot(self, request: Request) -> str:
-        return PRIORITY_SLOT if self._one_slot else slot_name(self._engine.slot_of(request))
+        if self._one_slot:
+            return PRIORITY_SLOT
+        return slot_name(self._engine.downloads.slot_of(request))
 
     def _page_in_progress(self) -> Page | None:
         """The page that asks for what is being taken in. What runs in its context after its end

@@ -22,7 +22,7 @@ from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
 from scrapy.utils.defer import maybe_deferred_to_future
 
-from scrapy_redisq._scrapy import Engine
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
 from scrapy_redisq.frontier.loop import NOTHING, Courier, Demand
 from scrapy_redisq.frontier.pace import FLUSH
@@ -211,13 +211,13 @@ class Worker:
         if not self._local.waiting:
             return None
         # Not by turns: what is limited gets its own when it waits for its download.
-        downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads()
+        downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
         popped = self._local.pop(downloading, self.inbox.highest)
         if popped is None:
             return None
         request, page = popped
         self._in_progress.keep(request, page)
-        self.engine.handed_out(request, page.lease.slot)
+        self.engine.downloads.handed_out(request, page.lease.slot)
         return request
 
     def _outbox_is_full(self) -> bool:
@@ -249,7 +249,7 @@ class Worker:
                 continue
             page = Page(lease, membership, grouped=SLOT_KEY in request.meta)
             self._in_progress.begin(request, page)
-            self.engine.handed_out(request, lease.slot)
+            self.engine.downloads.handed_out(request, lease.slot)
             self.slots.handed_out(request, lease.slot)
             if self._is_hungry(self._want(downloading), downloading):
                 self.courier.poke()
@@ -313,7 +313,7 @@ class Worker:
         """Requests that could be started at once."""
         if self._lost or self._sinks_away or self._outbox_is_full():
             return 0
-        return self.engine.free
+        return self.engine.downloads.free
 
     def _want(self, downloading: Downloading) -> int:
         """How many more leases are worth having."""

@@ -1,6 +1,6 @@
 """One worker's part in the limits and the back-off of download slots.
 
-Every download passes here (see ``Engine.gate_downloads``): it begins when its slot's limits allow
+Every download passes here (see ``Downloads.gate_by``): it begins when its slot's limits allow
 it, and how it ends says whether the slot is in trouble.
 """
 
@@ -15,7 +15,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
-from scrapy_redisq._scrapy import Engine
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.shard_session import Lease, Membership, Outcome, Reply
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import Interrupted, Pages, Problem
@@ -94,7 +94,7 @@ class Slots:
     # Downloads
 
     async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
-        """See ``_scrapy.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
+        """See ``_scrapy.downloads.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
         slot = slot_name(slot)
         turn = None
         if self._turns:
@@ -120,7 +120,7 @@ class Slots:
         if self._pages.send_back(request, counted=False):
             raise SlotParked("the slot is parked")
         if closing:
-            page, in_pipeline = self._engine.asker(request)
+            page, in_pipeline = self._engine.downloads.asker(request)
             self._pages.interrupt(page, in_pipeline=in_pipeline)
             raise Interrupted("the spider is being closed")
         if request.meta.get(WAITS_NOT_KEY):
@@ -194,7 +194,7 @@ class Slots:
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
 
     def lifts(self, request: Request, slot: str) -> int | None:
-        """See ``Engine.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
+        """See ``Downloads.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
         own settings."""
         tokens = self._turns.tokens(slot_name(slot))
         return 0 if tokens is None and request in self._pages else tokens
@@ -228,7 +228,7 @@ class Slots:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
         if not (self._inbox or self._inbox.stuck):
             return []
-        downloading, turns = self._engine.downloads(), self._turns
+        downloading, turns = self._engine.downloads.by_slot(), self._turns
         return self._inbox.give_up(
             lambda slot: downloading(slot) is not None and turns.soon(slot), full=full
         )
@@ -241,7 +241,7 @@ class Slots:
     def downloading(self) -> Callable[[str], int | None]:
         """A function of a slot: how many requests of it are being downloaded, or None if no more
         should be handed to Scrapy now."""
-        downloading = self._engine.downloads()
+        downloading = self._engine.downloads.by_slot()
         if not self._turns:
             return downloading
         return lambda slot: None if self._turns.wait(slot) > 0 else downloading(slot)

@@ -1,0 +1,174 @@
+"""A crawl as a whole: how it was started, what it runs on, how it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any
+from weakref import WeakSet
+
+from scrapy import Spider
+from scrapy.core import downloader as scrapys_downloader
+from scrapy.crawler import Crawler
+from scrapy.pipelines import ItemPipelineManager
+from scrapy.utils.defer import deferred_from_coro
+
+from scrapy_redisq.errors import RedisqError
+
+logger = logging.getLogger(__name__)
+
+
+def require_asyncio() -> None:
+    """Raise `RedisqError` unless Scrapy runs on an asyncio event loop."""
+    try:
+        asyncio.get_running_loop()
+        return
+    except RuntimeError:
+        pass
+    from scrapy.utils.reactor import is_asyncio_reactor_installed  # noqa: PLC0415
+
+    try:
+        installed = is_asyncio_reactor_installed()
+    except RuntimeError:  # no reactor at all, and no loop
+        installed = False
+    if not installed:
+        raise RedisqError(
+            "scrapy-redisq needs asyncio. Remove TWISTED_REACTOR from the settings, or set it to "
+            "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default)"
+        )
+
+
+def running_command() -> tuple[str, object] | None:
+    """Name and object of the ``scrapy`` command that is being run in this process, if one is.
+
+    Scrapy tells nobody, and takes the name out of ``sys.argv``. But a command's call lasts until
+    its crawl has ended: in this thread or, as the shell's crawler has its own, in the main one.
+    """
+    main = threading.main_thread().ident
+    for innermost in (sys._getframe(), sys._current_frames().get(main or 0)):
+        frame = innermost
+        while frame is not None:
+            module = getattr(frame.f_globals.get("__spec__"), "name", None)
+            if frame.f_code.co_name == "execute" and module == "scrapy.cmdline":
+                called = frame.f_locals
+                return str(called.get("cmdname")), called.get("cmd")
+            frame = frame.f_back
+    return None
+
+
+_unopened: WeakSet[Spider] = WeakSet()
+"""Those that `cannot_start` has told of."""
+
+
+def cannot_start(crawler: Crawler, error: RedisqError, logger: logging.Logger) -> None:
+    """Log why a spider is not opened, where ``error`` is about to be raised for it: in one line
+    after everything else, and with its traceback at DEBUG. Scrapy's own tracebacks, some 75 lines
+    for the same, are logged at DEBUG or, where they would come later, left out."""
+    logger.debug("The crawl cannot start", exc_info=error)
+    engine: Any = crawler.engine
+    closed = getattr(engine, "_spider_closed_callback", None)
+
+    def told(*args: Any) -> Any:
+        logger.error("The crawl cannot start: %s", error)
+        return closed(*args) if closed else None
+
+    if closed is None:
+        told()
+        return
+    engine._spider_closed_callback = told
+    error.told = True
+    if crawler.spider is not None:
+        _unopened.add(crawler.spider)
+    for name in _Quiet.OF:
+        logging.getLogger(name).addFilter(_quiet)
+
+
+class _Quiet(logging.Filter):
+    """Lowers what Scrapy, asyncio and Twisted say of an error that has been told."""
+
+    OF = ("scrapy.core.engine", "scrapy.utils.signal", "asyncio", "twisted")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if error is None:
+            return True
+        known = any(getattr(one, "told", False) for one in _with_contexts(error))
+        if known and record.name in ("asyncio", "twisted"):
+            return False
+        # A handler of spider_closed that has never seen spider_opened.
+        spider = getattr(record, "spider", None)
+        if known or (isinstance(spider, Spider) and spider in _unopened):
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return True
+
+
+_quiet = _Quiet()
+
+
+def _with_contexts(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def stop_at_hangup() -> None:
+    """Have SIGHUP, as of a terminal that is closed, stop Scrapy as SIGTERM does. Unless it is
+    ignored (nohup), or somebody else deals with it."""
+    main = threading.current_thread() is threading.main_thread()
+    if (
+        not main
+        or not hasattr(signal, "SIGHUP")
+        or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+    ):
+        return
+
+    def hung_up(number: int, frame: Any) -> None:
+        # The shell sends it as well as the kernel, and at a second SIGTERM Scrapy drops everything.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        stop = signal.getsignal(signal.SIGTERM)
+        if callable(stop):
+            stop(number, frame)
+        elif stop != signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    signal.signal(signal.SIGHUP, hung_up)
+
+
+def spider_with_limits(spider: Spider) -> Spider | None:
+    """The spider, if this Scrapy heeds its ``download_delay`` and ``max_concurrent_requests``."""
+    return spider if hasattr(scrapys_downloader, "_get_concurrency_delay") else None
+
+
+def scheduler_of(crawler: Crawler) -> Any:
+    """The scheduler of a spider that is open."""
+    engine: Any = crawler.engine
+    return engine._slot.scheduler
+
+
+def awaited(coroutine: Coroutine[Any, Any, None]) -> Any:
+    """What ``open_spider`` and ``close_spider`` of a pipeline return to be awaited."""
+    if hasattr(ItemPipelineManager, "open_spider_async"):  # 2.14
+        return coroutine
+    return deferred_from_coro(coroutine)
+
+
+def is_closing(crawler: Crawler) -> bool:
+    """The spider is being closed."""
+    engine: Any = crawler.engine
+    return engine._slot is None or engine._slot.closing is not None
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider for ``reason``, without waiting for it."""
+    engine: Any = crawler.engine
+    if hasattr(engine, "close_spider_async"):  # 2.14
+        deferred_from_coro(engine.close_spider_async(reason=reason))
+    else:
+        engine.close_spider(crawler.spider, reason)

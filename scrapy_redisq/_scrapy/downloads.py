@@ -1,0 +1,204 @@
+"""Scrapy's downloader: what it works on, for whom, and a gate before each download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from scrapy.crawler import Crawler
+from scrapy.http import Request, Response
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import maybeDeferred
+
+from scrapy_redisq._scrapy.output import (
+    cancellation_is_an_error,
+    current_item,
+    current_page,
+    dealing_with,
+)
+from scrapy_redisq.errors import RedisqError
+
+UNLIMITED = 1_000_000
+"""Stands for any number of downloads: CONCURRENT_REQUESTS = 0."""
+
+
+class Gate(Protocol):
+    """What every download passes."""
+
+    async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
+        """Returns when the download may begin, with what is called with the response or the
+        exception that it ends with."""
+
+
+async def download(crawler: Crawler, request: Request) -> Response:
+    """The response to a request on the side, through the downloader middlewares."""
+    engine: Any = crawler.engine
+    if hasattr(engine, "download_async"):  # 2.14
+        response: Response = await engine.download_async(request)
+    else:
+        response = await maybe_deferred_to_future(engine.download(request))
+    return response
+
+
+class Downloads:
+    """Scrapy's downloader while a spider is open: what it has, for whom, and what may begin."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._downloader: Any = engine.downloader
+        self._on_the_way: dict[Request, str] = {}
+        """Requests that were handed to Scrapy and are not yet among their slot's, by slot."""
+        self._askers: dict[Request, tuple[Request | None, bool]] = {}
+
+    @property
+    def free(self) -> int:
+        """Requests that Scrapy would take now: 0 while all downloads are busy, or more responses
+        wait for their callbacks than it wants to hold."""
+        scraper_slot = self._engine.scraper.slot  # None until the spider is open
+        if scraper_slot is not None and scraper_slot.needs_backout():
+            return 0
+        total: int = self._downloader.total_concurrency
+        return max(0, total - len(self._downloader.active)) if total > 0 else UNLIMITED
+
+    def slot_of(self, request: Request) -> str:
+        """The download slot of a request: ``meta["download_slot"]`` or its host."""
+        return str(self._downloader.get_slot_key(request))
+
+    def handed_out(self, request: Request, slot: str) -> None:
+        """Scrapy is about to start ``request``."""
+        self._on_the_way[request] = slot
+
+    def by_slot(self) -> Callable[[str], int | None]:
+        """A function of a slot, to be used at once: how many requests of the slot the downloader
+        has, or None if it should get no more now.
+
+        A few may wait in the downloader, so that one starts the moment another ends, before the
+        callbacks of what has arrived: they take half of what it has to spare, the other half is
+        left to other slots.
+        """
+        downloader = self._downloader
+        # A request is among its slot's only when the downloader middlewares have let it through.
+        on_the_way: dict[str, int] = {}
+        for request, slot in list(self._on_the_way.items()):
+            try:
+                downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
+            except TypeError:  # a list or a dict, which the downloader refuses as well
+                downloads = None
+            if downloads and request in downloads.active:
+                del self._on_the_way[request]
+            else:
+                on_the_way[slot] = on_the_way.get(slot, 0) + 1
+        spare = downloader.total_concurrency - len(downloader.active)  # a total of 0: no limit
+
+        def downloading(slot: str) -> int | None:
+            downloads = downloader.slots.get(slot)
+            number = on_the_way.get(slot, 0) + (len(downloads.active) if downloads else 0)
+            if downloads is None or number < downloads.concurrency + max(1, spare // 2):
+                return number
+            return None
+
+        return downloading
+
+    def gate_by(self, gate: Gate) -> None:
+        """Let no download begin before ``gate.begin()`` has returned."""
+        handlers = self._downloader.handlers
+
+        def slot_of(request: Request) -> str:
+            return str(request.meta.get(self._downloader.DOWNLOAD_SLOT, ""))
+
+        if hasattr(handlers, "download_request_async"):  # 2.14
+            download_async = handlers.download_request_async
+
+            async def gated_async(request: Request) -> Any:
+                ended = await gate.begin(request, slot_of(request))
+                try:
+                    with cancellation_is_an_error():
+                        response = await download_async(request)
+                except BaseException as error:
+                    ended(error)
+                    raise
+                ended(response)
+                return response
+
+            handlers.download_request_async = gated_async
+            return
+
+        download = handlers.download_request
+
+        async def gated(request: Request, spider: Any) -> Any:
+            ended = await gate.begin(request, slot_of(request))
+            try:
+                with cancellation_is_an_error():
+                    response = await maybe_deferred_to_future(download(request, spider))
+            except BaseException as error:
+                ended(error)
+                raise
+            ended(response)
+            return response
+
+        handlers.download_request = lambda request, spider: deferred_from_coro(
+            gated(request, spider)
+        )
+
+    def follow(
+        self, is_page: Callable[[Request], bool], fetched: Callable[[Request], None]
+    ) -> None:
+        """Remember for whom each download is made, see `asker`. ``is_page``: whether a request was
+        handed out by the scheduler. ``fetched(request)`` is called when the downloader and its
+        middlewares are done with a request, whatever became of it."""
+        fetch = self._downloader.fetch
+
+        def over(result: Any, request: Request) -> Any:
+            self._askers.pop(request, None)
+            self._on_the_way.pop(request, None)
+            fetched(request)
+            return result
+
+        def followed(request: Request, *spider: Any) -> Any:
+            # A request of the scheduler's is started in the context of whatever woke the engine.
+            page = request if is_page(request) else current_page.get()
+            item = current_item.get()
+            in_pipeline = page is not request and item is not None and item[0] is page
+            self._askers[request] = page, in_pipeline
+            with dealing_with(page, downloading=True):
+                # A downloader of the project's own may answer at once, or raise.
+                return maybeDeferred(fetch, request, *spider).addBoth(over, request)
+
+        self._downloader.fetch = followed
+
+    def asker(self, request: Request) -> tuple[Request | None, bool]:
+        """The page for which a request is being downloaded, if one is known, and whether an item
+        pipeline has asked for it."""
+        return self._askers.get(request, (None, False))
+
+    def lift_limits(self, lifts: Callable[[Request, str], int | None], *, at_least: int) -> None:
+        """Let the downloader not hold up what is limited elsewhere.
+
+        ``lifts(request, slot)`` is asked when it gets a request: -> how many downloads of the slot
+        are allowed at a time, which are then possible, without any delay; None: the downloader's
+        own limits hold. ``at_least`` are possible in any other case. Raises `RedisqError` if the
+        downloader is not Scrapy's.
+        """
+        downloader = self._downloader
+        if not hasattr(downloader, "_get_slot"):
+            raise RedisqError(
+                f"REDISQ_FLEET_LIMITS and REDISQ_AUTOTHROTTLE need Scrapy's own downloader, not "
+                f"{type(downloader).__qualname__} (DOWNLOADER)"
+            )
+        get_slot = downloader._get_slot
+        own_limits: dict[str, tuple[int, float]] = {}
+
+        def lifted_slot(request: Request, *spider: Any) -> tuple[str, Any]:
+            known = downloader.get_slot_key(request) in downloader.slots
+            key, slot = get_slot(request, *spider)
+            if not known:
+                for forgotten in own_limits.keys() - downloader.slots.keys():
+                    del own_limits[forgotten]
+                own_limits[key] = slot.concurrency, slot.delay
+            slot.concurrency, slot.delay = own_limits[key]
+            if (allowed := lifts(request, key)) is not None:
+                slot.concurrency = max(slot.concurrency, allowed, at_least)
+                slot.delay = 0.0
+            return key, slot
+
+        downloader._get_slot = lifted_slot

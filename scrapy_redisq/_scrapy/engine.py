@@ -1,0 +1,264 @@
+"""Scrapy's engine: what is in progress, how pages end, and when it asks for more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Request, Response
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from scrapy_redisq._scrapy.crawl import close_spider
+from scrapy_redisq._scrapy.downloads import Downloads
+from scrapy_redisq._scrapy.output import (
+    ItemFailed,
+    cancellation_is_an_error,
+    current_page,
+    dealing_with,
+    in_download,
+    watch_output,
+)
+from scrapy_redisq.errors import RedisqError
+
+logger = logging.getLogger(__name__)
+
+CLOSING_POLL = 0.05
+"""Seconds between looks at whether a spider that is being closed is closed."""
+
+
+class Engine:
+    """What a worker needs of Scrapy's engine while a spider is open."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        engine = crawler.engine
+        self._crawler = crawler
+        self._engine: Any = engine
+        slot = getattr(engine, "_slot", None)
+        missing = [
+            name
+            for name, present in (
+                ("engine._slot.inprogress", isinstance(getattr(slot, "inprogress", None), set)),
+                ("engine._slot.nextcall", hasattr(slot, "nextcall")),
+                ("engine._start", hasattr(engine, "_start")),
+                (
+                    "engine._handle_downloader_output",
+                    hasattr(engine, "_handle_downloader_output"),
+                ),
+                ("engine.scraper", hasattr(engine, "scraper")),
+            )
+            if not present
+        ]
+        if missing:
+            raise RedisqError(
+                f"Scrapy {scrapy.__version__} has no {', '.join(missing)}: this release of "
+                f"scrapy-redisq works with Scrapy 2.13 to 2.19"
+            )
+        self._slot: Any = slot
+        self.downloads = Downloads(engine)
+        self._start_raised = False
+        self._of_start: Any = None
+        self._returned: Request | None = None
+        self._copy_what_is_in_progress()
+
+    @property
+    def in_progress(self) -> set[Request]:
+        """Requests taken from the scheduler that have not left the engine yet."""
+        requests: set[Request] = self._slot.inprogress
+        return requests
+
+    @property
+    def starting(self) -> bool:
+        """The spider's ``start()`` has not been read to its end."""
+        return self._engine._start is not None
+
+    @property
+    def start_failed(self) -> bool:
+        """``start()`` raised, be it `CloseSpider`, or ended while the spider was being closed: it
+        may have more requests."""
+        return self._start_raised
+
+    @property
+    def closing(self) -> bool:
+        """The spider is being closed: requests in progress end, no others are started."""
+        return self._slot.closing is not None
+
+    def is_of_start(self, request: Request) -> bool:
+        """The request is the one that ``start()`` has just yielded."""
+        return request is self._of_start
+
+    def is_returned(self, request: Request) -> bool:
+        """A downloader middleware has just returned the request in the place of a response."""
+        return request is self._returned
+
+    def pace_start(self, room: Callable[[], Awaitable[None]]) -> None:
+        """Read no more of the spider's ``start()`` than there is room for: await ``room`` after
+        each of its requests, and read nothing while the spider is being closed. Items wait while
+        as many are in the pipelines as Scrapy lets a page have there (CONCURRENT_ITEMS)."""
+
+        async def paced(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            try:
+                async for output in start:
+                    self._of_start = output
+                    yield output
+                    self._of_start = None
+                    await room()
+                    if not isinstance(output, Request):
+                        await self._room_for_items()
+                    # Not ended before it is closed: it would look as if all had been read. Scrapy
+                    # cancels this since 2.14.
+                    while self.closing:
+                        await asyncio.sleep(CLOSING_POLL)
+                        if self._closed:
+                            return
+                # Scrapy cancels it as soon as it stops. What catches that has not read all.
+                self._start_raised = self._start_raised or self.closing
+            except Exception:
+                self._start_raised = True
+                raise
+
+        if self._engine._start is not None:
+            self._engine._start = paced(self._engine._start)
+
+    async def _room_for_items(self) -> None:
+        scraper = self._engine.scraper
+        while scraper.slot and scraper.slot.itemproc_size >= scraper.concurrent_items:
+            if self.closing:
+                return
+            await asyncio.sleep(CLOSING_POLL)
+
+    def skip_start(self) -> None:
+        """Read nothing of the spider's ``start()``."""
+        self._engine._start = None
+
+    def wake(self) -> None:
+        """Make the engine ask for requests soon. Only from the loop's thread."""
+        if not self.closing:
+            self._slot.nextcall.schedule()
+
+    def _copy_what_is_in_progress(self) -> None:
+        """Let a page that downloads its own request again, on the side, go on being in progress:
+        Scrapy takes a request for done when any of its downloads has ended."""
+        engine = self._engine
+        name = "download_async" if hasattr(engine, "download_async") else "download"  # 2.14
+        download = getattr(engine, name)
+
+        def download_another(request: Request) -> Any:
+            return download(request.copy() if request in self.in_progress else request)
+
+        setattr(engine, name, download_another)
+
+    def watch_retries(self, gave_up: Callable[[Request, str], None]) -> None:
+        """``gave_up(page, stat)`` is called when ``get_retry_request()`` returns None to a callback
+        or an errback. Scrapy tells of that by nothing but a stat."""
+        stats: Any = self._crawler.stats
+        inc_value = stats.inc_value
+
+        def watched_inc_value(key: Any, *args: Any, **kwargs: Any) -> None:
+            inc_value(key, *args, **kwargs)
+            if isinstance(key, str) and key.endswith("/max_reached") and not in_download.get():
+                page = current_page.get()
+                if page is not None:
+                    gave_up(page, key)
+
+        stats.inc_value = watched_inc_value
+        vars(stats).pop("_cached_inc_value", None)  # which Scrapy calls in its place since 2.14
+
+    def close_spider(self, reason: str) -> None:
+        """Close the spider for ``reason``, without waiting for it."""
+        close_spider(self._crawler, reason)
+
+    async def until_closed(self) -> None:
+        """Wait until the spider is closed."""
+        while not self._closed:
+            await asyncio.sleep(CLOSING_POLL)
+
+    @property
+    def _closed(self) -> bool:
+        return self._engine.spider is None  # Scrapy 2.13 keeps its slot
+
+    def watch_pages(
+        self,
+        failed: Callable[[Request, Failure | None], None],
+        arrived: Callable[[Request, Response], None],
+        raised: Callable[[Request, Failure], bool],
+        item_failed: ItemFailed,
+    ) -> None:
+        """Follow each page through the engine and the scraper.
+
+        ``failed(request, failure)`` is called when a download failed for good, and
+        ``failed(request, None)`` when the spider deals with it: its errback has run, or its
+        callback is given the response. ``arrived(request, response)`` is called when a response
+        has passed the downloader middlewares. ``raised(request, failure)`` when its callback,
+        errback, or a spider middleware raised: -> whether that is no error. ``item_failed``: see
+        `watch_output`. While they run, their output is processed, or a request that a downloader
+        middleware returned, `current_page` is the request that it comes from.
+        """
+        scraper = self._engine.scraper
+        handle_downloader_output = self._engine._handle_downloader_output
+        enqueue_scrape = scraper.enqueue_scrape
+        call_spider = scraper.call_spider_async
+        handle_spider_error = scraper.handle_spider_error
+        scrape = scraper._scrape
+
+        def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
+            if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
+                failed(request, result)
+            elif isinstance(result, Response):
+                arrived(request, result)
+            return enqueue_scrape(result, request, *args)
+
+        async def watched_call_spider(result: Any, request: Request, *args: Any) -> Any:
+            if isinstance(result, Response):
+                failed(request, None)
+            with dealing_with(request):
+                output = await call_spider(result, request, *args)
+            if isinstance(result, Failure):
+                failed(request, None)
+            return output
+
+        def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
+            if raised(request, failure):
+                return
+            try:
+                handle_spider_error(failure, request, *args)
+            except Exception:  # Scrapy would wait for the page for ever
+                logger.exception("The log formatter cannot tell of %s", request)
+
+        async def watched_scrape(result: Any, request: Request) -> None:
+            try:
+                scraped = scrape(result, request)
+                if isinstance(scraped, Deferred):  # before 2.14
+                    scraped = maybe_deferred_to_future(scraped)
+                with cancellation_is_an_error():
+                    await scraped
+            except Exception:
+                failure = Failure()  # type: ignore[no-untyped-call]
+                watched_spider_error(failure, request, result)
+
+        def watched_downloader_output(result: Any, request: Request) -> Any:
+            if not isinstance(result, Request):
+                return handle_downloader_output(result, request)
+            self._returned = result
+            try:
+                with dealing_with(request):
+                    return handle_downloader_output(result, request)
+            finally:
+                self._returned = None
+
+        self._engine._handle_downloader_output = watched_downloader_output
+        scraper.enqueue_scrape = watched_enqueue_scrape
+        scraper.call_spider_async = watched_call_spider
+        scraper.handle_spider_error = watched_spider_error
+        scraper._scrape = (
+            watched_scrape
+            if hasattr(scraper, "_wait_for_processing")  # 2.14
+            else lambda *args: deferred_from_coro(watched_scrape(*args))
+        )
+        watch_output(self._crawler, item_failed)

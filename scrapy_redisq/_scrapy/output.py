@@ -1,0 +1,196 @@
+"""Which page a request or an item comes from, while callbacks and pipelines deal with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.http import Request
+from scrapy.pipelines import ItemPipelineManager
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
+
+current_page: ContextVar[Request | None] = ContextVar("current_page", default=None)
+"""The request that is being downloaded in this context, whose callback or errback runs, or whose
+output (of those, or of a downloader middleware) is being processed."""
+
+in_download: ContextVar[bool] = ContextVar("in_download", default=False)
+"""This context is the downloader's and its middlewares', which `current_page` asked to download."""
+
+current_item: ContextVar[tuple[Request, int] | None] = ContextVar("current_item", default=None)
+"""The page that the item which is being processed in this context comes from, and its position
+among the page's items; None if it comes from no page."""
+
+_numbers: ContextVar[Iterator[int] | None] = ContextVar("_numbers", default=None)
+
+
+@contextlib.contextmanager
+def dealing_with(request: Request | None, *, downloading: bool = False) -> Iterator[None]:
+    """In here `current_page` is ``request``, and it is being downloaded if ``downloading``."""
+    page, before = current_page.set(request), in_download.set(downloading)
+    try:
+        yield
+    finally:
+        in_download.reset(before)
+        current_page.reset(page)
+
+
+class Cancelled(Exception):
+    """Raised in the place of asyncio's CancelledError, where something was awaited that has been
+    cancelled: Scrapy takes that for no error, and waits for ever, or loses an item."""
+
+
+@contextlib.contextmanager
+def cancellation_is_an_error() -> Iterator[None]:
+    """Raise `Cancelled` in the place of asyncio's CancelledError."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        raise Cancelled("what was awaited has been cancelled") from error
+
+
+def _uncancelled(output: Iterable[Any]) -> Iterator[Any]:
+    with cancellation_is_an_error():
+        yield from output
+
+
+async def _uncancelled_async(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    with cancellation_is_an_error():
+        async for one in output:
+            yield one
+
+
+def _made(request: Request, output: Iterable[Any]) -> Iterator[Any]:
+    iterator = iter(output)
+    while True:
+        with dealing_with(request):
+            try:
+                one = next(iterator)
+            except StopIteration:
+                return
+        yield one
+
+
+async def _made_async(request: Request, output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        with dealing_with(request):
+            try:
+                one = await output.__anext__()
+            except StopAsyncIteration:
+                return
+        yield one
+
+
+ItemFailed = Callable[["Request | None", Failure], None]
+
+
+def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> None:
+    """Have `current_page` and `current_item` tell where requests and items come from.
+
+    ``item_failed(page, failure)`` is called when Scrapy was not done with an item of a page, or of
+    none, and would tell nobody: a pipeline was cancelled, or the log formatter raised.
+    May be called by several; the first one's ``item_failed`` counts.
+    """
+    engine: Any = crawler.engine
+    scraper = engine.scraper
+    if getattr(scraper, "_redisq_watched", False):
+        return
+    scraper._redisq_watched = True
+    handle_output = scraper.handle_spider_output_async
+    # Items are passed to it in the order in which the callback yields them.
+    start_name = (
+        "start_itemproc_async" if hasattr(scraper, "start_itemproc_async") else "start_itemproc"
+    )
+    start_itemproc = getattr(scraper, start_name)
+
+    contexts: dict[int, contextvars.Context] = {}
+    # Before 2.14 what a callback yields is made, and processed, in the context of whichever page
+    # made Twisted's cooperator run.
+    own_context = hasattr(scraper, "_process_spidermw_output_async")
+
+    def output_of(request: Request, result: Any) -> Any:
+        is_async = isinstance(result, AsyncIterator)
+        result = (_uncancelled_async if is_async else _uncancelled)(result)
+        if own_context:
+            return result
+        return (_made_async if is_async else _made)(request, result)
+
+    async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
+        numbers = _numbers.set(itertools.count())
+        try:
+            with dealing_with(request):
+                contexts[id(response)] = contextvars.copy_context()
+                await handle_output(output_of(request, result), request, response)
+        finally:
+            # A downloader middleware may have given one response to several requests.
+            contexts.pop(id(response), None)
+            _numbers.reset(numbers)
+
+    def watched_start_itemproc(item: Any, *, response: Any) -> Any:
+        # An item of start() has no response, but may run in the context of a page.
+        page, numbers = current_page.get(), _numbers.get()
+        comes_from_page = response is not None and page is not None and numbers is not None
+        current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
+        processed = start_itemproc(item, response=response)
+        if not isinstance(processed, Deferred):
+            return dealt_with(processed, page, is_of_start=response is None)
+        processed = maybe_deferred_to_future(processed)  # before 2.14
+        return deferred_from_coro(dealt_with(processed, page, is_of_start=response is None))
+
+    # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
+    # still in the pipelines then would keep it open for ever.
+    def close_if_idle() -> None:
+        closing = scraper.slot and scraper.slot.closing
+        if closing and not closing.called:
+            scraper._check_if_closing()
+
+    async def dealt_with(
+        processed: Awaitable[None], page: Request | None, *, is_of_start: bool
+    ) -> None:
+        try:
+            with cancellation_is_an_error():
+                await processed
+        except Exception:
+            if item_failed is None:
+                raise
+            item_failed(page, Failure())  # type: ignore[no-untyped-call]
+        finally:
+            if is_of_start:
+                close_if_idle()
+
+    scraper.handle_spider_output_async = watched_handle_output
+    if not own_context:
+        process_output = scraper._process_spidermw_output
+
+        def watched_process_output(output: Any, response: Any) -> Any:
+            context = contexts.get(id(response))
+            if context is None:
+                return process_output(output, response)
+            return context.copy().run(process_output, output, response)
+
+        scraper._process_spidermw_output = watched_process_output
+        # Likewise a pipeline after one that returns a Deferred, as media pipelines do.
+        itemproc: Any = scraper.itemproc
+        is_scrapys = type(itemproc) is ItemPipelineManager
+
+        async def process_item(item: Any, spider: Spider) -> Any:
+            for process in itemproc.methods["process_item"]:
+                item = await maybe_deferred_to_future(maybeDeferred(process, item, spider))
+            return item
+
+        if is_scrapys:
+            itemproc.process_item = lambda item, spider: deferred_from_coro(
+                process_item(item, spider)
+            )
+    setattr(scraper, start_name, watched_start_itemproc)
