@@ -29,7 +29,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "serialisation": ("Serializer.dumps", "encode_request"),
     "deserialisation": ("Serializer.loads",),
     "exchange": ("scrapy_redisq/frontier/", "redis/"),
-    "finished pages": ("Scheduler.settle", "scrapy_redisq/worker/in_progress.py"),
+    "finished pages": ("Worker.collect_ended", "scrapy_redisq/worker/in_progress.py"),
     "queue": (
         "scrapy/pqueues.py",
         "scrapy/squeues.py",

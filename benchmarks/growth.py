@@ -16,7 +16,7 @@ from benchmarks.load import NAME, join
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Membership
+from scrapy_redisq.frontier.shard_session import Enqueue, Finish, ShardSession
 from tests.harness.servers import RedisServer, any_server
 
 SIZES = (20, 1)
@@ -98,7 +98,7 @@ class Crowd:
         for number in range(1, shape.workers):
             join(self.client, f"idle-{number}", "exact")
         limits = {"*": DELAY.to_text()} if shape.limited else None
-        self.member: Membership
+        self.member: ShardSession
         self.member, self._seen = join(self.client, "measured", "exact", limits=limits)
         self._turns: list[list[Any]] = []
         self._number = 0

@@ -24,7 +24,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, seen_filter
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, Enqueue, Finish, Membership
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, Enqueue, Finish, ShardSession
 from scrapy_redisq.serialization.serializer import Serializer
 
 NAME = "books"
@@ -54,7 +54,7 @@ def join(
     backend: str,
     run: str = "run1",
     limits: Mapping[str, str] | None = None,
-) -> tuple[Membership, SeenFilter]:
+) -> tuple[ShardSession, SeenFilter]:
     """Register a worker, beginning the run if it is the first."""
     config = FrontierConfig(dupefilter="exact" if backend == "exact" else "bloom", backend=backend)
     joined = execute(
@@ -62,7 +62,7 @@ def join(
         calls.join(NAME, 0, config, run=run, worker=worker, info={}, ttl=600, limits=limits),
     )
     seen = seen_filter(joined.config)
-    member = Membership(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())
+    member = ShardSession(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())
     return member, seen
 
 

@@ -27,7 +27,7 @@ from scrapy_redisq.frontier.shard_session import (
     Enqueue,
     Finish,
     Lease,
-    Membership,
+    ShardSession,
 )
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.servers import RedisServer, any_server
@@ -122,7 +122,7 @@ class Measured:
         self.finish_all()
         self.before = self.used()
 
-    def worker(self, number: int) -> Membership:
+    def worker(self, number: int) -> ShardSession:
         """One more worker."""
         return join(self.client, f"worker-{number}", "exact")[0]
 
@@ -143,7 +143,7 @@ class Measured:
                 self.exchange(self.member)
         self.exchange(self.member)
 
-    def exchange(self, member: Membership, want: int = 0) -> list[Lease]:
+    def exchange(self, member: ShardSession, want: int = 0) -> list[Lease]:
         """-> what was claimed."""
         return member.received(execute(self.client, member.call(want=want))).leases
 

@@ -22,9 +22,9 @@ from scrapy_redisq.frontier.shard_session import BackOff, Lease, Outcome
 from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import Page, Pages
+from scrapy_redisq.worker.in_progress import InProgress, Page
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, LeftAlone, SlotParked, Slots
+from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, DownloadGate, LeftAlone, SlotParked
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Run
@@ -128,8 +128,8 @@ def test_what_is_sent_back(judge: Judge) -> None:
     """A request of the frontier that was refused, as often as that may be; what the spider wants to
     see at once, what comes from elsewhere, and hosts that never answered are not. Without retries
     (RETRY_ENABLED) nothing is."""
-    pages, nothing = Pages(lambda request: b""), cast(Any, None)
-    slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
+    pages, nothing = InProgress(lambda request: b""), cast(Any, None)
+    slots = DownloadGate(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
     serializer = Serializer(None, max_bytes=10_000)
 
     def sent_back(result: Any, number: int = 0, **meta: Any) -> bool:
@@ -151,7 +151,9 @@ def test_what_is_sent_back(judge: Judge) -> None:
     judge.is_news(first)
     assert sent_back(ConnectionRefusedError())
     assert not sent_back(ConnectionRefusedError(), 3)
-    slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60, retries=False)
+    slots = DownloadGate(
+        nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60, retries=False
+    )
     assert not sent_back(answer(503))
     assert not sent_back(answer(429, Retry_After="3"))
     assert not sent_back(ConnectionRefusedError())
@@ -161,11 +163,11 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     """What the frontier cannot have back, as a callback's download on the side, fails where its
     slot is parked for longer than the download may take, or nothing is allowed: it would keep its
     page, and a place, for hours."""
-    pages = Pages(lambda request: b"")
+    pages = InProgress(lambda request: b"")
     engine: Any = SimpleNamespace(closing=False)
     inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
     sessions = [cast(Any, SimpleNamespace(outcomes=[]))]
-    slots = Slots(
+    slots = DownloadGate(
         engine, inbox, pages, judge, sessions, lambda: None, lease_ttl=60, download_timeout=180
     )
     slots.sends_back = True
@@ -196,7 +198,7 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     assert fate(page) is SlotParked
     assert fate(page, 503, 2.0) is SlotParked
     assert pages.is_sent_back(page)
-    slots = Slots(
+    slots = DownloadGate(
         engine, inbox, pages, judge, sessions, lambda: None, lease_ttl=60, download_timeout=400
     )
     slots.sends_back = True
@@ -207,8 +209,8 @@ def test_what_cannot_go_back(judge: Judge) -> None:
 def test_failures_of_a_request_are_its_own_where_its_host_is_well(judge: Judge) -> None:
     """One that is not answered while others are, for most of its time or since it was sent back,
     costs retries, also for what it was sent back before; one that fails with its host does not."""
-    pages, nothing = Pages(lambda request: b""), cast(Any, None)
-    slots = Slots(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
+    pages, nothing = InProgress(lambda request: b""), cast(Any, None)
+    slots = DownloadGate(nothing, nothing, pages, judge, nothing, nothing, lease_ttl=60)
     entry = Serializer(None, max_bytes=10_000).dumps(Request("http://a.example/"))
     timed_out = TimeoutError()
     first = judged(judge, answer())
@@ -281,7 +283,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
     """Hand in how a download ended that has begun just now."""
     status = {True: 503, False: 200, None: 500}[failed]
-    worker.memberships[0].outcomes.append(
+    worker.sessions[0].outcomes.append(
         Outcome(slot, status, options.pop("begun", time.monotonic()), failed, **options)
     )
 

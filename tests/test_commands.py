@@ -184,7 +184,7 @@ class TestStatus:
         frontier.push(some_urls(1_234))
         for name in ("w1", "w2"):
             worker = Worker(frontier, name)
-            worker.exchange(worker.memberships[0], pages=5_678, items=9_012)
+            worker.exchange(worker.sessions[0], pages=5_678, items=9_012)
         ran = redisq("status")
         assert "1,234" in ran.out
         assert ran.out.count("here:7") == ran.out.count("5,678") == ran.out.count("9,012") == 2

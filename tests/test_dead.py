@@ -38,10 +38,10 @@ def letters(frontier: Frontier) -> list[str]:
         for i in range(25)
     )
     worker = Worker(frontier)
-    for n, (membership, lease) in enumerate(worker.claim()):
+    for n, (session, lease) in enumerate(worker.claim()):
         reason = "item_error" if n % 5 == 0 else "spider_error"
-        membership.add(Finish(lease.id, "dead", reason, "KeyError: '\x1b[31m'\nFrames"))
-        worker.exchange(membership)
+        session.add(Finish(lease.id, "dead", reason, "KeyError: '\x1b[31m'\nFrames"))
+        worker.exchange(session)
     return [letter.id for letter in frontier.dead()]
 
 
@@ -206,8 +206,8 @@ def die(frontier: Frontier, worker: str, count: int, reason: str = "download") -
     frontier.push(f"https://a.example/{worker}/{n}" for n in range(count))
     member = Worker(frontier, worker)
     while pairs := member.claim():
-        for membership, lease in pairs:
-            membership.add(Finish(lease.id, "dead", reason, f"by {worker}"))
+        for session, lease in pairs:
+            session.add(Finish(lease.id, "dead", reason, f"by {worker}"))
         member.exchange(pairs[0][0])
 
 
@@ -242,9 +242,9 @@ def test_letters_that_come_and_go_while_they_are_read(
         for host in "abc":
             frontier.push(f"https://{host}.example/{n}" for n in range(10))
         member = Worker(frontier)
-        for membership, lease in member.claim():
-            membership.add(Finish(lease.id, "dead", "download"))
-            member.exchange(membership)
+        for session, lease in member.claim():
+            session.add(Finish(lease.id, "dead", "download"))
+            member.exchange(session)
         before = [letter.id for letter in frontier.dead()]
         assert len(set(before)) == len(before) == 30
         reader = frontier.dead()

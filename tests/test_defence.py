@@ -22,7 +22,7 @@ import redis.asyncio
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.run_session import Roster
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, execute_async
 from scrapy_redisq.frontier.shard_session import Outcome
 from tests.harness.servers import RedisServer, wait_until
@@ -362,7 +362,7 @@ def recover(client: redis.Redis) -> int:
         options = client.connection_pool.connection_kwargs
         async with redis.asyncio.Redis(host=options["host"], port=options["port"]) as connection:
             shard: Any = SimpleNamespace(name=NAME, shard=0)
-            return await Roster(connection, terms).recover(shard)
+            return await RunSession(connection, terms).recover(shard)
 
     return asyncio.run(run())
 
@@ -569,7 +569,7 @@ def test_a_replay_that_others_have_bent(one_client: redis.Redis) -> None:
     seq, first, last = cast(bytes, one_client.hget(bent, "claims")).split()
     one_client.hset(bent, "claims", b"%s %s 9007199254740991.1" % (seq, first))
     one_client.hset(bent, "duplicates", b"\xff")
-    call = worker.memberships[0].call()
+    call = worker.sessions[0].call()
 
     async def ask_again() -> None:
         async with redis.asyncio.Redis.from_url(_url(one_client)) as client:
@@ -678,7 +678,7 @@ def test_what_is_known_of_a_slot_is_bent(one_client: redis.Redis, name: str) -> 
         }
         client.hset(*bent.get(name, (key("slot:host"), name, value)))
         turn = ["host", 1_000, -5, 1, 0, 1]
-        outcomes = worker.memberships[0].outcomes
+        outcomes = worker.sessions[0].outcomes
         outcomes.append(Outcome("host", 503, time.monotonic(), failed=True))
         for _ in range(2):
             assert ask(worker, 1, [turn]).status == "ok"
@@ -702,7 +702,7 @@ def test_what_all_slots_share_is_bent(one_client: redis.Redis, name: str, value:
     add(worker, *"abc")
     one_client.hset(key("meta"), name, value)
     outcome = Outcome("host", 200, time.monotonic(), failed=False, latency=0.1)
-    worker.memberships[0].outcomes.append(outcome)
+    worker.sessions[0].outcomes.append(outcome)
     assert crawl(one_client, worker) == ["a", "b", "c"]
     assert worker.leave()
 

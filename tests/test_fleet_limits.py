@@ -192,7 +192,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 def answered(worker: Worker, latency: float | None, status: int = 200) -> None:
     """Hand in an answer that has come just now."""
     outcome = Outcome("host", status, time.monotonic(), failed=None, latency=latency)
-    worker.memberships[0].outcomes.append(outcome)
+    worker.sessions[0].outcomes.append(outcome)
 
 
 def delay(client: redis.Redis) -> float | None:

@@ -1,6 +1,6 @@
 """`Frontier`, the view from outside: pushing, status, dead letters, requeueing, resetting.
 
-Workers are driven by hand here, through `Membership`: no Scrapy, no clock but the server's.
+Workers are driven by hand here, through `ShardSession`: no Scrapy, no clock but the server's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.shard_session import Finish, Lease, Reply, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.serializer import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -63,8 +63,8 @@ class Worker:
             runs.join(frontier.name, newcomer, f"run-of-{name}"),
         )
         self.run = joined.run
-        self.memberships = [
-            Membership(
+        self.sessions = [
+            ShardSession(
                 frontier.name,
                 shard,
                 joined,
@@ -76,42 +76,42 @@ class Worker:
             for shard in range(joined.config.shards)
         ]
 
-    def exchange(self, membership: Membership, **options: Any) -> Reply:
-        reply = membership.received(execute(self.frontier.client, membership.call(**options)))
+    def exchange(self, session: ShardSession, **options: Any) -> Reply:
+        reply = session.received(execute(self.frontier.client, session.call(**options)))
         assert reply.status == "ok"
         return reply
 
-    def claim(self, want: int = 100) -> list[tuple[Membership, Lease]]:
+    def claim(self, want: int = 100) -> list[tuple[ShardSession, Lease]]:
         """Lease up to ``want`` entries of each shard."""
         return [
-            (membership, lease)
-            for membership in self.memberships
-            for lease in self.exchange(membership, want=want).leases
+            (session, lease)
+            for session in self.sessions
+            for lease in self.exchange(session, want=want).leases
         ]
 
     def finish(self, outcome: str = "done", reason: str = "", detail: str = "") -> int:
         """Claim and finish until nothing is left; -> how many."""
         n = 0
         while leases := self.claim():
-            for membership, lease in leases:
-                membership.add(Finish(lease.id, outcome, reason, detail))
-            for membership in self.memberships:
-                self.exchange(membership)
+            for session, lease in leases:
+                session.add(Finish(lease.id, outcome, reason, detail))
+            for session in self.sessions:
+                self.exchange(session)
             n += len(leases)
         return n
 
     def leave(self, *, complete: bool = True) -> bool:
-        """Give back and leave as the courier does; -> the run is complete."""
+        """Give back and leave as the exchange loop does; -> the run is complete."""
         client = self.frontier.client
-        for membership in reversed(self.memberships):
-            call = calls.leave(self.frontier.name, membership.shard, self.run, self.name)
+        for session in reversed(self.sessions):
+            call = calls.leave(self.frontier.name, session.shard, self.run, self.name)
             while execute(client, call):
                 pass
         steps = runs.conclude(self.frontier.name, self.run)
         return complete and runs.drive(lambda call: execute(client, call), steps)
 
 
-def urls_of(leases: list[tuple[Membership, Lease]]) -> list[str]:
+def urls_of(leases: list[tuple[ShardSession, Lease]]) -> list[str]:
     return [loads_fields(lease.entry)["url"] for _, lease in leases]
 
 
@@ -292,7 +292,7 @@ class TestPush:
 
         frontier._run = meanwhile  # type: ignore[method-assign]
         frontier.push(f"https://h{i}.example/" for i in range(20))
-        found = {(lease.slot, membership.shard) for membership, lease in Worker(other).claim()}
+        found = {(lease.slot, session.shard) for session, lease in Worker(other).claim()}
         assert len(found) > 5
         assert found == {(slot, shard_of(slot, 64)) for slot, _ in found}
 
@@ -426,8 +426,8 @@ class TestRuns:
         leases = worker.claim(10)
         assert check_sums(frontier)["leased"] == len(leases) == 40
         assert [(w["id"], w["leased"]) for w in frontier.status()["workers"]] == [("w1", 40)]
-        for membership, lease in leases:
-            membership.add(Finish(lease.id, "done"))
+        for session, lease in leases:
+            session.add(Finish(lease.id, "done"))
         assert worker.finish() == 360
         assert worker.leave()
         assert check_sums(frontier)["state"] == "complete"
@@ -438,7 +438,7 @@ class TestRuns:
         frontier = open_frontier(config=SHARDED)
         frontier.push(some_urls(40))
         worker = Worker(frontier, ttl=0.05)
-        first = worker.memberships[0]
+        first = worker.sessions[0]
         leases = worker.exchange(first, want=100).leases
         for lease in leases:
             first.add(Finish(lease.id, "done"))
@@ -458,8 +458,8 @@ class TestStatus:
         frontier.push(some_urls(5))
         assert frontier.status()["state"] == "stopped"
         worker = Worker(frontier)
-        (membership,) = worker.memberships
-        leases = worker.exchange(membership, want=3, pages=11, items=12).leases
+        (session,) = worker.sessions
+        leases = worker.exchange(session, want=3, pages=11, items=12).leases
         status = check_sums(frontier)
         assert (status["state"], status["leased"], status["queued"]) == ("running", 3, 2)
         (row,) = status["workers"]
@@ -469,9 +469,9 @@ class TestStatus:
         assert row["alive"]
         assert 0 <= row["seen_ago"] < 10
         assert row["since"].endswith("+00:00")
-        membership.add(Finish(leases[0].id, "delayed", delay=60_000))
-        membership.add(Finish(leases[1].id, "released"))
-        worker.exchange(membership)
+        session.add(Finish(leases[0].id, "delayed", delay=60_000))
+        session.add(Finish(leases[1].id, "released"))
+        worker.exchange(session)
         status = check_sums(frontier)
         assert (status["delayed"], status["released"], status["leased"]) == (1, 1, 1)
 
@@ -550,8 +550,8 @@ class TestDeadLetters:
         """``dead(limit)`` gives the newest, ``requeue(reason=…)`` takes only those."""
         frontier.push(some_urls(250, "a"))
         worker = Worker(frontier)
-        for n, (membership, lease) in enumerate(worker.claim(100)):
-            membership.add(Finish(lease.id, "dead", "item_error" if n < 30 else "download"))
+        for n, (session, lease) in enumerate(worker.claim(100)):
+            session.add(Finish(lease.id, "dead", "item_error" if n < 30 else "download"))
         worker.finish("dead", "spider_error")
         letters = list(frontier.dead())
         assert len(letters) == 250
@@ -631,9 +631,9 @@ class TestReset:
         frontier.push(some_urls(2_000))
         worker = Worker(frontier)
         outcomes = ("dead", "delayed", "released")
-        for n, (membership, lease) in enumerate(worker.claim(20)):
+        for n, (session, lease) in enumerate(worker.claim(20)):
             delay = {"delay": 60_000} if n % 3 == 1 else {}
-            membership.add(Finish(lease.id, outcomes[n % 3], "download", **delay))
+            session.add(Finish(lease.id, outcomes[n % 3], "download", **delay))
         worker.claim(5)
         worker.leave(complete=False)
         check_sums(frontier)

@@ -216,7 +216,7 @@ class TestUnfiltered:
         assert _reap(other) == 1
         (again,) = other.claim(1)
         late.exchange()  # is told that it was reaped, and joins anew
-        late.holding[lease.id] = late.memberships[0], lease
+        late.holding[lease.id] = late.sessions[0], lease
         late.finish(lease, outcome, children=[child(late, "a")], entry=b"retry")
         reply = late.exchange()
         assert reply is not None
@@ -336,7 +336,7 @@ class TestLetters:
         """A request that cannot be kept is one dead letter, whoever says so and how often."""
         for worker in (member(), member()):
             for identity in (b"1" * 16, b"2" * 16, b"1" * 16):
-                worker.memberships[0].add(self.letter(identity))
+                worker.sessions[0].add(self.letter(identity))
             worker.exchange()
         real = read_shard(client, NAME, 0)
         real.check()
@@ -345,7 +345,7 @@ class TestLetters:
     def test_cannot_be_requeued(self, member: Callable[..., Worker], client: redis.Redis) -> None:
         """There is nothing to fetch; the letter stays."""
         worker = member()
-        worker.memberships[0].add(self.letter(b"1" * 16))
+        worker.sessions[0].add(self.letter(b"1" * 16))
         worker.exchange()
         assert execute(client, calls.requeue(NAME, 0, [b"1"], [b""])) == 0
         real = read_shard(client, NAME, 0)
@@ -385,27 +385,27 @@ class TestSentAgain:
         (lease,) = worker.claim(1)
         worker.enqueue("link", page=lease)
         worker.exchange()
-        assert [kept.tag for _, kept in worker.memberships[0]._kept] == [None]
+        assert [kept.tag for _, kept in worker.sessions[0]._kept] == [None]
 
     def test_bounded(self, member: Callable[..., Worker]) -> None:
         """What is kept is forgotten in time; before that, too much of it is told of."""
         worker = member()
-        membership = worker.memberships[0]
+        session = worker.sessions[0]
         for number in range(3):
             worker.enqueue(f"{number}", entry=bytes(MAX_KEPT_BYTES // 2))
-        assert membership.keeps() > MAX_KEPT_BYTES  # also while it waits
+        assert session.keeps() > MAX_KEPT_BYTES  # also while it waits
         while worker.waiting():
             worker.exchange()
         worker.exchange()
-        assert membership.keeps() > MAX_KEPT_BYTES
-        membership._rewind = 1e-9
-        assert membership.keeps() == 0
+        assert session.keeps() > MAX_KEPT_BYTES
+        session._rewind = 1e-9
+        assert session.keeps() == 0
 
     def test_outage(self, member: Callable[..., Worker], client: redis.Redis) -> None:
         """However long the server was away: what it had acknowledged just before may be lost."""
         worker = member()
-        membership = worker.memberships[0]
-        membership._rewind = 0.05
+        session = worker.sessions[0]
+        session._rewind = 0.05
         before = {key: client.dump(key) for key in client.keys("*")}
         worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
         worker.exchange()
@@ -414,7 +414,7 @@ class TestSentAgain:
             client.restore(key, 0, value)
         again = time.monotonic() + 0.1
         wait_until(lambda: time.monotonic() > again, 1, "the outage")
-        assert membership.keeps() > 0
+        assert session.keeps() > 0
         worker.exchange()  # is told of it
         reply = worker.exchange()
         assert reply is not None
@@ -422,7 +422,7 @@ class TestSentAgain:
         again = time.monotonic() + 0.1
         wait_until(lambda: time.monotonic() > again, 1, "that it is safe")
         worker.exchange()
-        assert membership.keeps() == 0
+        assert session.keeps() == 0
 
 
 def _reap(worker: Worker) -> int:
@@ -443,13 +443,13 @@ def test_full(redis_server: RedisServer) -> None:
         try:
             with pytest.raises(ServerFull):
                 worker.exchange()
-            worker.memberships[0].refused()
+            worker.sessions[0].refused()
             reply = worker.exchange(10)
         finally:
             client.config_set("maxmemory", 0)
         assert reply is not None
         assert (reply.finished, worker.waiting()) == (1, 2)
-        worker.memberships[0].full = False
+        worker.sessions[0].full = False
         reply = worker.exchange()
         assert reply is not None
         assert (reply.finished, reply.created) == (2, 4)

@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapy.http import Request
 
-from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, HUNGRY, IDLE_FIRST, UNHEARD, Pace
+from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, IDLE_FIRST, RUNNING_LOW, UNHEARD, Pace
 from scrapy_redisq.frontier.recent_urls import SeenCache
 from scrapy_redisq.frontier.shard_session import Claim, Lease
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
@@ -159,55 +159,55 @@ class TestPace:
         pace.listening = True
         pauses = []
         for _ in range(8):
-            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None, overdue_in=60_000)
-            pauses.append(pace.pause(hungry=True, waiting=False, many=False, busy=False))
+            pace.exchanged(claimed=0, filled=False, low=True, next_due=None, overdue_in=60_000)
+            pauses.append(pace.pause(low=True, waiting=False, many=False, busy=False))
         assert all(after > before - 0.01 for before, after in itertools.pairwise(pauses))
         assert 0.15 < pauses[0] <= 0.2
         assert 4.9 < pauses[-1] <= 5.0
         for milliseconds, pause in ((3_000, 3.0), (0, 1.0)):
             pace.exchanged(
-                claimed=0, filled=False, hungry=True, next_due=None, overdue_in=milliseconds
+                claimed=0, filled=False, low=True, next_due=None, overdue_in=milliseconds
             )
-            found = pace.pause(hungry=True, waiting=False, many=False, busy=False)
+            found = pace.pause(low=True, waiting=False, many=False, busy=False)
             assert pause - 0.1 < found <= pause
         pace.woken = True
-        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
-        pace.exchanged(claimed=3, filled=False, hungry=True, next_due=None)
-        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
+        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
+        pace.exchanged(claimed=3, filled=False, low=True, next_due=None)
+        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= IDLE_FIRST
 
     def test_unheard(self) -> None:
         """A worker that cannot be woken asks at least five times a second."""
         pace = Pace(heartbeat=15)
         for _ in range(9):
-            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None)
-        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= UNHEARD
+            pace.exchanged(claimed=0, filled=False, low=True, next_due=None)
+        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= UNHEARD
 
     def test_what_waits_is_sent_soon(self) -> None:
-        """A busy worker gathers for a while, a hungry one does not, a full batch goes at once."""
+        """A busy worker gathers for a while, one that runs low not; a full batch goes at once."""
         pace = Pace(heartbeat=15)
-        pace.exchanged(claimed=0, filled=False, hungry=False, next_due=None)
-        assert 0.5 * FLUSH < pace.pause(hungry=False, waiting=True, many=False, busy=True) <= FLUSH
-        assert pace.pause(hungry=True, waiting=True, many=False, busy=True) <= HUNGRY
-        assert pace.pause(hungry=False, waiting=True, many=True, busy=True) == 0
-        pace.exchanged(claimed=0, filled=False, hungry=False, next_due=None, others_wait=True)
-        assert pace.pause(hungry=False, waiting=True, many=False, busy=True) <= FLUSH_SHARED
+        pace.exchanged(claimed=0, filled=False, low=False, next_due=None)
+        assert 0.5 * FLUSH < pace.pause(low=False, waiting=True, many=False, busy=True) <= FLUSH
+        assert pace.pause(low=True, waiting=True, many=False, busy=True) <= RUNNING_LOW
+        assert pace.pause(low=False, waiting=True, many=True, busy=True) == 0
+        pace.exchanged(claimed=0, filled=False, low=False, next_due=None, others_wait=True)
+        assert pace.pause(low=False, waiting=True, many=False, busy=True) <= FLUSH_SHARED
 
     def test_due_entries_and_heartbeat(self) -> None:
         """It asks when something falls due, and never later than the heartbeat allows."""
         pace = Pace(heartbeat=0.25)
         pace.listening = True
         for _ in range(9):
-            pace.exchanged(claimed=0, filled=False, hungry=True, next_due=30)
-        assert pace.pause(hungry=True, waiting=False, many=False, busy=False) <= 0.03
-        assert pace.pause(hungry=False, waiting=False, many=False, busy=True) <= 0.25
+            pace.exchanged(claimed=0, filled=False, low=True, next_due=30)
+        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= 0.03
+        assert pace.pause(low=False, waiting=False, many=False, busy=True) <= 0.25
 
     def test_full_server_is_not_hammered(self) -> None:
         """While Redis is at its maxmemory even a full batch waits."""
         pace = Pace(heartbeat=15)
-        pace.exchanged(claimed=0, filled=False, hungry=True, next_due=None)
+        pace.exchanged(claimed=0, filled=False, low=True, next_due=None)
         pace.full()
         assert pace.still_full()
-        assert pace.pause(hungry=True, waiting=True, many=True, busy=True) > 0
+        assert pace.pause(low=True, waiting=True, many=True, busy=True) > 0
 
 
 class TestSlotNames:

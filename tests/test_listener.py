@@ -77,7 +77,7 @@ def listen(server: RedisServer, check: Callable[[Ear], Awaitable[None]]) -> None
                 await check(ear)
                 assert not task.done()
             finally:
-                while not task.done():  # see Courier.stop()
+                while not task.done():  # see ExchangeLoop.stop()
                     task.cancel()
                     await asyncio.wait({task}, timeout=0.1)
             assert not ear.listening

@@ -89,7 +89,7 @@ class TestProtocol:
             page.encode(),
             tag=url,
         )
-        worker.memberships[shard_of(slot, len(worker.memberships))].add(claim)
+        worker.sessions[shard_of(slot, len(worker.sessions))].add(claim)
         return claim
 
     def ask(self, worker: Worker, url: str, *, shard: int = 0, **options: object) -> str:
@@ -100,7 +100,7 @@ class TestProtocol:
         return _became(reply)
 
     def settle(self, worker: Worker, claim: Claim, *, done: bool) -> None:
-        worker.memberships[shard_of(claim.slot, len(worker.memberships))].add(Settle(claim, done))
+        worker.sessions[shard_of(claim.slot, len(worker.sessions))].add(Settle(claim, done))
         worker.exchange()
 
     def is_kept(self, client: redis.Redis) -> bool:
@@ -198,11 +198,11 @@ class TestProtocol:
         """What a worker had asked for when it was taken for dead is others' by now: it comes back
         without."""
         first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        membership = first.memberships[0]
+        session = first.sessions[0]
         self.claim(first, "u", page="page")
         client.hset(f"redisq:{{books:0}}:worker:{first.id}", "fenced", 1)
         first.exchange()
-        assert (len(membership), membership.enqueued) == (0, membership.acknowledged)
+        assert (len(session), session.enqueued) == (0, session.acknowledged)
         first.exchange()
         assert self.ask(second, "u", page="page", lease="1.2") == "mine"
         assert self.ask(first, "u", page="other") == "duplicate"
@@ -213,7 +213,7 @@ class TestProtocol:
         worker = Worker(client, NAME, EXACT)
         client.set("redisq:{books:0}:seen:recent:0", "x")
         worker.enqueue("page")
-        worker.memberships[0].add(Claim("host", None, b"i" * 16, RECENT, tag="u"))
+        worker.sessions[0].add(Claim("host", None, b"i" * 16, RECENT, tag="u"))
         for _ in range(3):
             with pytest.raises(FrontierCorrupt, match="recent:0"):
                 worker.exchange()
@@ -228,13 +228,13 @@ class TestProtocol:
         (lease,) = worker.claim(1)
         mine = self.claim(worker, "u", page="page", lease=lease.id)
         worker.exchange()
-        membership = worker.memberships[0]
-        membership.full = True
+        session = worker.sessions[0]
+        session.full = True
         self.claim(worker, "v", page="page", lease=lease.id)
-        membership.add(Settle(mine, done=False))
+        session.add(Settle(mine, done=False))
         worker.finish(lease, "released")
         worker.exchange()
-        assert [type(item) for item in membership.outbox] == [Claim]
+        assert [type(item) for item in session.unsent] == [Claim]
         (again,) = worker.claim(1)
         second = Worker(client, NAME, EXACT)
         assert self.ask(second, "u", page="page", lease=again.id) == "mine"

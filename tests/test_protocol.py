@@ -248,7 +248,7 @@ def test_a_duplicate_inside_one_batch(
     assert reply is not None
     assert [item.tag for item in reply.accepted] == ["x", "y", "x", "x"]
     assert [item.tag for item in reply.duplicates] == ["x"]
-    worker.memberships[0].local_duplicates = 7
+    worker.sessions[0].local_duplicates = 7
     assert worker.send(["y"]).accepted == []
     assert counts(client) | {"created": 4, "duplicates": 9} == counts(client)
 
@@ -259,9 +259,9 @@ def test_a_finish_counts_once(member: Callable[..., Worker], client: redis.Redis
     worker.send(["a", "b"])
     (lease,) = worker.claim(1)
     for outcome in ("done", "done", "dead", "released", "delayed"):
-        worker.memberships[0].add(Finish(lease.id, outcome))
+        worker.sessions[0].add(Finish(lease.id, outcome))
     worker.exchange()
-    worker.memberships[0].add(Finish(lease.id, "released"))
+    worker.sessions[0].add(Finish(lease.id, "released"))
     worker.exchange()
     after = counts(client)
     assert (after["finished"], after["stale"], after["dead"]) == (1, 5, 0)
@@ -317,7 +317,7 @@ def test_a_lost_reply(member: Callable[..., Worker], client: redis.Redis) -> Non
     (first,) = worker.claim(1)
     worker.enqueue("a")
     worker.enqueue("d")
-    worker.memberships[0].local_duplicates = 2
+    worker.sessions[0].local_duplicates = 2
     worker.finish(first)
     worker.exchange(2, lose="reply")
     before = read_shard(client, NAME, 0)
@@ -527,8 +527,8 @@ def test_reaping_many(member: Callable[..., Worker], client: redis.Redis) -> Non
         pass
     assert die(client, dead) == (100, 0, 150)
     counts(client)
-    reply = dead.exchange(lose="reply") or dead.memberships[0]
-    assert reply is dead.memberships[0]
+    reply = dead.exchange(lose="reply") or dead.sessions[0]
+    assert reply is dead.sessions[0]
     assert len(read_shard(client, NAME, 0).leases[dead.id]) == 150
     assert reap(client, heir) == (100, 0, 50)
     assert reap(client, heir) == (50, 0, 0)
@@ -590,7 +590,7 @@ def test_a_request_that_kills_its_workers(
 def test_dead_letters(member: Callable[..., Worker], client: redis.Redis) -> None:
     """They keep reason and detail, newest first, the newest ``dead_max`` of them."""
     worker = member()
-    worker.memberships[0]._dead_max = 3
+    worker.sessions[0]._dead_max = 3
     worker.send([f"{n}" for n in range(5)], slot="h", priority=4)
     for lease in worker.claim(5):
         worker.finish(lease, "dead", reason="spider_error")
@@ -805,7 +805,7 @@ def test_requeue_reopens(member: Callable[..., Worker], client: redis.Redis) -> 
         assert again.send(["b"]).accepted == []
         assert entries(again.claim(5)) == ["a"]
         finish_all(again)
-        for lease in list(again.memberships[0].held.values()):
+        for lease in list(again.sessions[0].held.values()):
             again.finish(lease)
         again.exchange()
         assert again.leave()
@@ -1013,13 +1013,13 @@ def test_at_maxmemory(
     with pytest.raises(ServerFull):
         worker.exchange(1)
     assert counts(client) == before
-    membership = worker.memberships[0]
-    membership.refused()
+    session = worker.sessions[0]
+    session.refused()
     for delay in (0, 0, 3_600_000):
         (lease,) = worker.claim(1)  # the first ends the page that found nothing
         worker.finish(lease, "delayed" if delay else "released", delay=delay)
     assert counts(client)["finished"] == 1
-    assert [item.tag for item in membership.outbox if not isinstance(item, Finish)] == ["link"]
+    assert [item.tag for item in session.unsent if not isinstance(item, Finish)] == ["link"]
     (lease,) = worker.claim(1)
     worker.finish(lease, "dead", reason="test")
     worker.exchange()
@@ -1028,7 +1028,7 @@ def test_at_maxmemory(
     assert counts(client)["finished"] == 2
     assert execute(client, calls.requeue(NAME, 0, [b"1"])) == 1
     full(False)
-    membership.full = False
+    session.full = False
     reply = worker.exchange()
     assert reply is not None
     assert [item.tag for item in reply.accepted] == ["link"]
@@ -1067,15 +1067,15 @@ def test_a_full_server_keeps_pages_whose_links_wait(member: Callable[..., Worker
     worker = member()
     worker.send(["a", "b", "c"])
     a, b, c = worker.claim(3)
-    membership = worker.memberships[0]
+    session = worker.sessions[0]
     worker.finish(a)
     worker.enqueue("link", page=b)
     worker.finish(b)
     worker.finish(c)
     worker.enqueue("stray")
-    membership.refused()
-    assert [item.lease for item in membership._take_operations()] == [a.id, c.id]  # type: ignore[union-attr]
-    assert [getattr(item, "tag", b.id) for item in membership.outbox] == ["link", b.id, "stray"]
+    session.refused()
+    assert [item.lease for item in session._take_operations()] == [a.id, c.id]  # type: ignore[union-attr]
+    assert [getattr(item, "tag", b.id) for item in session.unsent] == ["link", b.id, "stray"]
 
 
 # --- several shards ----------------------------------------------------------------------------
@@ -1168,12 +1168,12 @@ class TestScriptErrors:
     """What the script cannot take, whatever it is."""
 
     def drive(self, worker: Worker, rounds: int) -> None:
-        """As the courier does."""
+        """As the exchange loop does."""
         for _ in range(rounds):
             try:
                 worker.exchange()
             except ScriptFailed as error:
-                worker.memberships[0].failed(str(error))
+                worker.sessions[0].failed(str(error))
 
     def test_one_request(self, member: Callable[..., Worker], client: redis.Redis) -> None:
         """It alone becomes a dead letter; all others go on, each once."""
@@ -1207,10 +1207,10 @@ class TestScriptErrors:
         (lease,) = worker.claim(1)
         worker.enqueue("link", page=lease)
         worker.finish(lease)
-        ttl, worker.memberships[0]._ttl = worker.memberships[0]._ttl, cast(int, "long")
+        ttl, worker.sessions[0]._ttl = worker.sessions[0]._ttl, cast(int, "long")
         self.drive(worker, 20)
         assert worker.waiting() == 2
-        worker.memberships[0]._ttl = ttl
+        worker.sessions[0]._ttl = ttl
         self.drive(worker, 5)
         real = read_shard(client, NAME, 0)
         real.check()

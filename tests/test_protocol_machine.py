@@ -35,7 +35,7 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import Enqueue, Lease, Membership, Reply
+from scrapy_redisq.frontier.shard_session import Enqueue, Lease, Reply, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import Model, read_shard
 from tests.harness.servers import RedisServer
@@ -148,17 +148,17 @@ class Crawl(RuleBasedStateMachine):
             **options,
         )
 
-    def observe(self, worker: Worker, membership: Membership, reply: Reply) -> None:
-        batch = membership._in_flight
+    def observe(self, worker: Worker, session: ShardSession, reply: Reply) -> None:
+        batch = session._in_flight
         assert batch is not None
-        self.model.exchange(worker.id, membership, reply, batch.operations, batch.local_duplicates)
+        self.model.exchange(worker.id, session, reply, batch.operations, batch.local_duplicates)
 
     def joined(self, worker: Worker, joined: calls.Joined, again: bool) -> None:
         self.model.join(worker.id, joined, again, worker.terms.name)
 
-    def left(self, worker: Worker, membership: Membership) -> None:
+    def left(self, worker: Worker, session: ShardSession) -> None:
         if worker.joined.run == self.run():
-            self.model.leave(membership.worker, membership.shard)
+            self.model.leave(session.worker, session.shard)
 
     def concluded(self, worker: Worker, complete: bool) -> None:
         assert complete == (worker.joined.run == self.model.run and self.model.conclude())
@@ -235,7 +235,7 @@ class Crawl(RuleBasedStateMachine):
         if outcome == "done":
             for link in self.links[page_of(lease)]:
                 if link in worker.cache:  # as the scheduler's cache of seen URLs
-                    worker.memberships[0].local_duplicates += 1
+                    worker.sessions[0].local_duplicates += 1
                     continue
                 worker.cache.add(link)
                 self.request(worker, link, page=lease, delay=delay)

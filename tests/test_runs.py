@@ -93,16 +93,16 @@ def send(worker: Worker, *urls: str) -> int:
     for n, url in enumerate(urls):
         worker.enqueue(url, slot=HOSTS[n % 3])
     accepted = 0
-    for membership in worker.memberships:
-        reply = worker.exchange(shard=membership.shard)
+    for session in worker.sessions:
+        reply = worker.exchange(shard=session.shard)
         assert reply is not None
         accepted += len(reply.accepted)
     return accepted
 
 
 def claim(worker: Worker) -> list[Lease]:
-    for membership in worker.memberships:
-        worker.exchange(100, shard=membership.shard)
+    for session in worker.sessions:
+        worker.exchange(100, shard=session.shard)
     return [lease for _, lease in worker.holding.values()]
 
 
@@ -478,8 +478,8 @@ class TestEnd:
             slow.exchange_all()
             crawl(worker)
             expire(client, slow)
-            for membership in reversed(worker.memberships):
-                worker._give_back(membership)
+            for session in reversed(worker.sessions):
+                worker._give_back(session)
             made = Under(client, runs.conclude(NAME, worker.joined.run)).go(calls_made)
             check(client, config)
             assert send(slow, "x", "y", "z") + send(slow) == 3
@@ -502,8 +502,8 @@ class TestEnd:
             worker = join(client, config)
             send(worker, "a", "b", "c")
             crawl(worker)
-            for membership in reversed(worker.memberships):
-                worker._give_back(membership)
+            for session in reversed(worker.sessions):
+                worker._give_back(session)
             joined = frontier._begin()[0] if joins_before else None
             conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
             conclusion.go(calls_made)
@@ -524,8 +524,8 @@ class TestEnd:
             worker = join(client, config)
             send(worker, "a", "b", "c")
             crawl(worker, dead="a b c")
-            for membership in reversed(worker.memberships):
-                worker._give_back(membership)
+            for session in reversed(worker.sessions):
+                worker._give_back(session)
             conclusion = Under(client, runs.conclude(NAME, worker.joined.run))
             conclusion.go(calls_made)
             assert frontier.requeue() == 3
@@ -843,12 +843,12 @@ class TestFull:
         full(True)
         second = join(client, config)
         assert not second.joined.new
-        for membership in first.memberships:
+        for session in first.sessions:
             with contextlib.suppress(ServerFull):
-                first.exchange(shard=membership.shard)
+                first.exchange(shard=session.shard)
         assert first.rejoins == 1
-        for membership in first.memberships:  # what it would send again has to wait
-            membership.refused()
+        for session in first.sessions:  # what it would send again has to wait
+            session.refused()
         for lease in claim(first)[:2]:
             first.finish(lease)
         first.exchange_all()

@@ -57,7 +57,7 @@ class HeldPages:
     def hold(self, page: Request) -> None:
         self.held[page] += 1
 
-    def let_go(self, page: Request) -> None:
+    def release(self, page: Request) -> None:
         self.held[page] -= 1
 
     def give_back(self, page: Request) -> None:

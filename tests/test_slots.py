@@ -53,7 +53,7 @@ def report(slot: str = "host", *, tokens: int = 0, done: int = 0, want: int = 0)
 
 def fail(worker: Worker, slot: str = "host") -> None:
     """A download that has begun just now has failed."""
-    worker.memberships[0].outcomes.append(Outcome(slot, 503, time.monotonic(), True))
+    worker.sessions[0].outcomes.append(Outcome(slot, 503, time.monotonic(), True))
     ask(worker, 0)
 
 

@@ -380,9 +380,9 @@ def test_redis_goes_away_in_an_export(
         with Frontier.from_url(server.url, "books") as frontier:
             frontier.push(some_urls(20))
             worker = Worker(frontier)
-            for membership, lease in worker.claim():
-                membership.add(Finish(lease.id, "dead", "download"))
-            worker.exchange(worker.memberships[0])
+            for session, lease in worker.claim():
+                session.add(Finish(lease.id, "dead", "download"))
+            worker.exchange(worker.sessions[0])
             assert len(list(frontier.dead())) == 20
         monkeypatch.setattr(letters, "READ_BATCH", 5)
         written: list[str] = []

@@ -1,8 +1,8 @@
 """The background task that carries a worker's exchanges to Redis and back.
 
 One asyncio task per worker. It never lets the crawl wait: what the worker wants to send gathers
-in its memberships' outboxes, what it may work on is handed over as it arrives. When Redis is
-away the task keeps what it has and tries again for ever.
+in its shard sessions, what it may work on is handed over as it arrives. When Redis is away the
+task keeps what it has and tries again for ever.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
-from scrapy_redisq.frontier.pace import FULL_RETRY, HUNGRY, Pace
-from scrapy_redisq.frontier.run_session import NOTHING_SENT, Roster
+from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW, Pace
+from scrapy_redisq.frontier.run_session import NOTHING_SENT, RunSession
 from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.frontier.shard_session import (
     MAX_OPERATIONS,
@@ -39,14 +39,14 @@ from scrapy_redisq.frontier.shard_session import (
     Enqueue,
     Finish,
     Letter,
-    Membership,
     Reply,
     Settle,
+    ShardSession,
 )
 
 logger = logging.getLogger(__name__)
 
-SETTLE = 0.05
+LOOK_FOR_ENDED = 0.05
 """Seconds between looks for pages that have ended."""
 
 RETRY_FIRST, RETRY_LAST = 0.1, 2.0
@@ -70,11 +70,11 @@ TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, ServerFull, OSEr
 class Demand:
     """What a worker could take now: entries in all, of one slot, and of slots it has some of.
 
-    ``hungry``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
+    ``low``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
     which one is needed in any case, ``urgent``: at once. ``most``: leases that it may hold.
     """
 
-    hungry: bool
+    low: bool
     want: int
     slot_limit: int
     room: Mapping[str, int]
@@ -87,28 +87,28 @@ NOTHING = Demand(False, 0, 0, {})
 
 
 class Worker(Protocol):
-    """What the courier asks of the one it works for (see `scrapy_redisq.worker`)."""
+    """What the exchange loop asks of the one it works for (see `scrapy_redisq.worker`)."""
 
     pages: int
     items: int
 
-    def settle(self) -> None:
+    def collect_ended(self) -> None:
         """Hand in the finishes of what has ended since the last call."""
 
     def demand(self) -> Demand:
         """How much more it could take."""
 
-    def in_progress(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether it works on something, so that finishes are to be expected."""
 
     def starting(self) -> tuple[bool, bool]:
         """(it may still add requests of its own, all its start requests were added)."""
 
-    def turns(self, membership: Membership) -> list[list[Any]]:
+    def turns(self, session: ShardSession) -> list[list[Any]]:
         """What it did with the turns of slots of this shard."""
 
     def received(
-        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
     ) -> None:
         """Take in the leases, the outcomes of enqueues, and the turns in return for those that
         it told of at ``sent_at`` (time.monotonic())."""
@@ -134,33 +134,33 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class ServerHelp:
-    """What the courier may ask of the connection: start a dead embedded server again (blocking),
-    and take passwords out of an error's text."""
+    """What the exchange loop may ask of the connection: start a dead embedded server again
+    (blocking), and take passwords out of an error's text."""
 
     revive: Callable[[], None] = lambda: None
     redact: Callable[[object], str] = str
 
 
-class Courier:
+class ExchangeLoop:
     """Exchanges until told to stop.
 
     `start` says for whom. ``complete`` is True once the whole frontier is finished, as far as the
     last exchange told.
     """
 
-    def __init__(self, roster: Roster, server: ServerHelp) -> None:
-        self.roster = roster
+    def __init__(self, run_session: RunSession, server: ServerHelp) -> None:
+        self.run_session = run_session
         self.complete = False
         self.exchanges = 0
         self._server = server
-        self._pace = Pace(heartbeat=roster.terms.lease_ttl / 4)
-        self._poked = asyncio.Event()
+        self._pace = Pace(heartbeat=run_session.terms.lease_ttl / 4)
+        self._wake_up = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._planned_at = 0.0
         self._away = False
         self._failing_since = 0.0
-        self._retry_last = min(RETRY_LAST, roster.terms.lease_ttl / 8)
+        self._retry_last = min(RETRY_LAST, run_session.terms.lease_ttl / 8)
         self._warned: dict[str, float] = {}
         self._missing = 0
         self._moved_at = time.monotonic()
@@ -169,40 +169,43 @@ class Courier:
 
     # What the worker hands in
 
-    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> Membership:
+    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> ShardSession:
         """Take a request, or what becomes of one that stays here; it is sent with one of the next
         exchanges. -> for which shard."""
-        membership = self.roster.enqueue(operation)
-        if len(membership) % MAX_OPERATIONS == 0:
-            self.poke()
-        return membership
+        session = self.run_session.enqueue(operation)
+        if len(session) % MAX_OPERATIONS == 0:
+            self.wake()
+        return session
 
     def finish(
         self,
-        membership: Membership,
+        session: ShardSession,
         finish: Finish | Settle,
         sent: Mapping[int, int] = NOTHING_SENT,
     ) -> None:
-        """Take the end of a lease or a claim; ``sent`` as for `Roster.finish`."""
-        self.roster.finish(membership, finish, sent)
+        """Take the end of a lease or a claim; ``sent`` as for `RunSession.finish`."""
+        self.run_session.finish(session, finish, sent)
 
     def count(self, name: str, by: int) -> None:
         """Add to a count of the frontier that its workers keep."""
-        self.roster.memberships[0].tally[name] += by
+        self.run_session.sessions[0].tally[name] += by
 
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
-        return self.roster.waiting()
+        return self.run_session.waiting()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Something has changed: exchange earlier than planned if that is due."""
-        if not self._poked.is_set() and time.monotonic() + self._pause() < self._planned_at - 0.001:
-            self._poked.set()
+        if (
+            not self._wake_up.is_set()
+            and time.monotonic() + self._pause() < self._planned_at - 0.001
+        ):
+            self._wake_up.set()
 
     def found_more(self) -> None:
         """The worker can take what it could not take before."""
         self._pace.found_more()
-        self.poke()
+        self.wake()
 
     # Running
 
@@ -211,7 +214,9 @@ class Courier:
         self.worker = worker
         self._exchanging = asyncio.ensure_future(self._exchange_until_stopped())
         self._help(self._listener().run())
-        if self.roster.joined.trash or self.roster.joined.shards > len(self.roster.memberships):
+        if self.run_session.joined.trash or self.run_session.joined.shards > len(
+            self.run_session.sessions
+        ):
             self._help(self._sweep())
 
     def _help(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -231,32 +236,32 @@ class Courier:
     async def stop(self) -> None:
         """End the background tasks; an exchange under way is awaited, not cut off."""
         self._stop.set()
-        self._poked.set()
+        self._wake_up.set()
         # More than once: wait_for() can lose a cancellation before Python 3.12.
         while tasks := list(self._tasks):
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=SETTLE)
+            await asyncio.wait(tasks, timeout=LOOK_FOR_ENDED)
         await self._exchanging
 
     def _pause(self) -> float:
         waiting = self.waiting()
         demand = self.worker.demand()
         return self._pace.pause(
-            hungry=demand.hungry,
+            low=demand.low,
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
             waiting=waiting > 0,
-            enqueues=self.roster.enqueues_waiting(),
+            enqueues=self.run_session.enqueues_waiting(),
             many=waiting >= MAX_OPERATIONS,
-            busy=self.worker.in_progress(),
+            busy=self.worker.is_busy(),
         )
 
     async def _exchange_until_stopped(self) -> None:
         try:
             while not self._stop.is_set():
                 await self._wait()
-                self.worker.settle()
+                self.worker.collect_ended()
                 if not self._stop.is_set() and self._pause() <= 0:
                     await self._exchange_or_retry()
         except Exception as error:
@@ -266,13 +271,13 @@ class Courier:
 
     async def _wait(self) -> None:
         pause = self._pause()
-        if self.worker.in_progress():
-            pause = min(pause, SETTLE)
+        if self.worker.is_busy():
+            pause = min(pause, LOOK_FOR_ENDED)
         if pause > 0:
             self._planned_at = time.monotonic() + pause
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), pause)
-        self._poked.clear()
+                await asyncio.wait_for(self._wake_up.wait(), pause)
+        self._wake_up.clear()
         self._planned_at = 0.0
 
     async def _exchange_or_retry(self) -> None:
@@ -326,30 +331,30 @@ class Courier:
     # One exchange
 
     async def _exchange_all(self, demand: Demand) -> None:
-        self.roster.let_go()
+        self.run_session.release()
         self._pace.woken = False
         replies: list[Reply] = []
         claimed, filled = 0, False
         # The shard with the fewest leases is asked first, so that none is left out.
-        order = sorted(self.roster.memberships, key=lambda shard: len(shard.held))
-        for membership in order:
+        order = sorted(self.run_session.sessions, key=lambda shard: len(shard.held))
+        for session in order:
             want = max(0, demand.want - claimed)
-            reply = await self._exchange(membership, want, demand)
+            reply = await self._exchange(session, want, demand)
             replies.append(reply)
             claimed += len(reply.leases)
             filled = filled or 0 < want <= len(reply.leases)
         self._pace.exchanged(
             claimed=claimed,
             filled=filled,
-            hungry=demand.hungry,
+            low=demand.low,
             next_due=min(
                 (reply.next_due for reply in replies if reply.next_due is not None), default=None
             ),
             others_wait=any(reply.waiting for reply in replies),
             overdue_in=min(reply.overdue_in for reply in replies),
         )
-        for membership, reply in zip(order, replies, strict=True):
-            if reply.overdue_in == 0 and await self.roster.reap(membership):
+        for session, reply in zip(order, replies, strict=True):
+            if reply.overdue_in == 0 and await self.run_session.reap(session):
                 self._pace.found_more()
         stuck = [reply.stuck for reply in replies if not reply.complete]
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
@@ -358,42 +363,42 @@ class Courier:
         if self.complete and not was_complete:
             self.worker.completed()
 
-    async def _exchange(self, membership: Membership, want: int, demand: Demand) -> Reply:
+    async def _exchange(self, session: ShardSession, want: int, demand: Demand) -> Reply:
         if self._must_rejoin:
             await self._rejoin()
         reply: Reply | None = None
-        held = len(membership.held)
+        held = len(session.held)
         while reply is None:
-            membership.full = self._pace.still_full()
-            told = self.worker.turns(membership)
-            call = self._call(membership, want, demand, told)
+            session.full = self._pace.still_full()
+            told = self.worker.turns(session)
+            call = self._call(session, want, demand, told)
             self.exchanges += 1
             sent_at = time.monotonic()
             try:
-                reply = membership.received(await self.roster.run(call))
+                reply = session.received(await self.run_session.run(call))
             except ServerFull as error:
-                if membership.full:
+                if session.full:
                     raise ServerBusy(str(error)) from error
                 self._full(error)
                 self._pace.full()
-                membership.refused()
+                session.refused()
             except ScriptFailed as error:
-                if not membership.failed(self._server.redact(error)):
+                if not session.failed(self._server.redact(error)):
                     raise
         if reply.in_the_way:
             self._warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
-        if reply.leases or len(membership.held) < held:
+        if reply.leases or len(session.held) < held:
             self._moved_at, self._stands_still = time.monotonic(), False
         if reply.status in {"ok", "replayed"}:
-            self.worker.received(membership, reply, told, sent_at)
+            self.worker.received(session, reply, told, sent_at)
         elif reply.status == "lost":
             raise FrontierLost(
-                f"frontier {membership.name!r} is gone from Redis or was begun anew by others: "
-                f"this worker's run {membership.run} is no longer there"
+                f"frontier {session.name!r} is gone from Redis or was begun anew by others: "
+                f"this worker's run {session.run} is no longer there"
             )
         elif reply.status == "sealed":
-            await self.roster.open_shard(membership)
-            return await self._exchange(membership, want, demand)
+            await self.run_session.open_shard(session)
+            return await self._exchange(session, want, demand)
         else:
             logger.warning(
                 "This worker's leases are void (%s); it goes on as a new worker",
@@ -421,30 +426,30 @@ class Courier:
             )
 
     def _call(
-        self, membership: Membership, want: int, demand: Demand, told: list[list[Any]]
+        self, session: ShardSession, want: int, demand: Demand, told: list[list[Any]]
     ) -> Call[Reply]:
         starting, seeded = self.worker.starting()
-        starting = starting or self.roster.enqueues_wait_elsewhere(membership)
+        starting = starting or self.run_session.enqueues_wait_elsewhere(session)
         elsewhere = sum(
-            len(other.held) for other in self.roster.memberships if other is not membership
+            len(other.held) for other in self.run_session.sessions if other is not session
         )
-        return membership.call(
+        return session.call(
             want=want,
             most=demand.most - elsewhere,
             slot_limit=demand.slot_limit,
             room=demand.room,
-            suspects=self.roster.suspects_to_claim(),
+            suspects=self.run_session.suspects_to_claim(),
             starting=starting,
             seeded=seeded,
             pages=self.worker.pages,
             items=self.worker.items,
             turns=told,
-            slot_ttl=self.roster.terms.slot_ttl,
+            slot_ttl=self.run_session.terms.slot_ttl,
         )
 
     async def _rejoin(self) -> None:
         """Once it has been said that the leases are void: again and again until it works."""
-        await self.roster.rejoin()
+        await self.run_session.rejoin()
         self._must_rejoin = False
         self.worker.rejoined()
 
@@ -454,13 +459,15 @@ class Courier:
         missing = sum(reply.created - reply.finished for reply in replies)
         if missing > 0 and missing != self._missing and await self._find(missing):
             return False
-        return len(replies) == 1 or await self.roster.is_complete()
+        return len(replies) == 1 or await self.run_session.is_complete()
 
     async def _find(self, missing: int) -> bool:
         """Nothing is left although requests are missing; -> whether some were found."""
         found = 0
         with contextlib.suppress(ResponseError):  # the user may not SCAN
-            found = sum([await self.roster.recover(shard) for shard in self.roster.memberships])
+            found = sum(
+                [await self.run_session.recover(shard) for shard in self.run_session.sessions]
+            )
         if found:
             logger.warning("Keys of the frontier were deleted; what they kept from sight goes on")
             return True
@@ -479,16 +486,16 @@ class Courier:
 
         def woken() -> None:
             self._pace.woken = True
-            self.poke()
+            self.wake()
 
         def listening(yes: bool) -> None:
             self._pace.listening = yes
 
         return Listener(
-            self.roster.client,
+            self.run_session.client,
             [
-                calls.wake_channel(membership.name, membership.shard)
-                for membership in self.roster.memberships
+                calls.wake_channel(session.name, session.shard)
+                for session in self.run_session.sessions
             ],
             woken=woken,
             announced=self.worker.announced,
@@ -499,8 +506,8 @@ class Courier:
     async def _sweep(self) -> None:
         """Delete what former runs have left, a little at a time."""
         try:
-            await self.roster.do(
-                runs.sweep(self.roster.terms.name, self.roster.joined), pause=HUNGRY
+            await self.run_session.do(
+                runs.sweep(self.run_session.terms.name, self.run_session.joined), pause=RUNNING_LOW
             )
         except (RedisError, RedisqError, OSError) as error:
             self._warn("sweep", "An old dupefilter is left to the next crawl: %s", error)
@@ -518,16 +525,16 @@ class Courier:
         while True:
             try:
                 if not sent:
-                    self.worker.settle()
+                    self.worker.collect_ended()
                     while self.waiting():
                         await self._exchange_all(NOTHING)
-                        self.worker.settle()
+                        self.worker.collect_ended()
                         if self._pace.still_full():
                             await asyncio.sleep(FULL_RETRY)
                     await self._exchange_all(NOTHING)
                     # Not again: who has left, but was not told so, would come back to exchange.
                     sent = True
-                return await self.roster.leave(complete=self.complete)
+                return await self.run_session.leave(complete=self.complete)
             except TROUBLE as error:
                 self._warn("away", "Redis is away while closing: %s", error)
                 await asyncio.sleep(pause)

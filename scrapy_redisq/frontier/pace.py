@@ -12,7 +12,7 @@ ten pages in it."""
 FLUSH_SHARED = 0.05
 """The same while other workers wait for something to do."""
 
-HUNGRY = 0.005
+RUNNING_LOW = 0.005
 """Seconds between exchanges of a worker that has little left to start."""
 
 URGENT = 0.05
@@ -57,7 +57,7 @@ class Pace:
         *,
         claimed: int,
         filled: bool,
-        hungry: bool,
+        low: bool,
         next_due: int | None,
         others_wait: bool = False,
         overdue_in: int = 0,
@@ -73,7 +73,7 @@ class Pace:
         self._next_due = None if next_due is None else next_due / 1000
         self._overdue_in = overdue_in / 1000
         self._flush = FLUSH_SHARED if others_wait else FLUSH
-        if claimed or not hungry:
+        if claimed or not low:
             self._idle = IDLE_FIRST
         else:
             self._idle = min(self._idle * 2, IDLE_LAST)
@@ -93,7 +93,7 @@ class Pace:
     def pause(
         self,
         *,
-        hungry: bool,
+        low: bool,
         waiting: bool,
         many: bool,
         busy: bool,
@@ -103,7 +103,7 @@ class Pace:
     ) -> float:
         """Seconds until the next exchange.
 
-        ``hungry``: the worker has little left to start. ``waiting``: there is something to send,
+        ``low``: the worker has little left to start. ``waiting``: there is something to send,
         ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
         something. ``within``: seconds from now. ``urgent``: as soon as may be.
         """
@@ -114,17 +114,17 @@ class Pace:
             return 0.0
         if urgent:
             return max(0.0, URGENT - since)
-        if hungry and self._more:
-            return max(0.0, HUNGRY - since)
+        if low and self._more:
+            return max(0.0, RUNNING_LOW - since)
         pauses = [self._heartbeat, BUSY if busy else self._idle]
         pauses.append(max(BUSY, self._overdue_in))
         if not self.listening:
             pauses.append(UNHEARD)
-        if hungry and self.woken:
+        if low and self.woken:
             pauses.append(IDLE_FIRST)
         if waiting:
-            # A hungry worker may claim at once what it enqueues.
-            pauses.append(HUNGRY if not busy or (hungry and enqueues) else self._flush)
-        if hungry and self._next_due is not None:
-            pauses.append(max(HUNGRY, self._next_due))
+            # A worker that runs low may claim at once what it enqueues.
+            pauses.append(RUNNING_LOW if not busy or (low and enqueues) else self._flush)
+        if low and self._next_due is not None:
+            pauses.append(max(RUNNING_LOW, self._next_due))
         return max(0.0, min(min(pauses) - since, max(within, IDLE_FIRST - since)))

@@ -29,9 +29,9 @@ from scrapy_redisq.frontier.shard_session import (
     Enqueue,
     Finish,
     Letter,
-    Membership,
     Operation,
     Settle,
+    ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
 
@@ -64,19 +64,19 @@ class Terms:
     back_off: BackOff = field(default_factory=BackOff)
     slot_ttl: float = 3_600.0
     rewind: float = 30.0
-    """For so long what no page stands for is kept after it was acknowledged, see `Membership`."""
+    """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
 
 
-class Roster:
-    """One worker's memberships in all shards of a run."""
+class RunSession:
+    """One worker's sessions in all shards of a run."""
 
     def __init__(self, client: redis.asyncio.Redis, terms: Terms) -> None:
         self.client = client
         self.terms = terms
-        self.memberships: list[Membership] = []
+        self.sessions: list[ShardSession] = []
         self.given_up = 0
         """Requests of dead workers that this one made dead letters of."""
-        self._held_back: deque[tuple[Membership, Operation, dict[int, int]]] = deque()
+        self._held_back: deque[tuple[ShardSession, Operation, dict[int, int]]] = deque()
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
         self._next_id = _new_worker_id()
@@ -106,8 +106,8 @@ class Roster:
         self.joined = await self.do(runs.join(self.terms.name, newcomer))
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
-        self.memberships = [
-            Membership(
+        self.sessions = [
+            ShardSession(
                 self.terms.name,
                 shard,
                 self.joined,
@@ -146,34 +146,34 @@ class Roster:
 
         Raises `FrontierLost` if the run is gone.
         """
-        for membership in self.memberships:
-            await self._give_back(membership)
+        for session in self.sessions:
+            await self._give_back(session)
         newcomer = self._newcomer()
         await self.do(
-            runs.come_back(self.terms.name, newcomer, self.joined.run, len(self.memberships))
+            runs.come_back(self.terms.name, newcomer, self.joined.run, len(self.sessions))
         )
         self._next_id = _new_worker_id()
         self._held_back.clear()
-        for membership in self.memberships:
-            membership.rejoined(self.joined, newcomer.worker)
+        for session in self.sessions:
+            session.rejoined(self.joined, newcomer.worker)
 
     async def leave(self, *, complete: bool) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.
 
         ``complete``: as far as this worker knows, everything is finished on all shards.
         """
-        for membership in reversed(self.memberships):
-            await self._give_back(membership)
+        for session in reversed(self.sessions):
+            await self._give_back(session)
         if not complete or self.terms.run.keep_alive:
             return False
         return await self.do(runs.conclude(self.terms.name, self.joined.run))
 
-    async def _give_back(self, membership: Membership) -> None:
+    async def _give_back(self, session: ShardSession) -> None:
         call = calls.leave(
             self.terms.name,
-            membership.shard,
-            membership.run,
-            membership.worker,
+            session.shard,
+            session.run,
+            session.worker,
             dead_max=self.terms.dead_max,
         )
         while await self.run(call):
@@ -182,45 +182,43 @@ class Roster:
     def suspects_to_claim(self) -> int:
         """A worker holds one suspect at a time, so that a request that kills its workers takes no
         others into the dead letters with it."""
-        return 0 if any(membership.suspects for membership in self.memberships) else 1
+        return 0 if any(session.suspects for session in self.sessions) else 1
 
     # Operations on their way
 
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
-        return sum(len(membership) for membership in self.memberships) + len(self._held_back)
+        return sum(len(session) for session in self.sessions) + len(self._held_back)
 
     def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
         """So much may have to be sent again that no more should be taken in now."""
-        return any(membership.keeps() > most for membership in self.memberships)
+        return any(session.keeps() > most for session in self.sessions)
 
     def enqueues_waiting(self) -> bool:
         """Whether there are requests that Redis has not acknowledged."""
         return bool(self._held_back) or any(
-            membership.enqueued > membership.acknowledged for membership in self.memberships
+            session.enqueued > session.acknowledged for session in self.sessions
         )
 
-    def enqueues_wait_elsewhere(self, membership: Membership) -> bool:
+    def enqueues_wait_elsewhere(self, session: ShardSession) -> bool:
         """Whether there are requests that another shard than this has not acknowledged."""
         return any(
-            other.enqueued > other.acknowledged
-            for other in self.memberships
-            if other is not membership
+            other.enqueued > other.acknowledged for other in self.sessions if other is not session
         )
 
-    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> Membership:
+    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> ShardSession:
         """Take a request, or what becomes of it, for the shard of its slot; -> that."""
-        membership = self.shard_of(operation.slot)
-        membership.add(operation)
-        return membership
+        session = self.shard_of(operation.slot)
+        session.add(operation)
+        return session
 
-    def shard_of(self, slot: str) -> Membership:
-        """The worker's membership in the shard that keeps ``slot``."""
-        return self.memberships[shard_of(slot, len(self.memberships))]
+    def shard_of(self, slot: str) -> ShardSession:
+        """The worker's session in the shard that keeps ``slot``."""
+        return self.sessions[shard_of(slot, len(self.sessions))]
 
     def finish(
         self,
-        membership: Membership,
+        session: ShardSession,
         finish: Finish | Settle,
         sent: Mapping[int, int] = NOTHING_SENT,
     ) -> None:
@@ -234,31 +232,31 @@ class Roster:
         pending = {
             shard: number
             for shard, number in sent.items()
-            if shard != membership.shard and self.memberships[shard].acknowledged < number
+            if shard != session.shard and self.sessions[shard].acknowledged < number
         }
         if pending:
-            self._held_back.append((membership, finish, pending))
+            self._held_back.append((session, finish, pending))
         else:
-            membership.add(finish)
+            session.add(finish)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Send on the finishes that need not be held back any longer."""
         for _ in range(len(self._held_back)):
-            membership, finish, pending = self._held_back.popleft()
-            if all(self.memberships[shard].acknowledged >= n for shard, n in pending.items()):
-                membership.add(finish)
+            session, finish, pending = self._held_back.popleft()
+            if all(self.sessions[shard].acknowledged >= n for shard, n in pending.items()):
+                session.add(finish)
             else:
-                self._held_back.append((membership, finish, pending))
+                self._held_back.append((session, finish, pending))
 
     # Looking after the run
 
-    async def reap(self, membership: Membership) -> int:
+    async def reap(self, session: ShardSession) -> int:
         """Reclaim what dead workers hold on this shard; -> how many requests were touched."""
         reclaimed, dead, _ = await self.run(
             calls.reap(
                 self.terms.name,
-                membership.shard,
-                membership.run,
+                session.shard,
+                session.run,
                 self.terms.max_deliveries,
                 self.terms.dead_max,
                 ttl=self.terms.lease_ttl,
@@ -269,14 +267,14 @@ class Roster:
             logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
         return reclaimed + dead
 
-    async def recover(self, membership: Membership) -> int:
+    async def recover(self, session: ShardSession) -> int:
         """Look for requests that nobody would find, because somebody has deleted a key.
 
         Goes through all keys of the server, a thousand at a time; -> how many queues and workers
         with leases were found.
         """
         found = 0
-        prefix = calls.prefix(membership.name, membership.shard)
+        prefix = calls.prefix(session.name, session.shard)
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "[ql]*"
         cursor: int | None = None
         while cursor != 0:
@@ -286,29 +284,29 @@ class Roster:
             queues = [queue for rest in rests if (queue := calls.parse_queue_key(rest))]
             workers = [rest[7:] for rest in rests if rest.startswith("leases:")]
             if queues or workers:
-                call = calls.recover(membership.name, membership.shard, queues, workers)
+                call = calls.recover(session.name, session.shard, queues, workers)
                 found += await self.run(call)
         return found
 
     async def is_complete(self) -> bool:
         """Whether everything is finished on all shards."""
-        return await self.do(runs.is_idle(self.terms.name, len(self.memberships)))
+        return await self.do(runs.is_idle(self.terms.name, len(self.sessions)))
 
     async def left_waiting(self) -> int:
         """How many requests wait although no worker is there; 0 if one is."""
         waiting = 0
-        for membership in self.memberships:
-            status = await self.run(calls.status(self.terms.name, membership.shard)) or {}
+        for session in self.sessions:
+            status = await self.run(calls.status(self.terms.name, session.shard)) or {}
             if any(worker[1] >= status["now"] for worker in status.get("workers", [])):
                 return 0
             counts = pairs(status.get("counts", []))
             waiting += number(counts.get("created", 0)) - number(counts.get("finished", 0))
         return max(0, waiting)
 
-    async def open_shard(self, membership: Membership) -> None:
+    async def open_shard(self, session: ShardSession) -> None:
         """Open a run that others have completed, or a shard that they have sealed, because this
         worker has something to add."""
-        await self.do(runs.open_shard(self.terms.name, membership.shard, membership.run))
+        await self.do(runs.open_shard(self.terms.name, session.shard, session.run))
 
 
 def _new_worker_id() -> str:

@@ -1,6 +1,6 @@
 """One worker in one shard: what waits to be sent, what it holds, what has been acknowledged.
 
-No network: `Membership.call` makes the next exchange, `Membership.received` takes
+No network: `ShardSession.call` makes the next exchange, `ShardSession.received` takes
 its reply in. Whoever drives it sends the one and hands in the other; if the reply was lost, it
 calls again and the same exchange is sent again, under the same number.
 """
@@ -235,10 +235,10 @@ class _Batch:
         return sum(isinstance(operation, Finish) for operation in self.operations)
 
 
-class Membership:
+class ShardSession:
     """One worker's part in one shard's run.
 
-    ``outbox`` keeps enqueues and finishes in the order in which they happened: a page's requests
+    ``unsent`` keeps enqueues and finishes in the order in which they happened: a page's requests
     stand before the page's end, or go with it, so no prefix of what is sent ends a page without its
     requests.
     """
@@ -263,7 +263,7 @@ class Membership:
         self.shard = shard
         self.run = joined.run
         self.worker = worker
-        self.outbox: deque[Operation] = deque()
+        self.unsent: deque[Operation] = deque()
         self.local_duplicates = 0
         self.tally: Counter[str] = Counter()
         """What is to be added to counts of the frontier that the worker keeps itself."""
@@ -304,11 +304,11 @@ class Membership:
     def __len__(self) -> int:
         """Operations that Redis has not acknowledged."""
         flying = len(self._in_flight.operations) if self._in_flight else 0
-        return len(self.outbox) + flying
+        return len(self.unsent) + flying
 
     def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
-        self.outbox.append(operation)
+        self.unsent.append(operation)
         self.enqueued += _number(operation)
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
@@ -323,12 +323,12 @@ class Membership:
         """
         self._take_back()
         # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
-        claims = sum(isinstance(operation, Claim) for operation in self.outbox)
-        self.outbox = deque(item for item in self.outbox if not isinstance(item, Claim))
+        claims = sum(isinstance(operation, Claim) for operation in self.unsent)
+        self.unsent = deque(item for item in self.unsent if not isinstance(item, Claim))
         self.acknowledged += claims
         self._forget_kept()
         again = [kept for _, kept in self._kept]
-        self.outbox.extendleft(reversed(again))
+        self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
         self._kept.clear()
         self.run, self.worker = joined.run, worker
@@ -338,7 +338,7 @@ class Membership:
 
     def _take_back(self) -> None:
         if self._in_flight is not None:
-            self.outbox.extendleft(reversed(self._in_flight.operations))
+            self.unsent.extendleft(reversed(self._in_flight.operations))
             self.local_duplicates += self._in_flight.local_duplicates
             self.tally += self._in_flight.tally
             self.outcomes[:0] = self._in_flight.outcomes
@@ -398,7 +398,7 @@ class Membership:
             "suspects": suspects,
             "max_deliveries": self._max_deliveries,
             "most_bytes": self._most_bytes,
-            "starting": starting or bool(self.outbox),
+            "starting": starting or bool(self.unsent),
             "seeded": seeded,
             "pages": pages,
             "items": items,
@@ -460,28 +460,28 @@ class Membership:
             return self._take_past_enqueues()
         taken: list[Operation] = []
         number = size = 0
-        while self.outbox and number < MAX_OPERATIONS and len(taken) < self._limit:
-            requests = _requests(self.outbox[0])
+        while self.unsent and number < MAX_OPERATIONS and len(taken) < self._limit:
+            requests = _requests(self.unsent[0])
             number += max(1, len(requests))
             size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
             if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
                 break
-            taken.append(self.outbox.popleft())
+            taken.append(self.unsent.popleft())
         return taken
 
     def _take_past_enqueues(self) -> list[Operation]:
         """Finishes of pages none of whose requests wait here, so that a full Redis can drain."""
-        waiting = {item.page for item in self.outbox if isinstance(item, Enqueue)}
+        waiting = {item.page for item in self.unsent if isinstance(item, Enqueue)}
         taken: list[Operation] = []
         left: deque[Operation] = deque()
-        for operation in self.outbox:
+        for operation in self.unsent:
             may_pass = isinstance(operation, Settle) or (
                 isinstance(operation, Finish)
                 and not operation.children
                 and operation.lease not in waiting
             )
             (taken if may_pass and len(taken) < self._limit else left).append(operation)
-        self.outbox = left
+        self.unsent = left
         return taken
 
     def _operations_data(self, operations: Iterable[Operation]) -> dict[str, list[Any]]:
@@ -646,7 +646,7 @@ class Membership:
             self._limit = 0
             return False
         if number == 1 and self._probed:
-            self._condemn(self.outbox.popleft(), error)
+            self._condemn(self.unsent.popleft(), error)
         self._limit = 1 if self._probed else number // 2
         return True
 
@@ -658,7 +658,7 @@ class Membership:
             self.acknowledged += 1
             identity = hashlib.blake2b(operation.entry, digest_size=16).digest()
             letter = Letter("", 0, identity, CONDEMNED, error, entry=operation.entry)
-            self.outbox.appendleft(letter)
+            self.unsent.appendleft(letter)
             self._parentless_bytes += self._parentless(letter)
         elif isinstance(operation, Claim):
             self.acknowledged += 1
@@ -666,13 +666,13 @@ class Membership:
         elif isinstance(operation, Settle):
             self.acknowledged += 1
         elif isinstance(operation, Finish) and operation.children:
-            self.outbox.appendleft(replace(operation, children=()))
+            self.unsent.appendleft(replace(operation, children=()))
             # They may be at fault, and are found one by one.
             children = [replace(child, asked=calls.RECENT) for child in operation.children]
-            self.outbox.extendleft(reversed(children))
+            self.unsent.extendleft(reversed(children))
             self._parentless_bytes += sum(map(self._parentless, children))
         elif isinstance(operation, Finish) and operation.reason != CONDEMNED:
-            self.outbox.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
+            self.unsent.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
 
     def refused(self) -> None:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.run_session import Roster
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
 MAX_TEXT = 500 * 1024
@@ -38,8 +38,8 @@ class Shared:
 class SharedRobots:
     """The robots.txt of a run, as one worker sees them. All methods raise `AWAY`."""
 
-    def __init__(self, roster: Roster, *, slot_ttl: float) -> None:
-        self._roster = roster
+    def __init__(self, run_session: RunSession, *, slot_ttl: float) -> None:
+        self._run_session = run_session
         self._slot_ttl = slot_ttl
         self._token = secrets.token_hex(8)
 
@@ -80,17 +80,17 @@ class SharedRobots:
         ttl: float = 0.0,
         give_up: bool = False,
     ) -> tuple[str, bytes, float]:
-        shard = shard_of(host, len(self._roster.memberships))
-        name, run = self._roster.terms.name, self._roster.joined.run
+        shard = shard_of(host, len(self._run_session.sessions))
+        name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.robots(
             name, shard, run, host, self._token, take=take, text=text, ttl=ttl, give_up=give_up
         )
-        return await self._roster.run(call)
+        return await self._run_session.run(call)
 
     async def set_delay(self, host: str, slot: str, delay: float) -> bool:
         """The robots.txt of ``host``, which is in ``slot``, asks for ``delay`` seconds (0: for
         none). -> has that changed the slot's delay?"""
-        shard = shard_of(slot, len(self._roster.memberships))
-        name, run = self._roster.terms.name, self._roster.joined.run
+        shard = shard_of(slot, len(self._run_session.sessions))
+        name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.crawl_delay(name, shard, run, host, slot, delay, self._slot_ttl)
-        return await self._roster.run(call)
+        return await self._run_session.run(call)

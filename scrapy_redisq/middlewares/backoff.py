@@ -35,7 +35,7 @@ class RedisqBackOffMiddleware:
     def _spider_opened(self) -> None:
         self._worker = Scheduler.of(self._crawler)
         if self._worker is not None:
-            self._worker.slots.sends_back = True
+            self._worker.gate.sends_back = True
 
     # Scrapy before 2.14 passes the spider as well.
 
@@ -52,7 +52,7 @@ class RedisqBackOffMiddleware:
         return request if self._sends_back(request, exception) else None
 
     def _sends_back(self, request: Request, result: Response | Exception) -> bool:
-        if self._worker is None or not self._worker.slots.send_back(request, result):
+        if self._worker is None or not self._worker.gate.send_back(request, result):
             return False
         stats: Any = self._crawler.stats
         stats.inc_value("redisq/sent_back")

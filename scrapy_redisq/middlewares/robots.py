@@ -125,7 +125,9 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _spider_opened(self) -> None:
         worker = self._worker = Scheduler.of(self.crawler)
         if worker is not None:
-            self._shared = SharedRobots(worker.courier.roster, slot_ttl=worker.settings.slot_ttl)
+            self._shared = SharedRobots(
+                worker.exchange_loop.run_session, slot_ttl=worker.settings.slot_ttl
+            )
 
     def _count(self, name: str) -> None:
         stats: Any = self.crawler.stats
@@ -147,7 +149,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         if rules.closed is not None:
             self._count("redisq/robots/closed")
             left = max(0.0, rules.until - time.monotonic())
-            self._in_use.slots.put_off(request, self._slot_of(request), rules.closed, left)
+            self._in_use.gate.put_off(request, self._slot_of(request), rules.closed, left)
         if rules.parser is not None:
             self.process_request_2(rules.parser, request, *args, **kwargs)
             await self._keep_delay(request, rules)
@@ -173,16 +175,16 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _check(self, request: Request) -> None:
         """What waits when the spider is closed, or for a host in trouble, goes back to the
         frontier."""
-        slots, slot = self._in_use.slots, self._slot_of(request)
-        slots.check(request, slot)
+        gate, slot = self._in_use.gate, self._slot_of(request)
+        gate.check(request, slot)
         if slot == urlparse_cached(request).hostname:
-            slots.waits_for_all(request)
+            gate.waits_for_all(request)
 
     async def _look_up(self, host: str, request: Request) -> Rules:
         began, pause = time.monotonic(), LOOK_FIRST
         while not is_closing(self.crawler):
             late = time.monotonic() - began > PATIENCE
-            take = late and self._in_use.slots.has_turn(self._slot_of(request))
+            take = late and self._in_use.gate.has_turn(self._slot_of(request))
             try:
                 found = await self._shared.ask(host, take=take)
             except AWAY:
@@ -346,7 +348,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 if not self._is_told(rules, slot, agent):
                     await self._tell_delay(request, rules, slot, agent)
         # It may have been handed out before the slot had a delay.
-        self._in_use.slots.handed_out(request, slot)
+        self._in_use.gate.handed_out(request, slot)
 
     def _is_told(self, rules: Rules, slot: str, agent: str) -> bool:
         # The frontier forgets slots of which it has not heard for so long.
@@ -382,7 +384,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             self._count("redisq/robots/crawl_delay")
         rules.told[slot, agent] = time.monotonic() if delay else math.inf
         if changed or (is_first and delay):
-            self._in_use.slots.limited(slot)
+            self._in_use.gate.limited(slot)
 
 
 def host_of(request: Request) -> str:

@@ -15,7 +15,7 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.rows import Row
-from scrapy_redisq.worker.in_progress import Pages, Problem
+from scrapy_redisq.worker.in_progress import InProgress, Problem
 from scrapy_redisq.worker.worker import Worker
 
 __all__ = ["Endings", "ItemRefused", "ItemReturned", "Waiting"]
@@ -57,7 +57,7 @@ class Endings:
         self._worker = worker
 
     @property
-    def pages(self) -> Pages | None:
+    def pages(self) -> InProgress | None:
         """The requests in progress."""
         return self._worker.sink_pages if self._worker else None
 
@@ -119,7 +119,7 @@ class Endings:
                 # As Scrapy does with what it waits for.
                 logger.error("Dropped: %s\n%.1000s", error, waiting.row.item)
             if self.pages is not None:
-                self.pages.let_go(waiting.page)
+                self.pages.release(waiting.page)
         elif not waiting.written.done():
             if error is None:
                 waiting.written.set_result(None)

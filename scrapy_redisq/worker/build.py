@@ -21,18 +21,18 @@ from scrapy_redisq._scrapy.crawl import spider_with_limits, stop_at_hangup
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.feeds import warn_of_shared_feeds
-from scrapy_redisq.frontier.loop import Courier
-from scrapy_redisq.frontier.shard_session import Membership
+from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.connect import Session
-from scrapy_redisq.worker.in_progress import Pages
+from scrapy_redisq.worker.connect import WorkerConnection
+from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.outbox import Intake
-from scrapy_redisq.worker.politeness.gate import Slots
+from scrapy_redisq.worker.outbox import Outbox
+from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.worker import Parts, Worker
@@ -60,7 +60,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     foreign_filter = None if kind else dupefilter
     if foreign_filter and (opening := foreign_filter.open()):
         await maybe_deferred_to_future(opening)
-    session = Session(settings)
+    session = WorkerConnection(settings)
     try:
         run_session, server = await session.open(
             settings.frontier_name(spider.name),
@@ -73,34 +73,34 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         if foreign_filter and (closing := foreign_filter.close("finished")):
             await maybe_deferred_to_future(closing)
         raise
-    courier = Courier(run_session, server)
-    in_progress = Pages(fingerprinter.fingerprint)
+    exchange_loop = ExchangeLoop(run_session, server)
+    in_progress = InProgress(fingerprinter.fingerprint)
     inbox = make_inbox(crawler, settings)
     local = LocalQueue()
     retry_pauses = RetryPauses(
         settings.retry_delays, settings.retry_base, settings.retry_cap, settings.retry_after_max
     )
-    slots = Slots(
+    gate = DownloadGate(
         engine,
         inbox,
         in_progress,
         make_judge(crawler, settings),
-        run_session.memberships,
-        courier.poke,
+        run_session.sessions,
+        exchange_loop.wake,
         lease_ttl=settings.lease_ttl,
         download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
         throttles=bool(settings.throttle),
         retries=crawler.settings.getbool("RETRY_ENABLED"),
     )
-    intake = Intake(
+    outbox = Outbox(
         crawler,
         settings,
         engine=engine,
         serializer=serializer,
         dupefilter=dupefilter,
-        pages=in_progress,
+        in_progress=in_progress,
         local=local,
-        courier=courier,
+        exchange_loop=exchange_loop,
     )
     worker = Worker(
         Parts(
@@ -109,14 +109,14 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             settings,
             engine,
             session,
-            courier,
+            exchange_loop,
             serializer,
             foreign_filter,
             inbox,
             in_progress,
             local,
-            intake,
-            slots,
+            outbox,
+            gate,
             retry_pauses,
         )
     )
@@ -125,15 +125,15 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     return worker
 
 
-def _watch(worker: Worker, in_progress: Pages) -> None:
+def _watch(worker: Worker, in_progress: InProgress) -> None:
     """Have Scrapy tell what becomes of requests and items, and begin no download unasked."""
-    engine, slots, settings = worker.engine, worker.slots, worker.settings
+    engine, gate, settings = worker.engine, worker.gate, worker.settings
     throttle = settings.throttle
     if throttle or settings.fleet_limits:
         at_least = math.ceil(throttle.target) if throttle else 1
-        engine.downloads.lift_limits(slots.lifts, at_least=at_least)
-    engine.downloads.gate_by(slots)
-    engine.downloads.follow(worker.gave_out, slots.fetched)
+        engine.downloads.lift_limits(gate.allowed_at_once, at_least=at_least)
+    engine.downloads.gate_by(gate)
+    engine.downloads.follow(worker.gave_out, gate.fetched)
     engine.watch_pages(
         failed=in_progress.download_failed,
         arrived=in_progress.arrived,
@@ -159,7 +159,7 @@ def _warn(crawler: Crawler) -> None:
         )
 
 
-def make_inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[Membership]:
+def make_inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[ShardSession]:
     """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
     concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
     per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency

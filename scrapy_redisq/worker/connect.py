@@ -13,7 +13,7 @@ import redis.asyncio
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
 from scrapy_redisq.frontier.loop import ServerHelp
-from scrapy_redisq.frontier.run_session import Roster, Terms
+from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.server.connection import Server
@@ -34,7 +34,7 @@ BACKENDS = {
 }
 
 
-class Session:
+class WorkerConnection:
     """Connects and joins; closes what it has opened."""
 
     def __init__(self, settings: RedisqSettings) -> None:
@@ -50,7 +50,7 @@ class Session:
         fingerprinter: str,
         spider: str,
         started: float,
-    ) -> tuple[Roster, ServerHelp]:
+    ) -> tuple[RunSession, ServerHelp]:
         """Join the run of the frontier ``name``; -> the place in it, and what its server can do.
 
         ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
@@ -69,7 +69,7 @@ class Session:
         fingerprinter: str,
         spider: str,
         started: float,
-    ) -> tuple[Roster, ServerHelp]:
+    ) -> tuple[RunSession, ServerHelp]:
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
         server = self._server = await asyncio.to_thread(open_server_of, settings, project_folder())
@@ -105,8 +105,8 @@ class Session:
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
         )
-        roster = Roster(client, terms)
-        joined = await self._persist(server, roster.join)
+        run_session = RunSession(client, terms)
+        joined = await self._persist(server, run_session.join)
         logger.info(
             "%s run %s of frontier %r on %s; dupefilter: %s",
             "Began" if joined.new else "Joined",
@@ -115,7 +115,7 @@ class Session:
             server.address,
             BACKENDS[joined.config.backend],
         )
-        return roster, ServerHelp(server.revive, server.redact)
+        return run_session, ServerHelp(server.revive, server.redact)
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
         """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,

@@ -17,7 +17,7 @@ from scrapy.utils.log import failure_to_exc_info
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.output import current_item
-from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, Membership
+from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Finish, Lease, ShardSession
 from scrapy_redisq.serialization.entries import back_offs, identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
 from scrapy_redisq.serialization.meta import retry_times
@@ -106,7 +106,7 @@ class Page:
     ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
     (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
     ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
-    what `Roster.finish` has to know of those that went to other shards.
+    what `RunSession.finish` has to know of those that went to other shards.
 
     A request that stays in this process has a page, too, whose lease is none. What asked for it is
     its ``asker``, which is not ended before it: it is one of its ``unwritten``. Its ``root`` is the
@@ -115,7 +115,7 @@ class Page:
     """
 
     lease: Lease
-    membership: Membership
+    session: ShardSession
     problem: Problem | None = None
     status: int = 0
     exhausted: int | None = None
@@ -146,7 +146,7 @@ class Page:
     @property
     def is_held(self) -> bool:
         """Its lease is not void, so that it is this worker that ends it."""
-        return self.lease.id in self.membership.held
+        return self.lease.id in self.session.held
 
     @property
     def is_void(self) -> bool:
@@ -186,7 +186,7 @@ class Page:
             self.sent[shard] = max(number, self.sent.get(shard, 0))
 
 
-class Pages:
+class InProgress:
     """The requests in progress. They are told apart by identity, never by what they hold:
     redirects and retries copy ``meta``."""
 
@@ -309,7 +309,9 @@ class Pages:
             page.sent_back += 1
             page.given_back = page.sent_back <= MOST_TRIES
             if not page.given_back:
-                self.spoil(request, Problem("download", "its slot was in trouble for too long"))
+                self.mark_failed(
+                    request, Problem("download", "its slot was in trouble for too long")
+                )
             return page.given_back
         if counted:
             page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
@@ -321,7 +323,7 @@ class Pages:
         page = self.asking(request)
         return page is not None and page.given_back
 
-    def spoil(self, request: Request | None, problem: Problem) -> None:
+    def mark_failed(self, request: Request | None, problem: Problem) -> None:
         """Its page will be a dead letter; the first reason counts.
 
         But an errback that raises says more than the failure that it was called with.
@@ -340,7 +342,7 @@ class Pages:
         """Its callback or errback has asked for a retry, and there will be none."""
         if page := self.asking(request):
             text = f"get_retry_request() gave up (stat {stat})"
-            self.spoil(request, Problem("retries", text, status=page.status))
+            self.mark_failed(request, Problem("retries", text, status=page.status))
 
     def arrived(self, request: Request, response: Response) -> None:
         """The response has passed the downloader middlewares."""
@@ -350,7 +352,9 @@ class Pages:
         page.status = response.status
         if page.exhausted == response.status:
             text = f"status {response.status} from {response.url:.500}"
-            self.spoil(request, Problem("retries", text, status=response.status, settles=True))
+            self.mark_failed(
+                request, Problem("retries", text, status=response.status, settles=True)
+            )
 
     def download_failed(self, request: Request, failure: Failure | None) -> None:
         """The download failed for good; with None: the spider deals with it."""
@@ -359,7 +363,7 @@ class Pages:
             return
         if failure is not None:
             reason = "download" if page.exhausted is None else "retries"
-            self.spoil(request, Problem.of(reason, failure, settles=True))
+            self.mark_failed(request, Problem.of(reason, failure, settles=True))
         elif page.problem and page.problem.settles:
             page.problem = None
 
@@ -373,7 +377,7 @@ class Pages:
         if not _is_interruption(failure.value):
             page = self.asking(request)
             status = page.status if page is not None else 0
-            self.spoil(request, Problem.of("spider_error", failure, status))
+            self.mark_failed(request, Problem.of("spider_error", failure, status))
             return False
         logger.info("The callback of %s was interrupted: the page is fetched again", request)
         self.give_back(request)
@@ -402,11 +406,11 @@ class Pages:
         return self._find(request) is not None
 
     def hold(self, request: Request | None) -> None:
-        """The page is not finished before `let_go` is called as often as this was."""
+        """The page is not finished before `release` is called as often as this was."""
         if page := self._find(request):
             page.unwritten += 1
 
-    def let_go(self, request: Request | None) -> None:
+    def release(self, request: Request | None) -> None:
         """An item for which the page was held is written, or never will be."""
         if page := self._find(request):
             page.unwritten -= 1
@@ -453,7 +457,7 @@ class Pages:
             self.give_back(request)
             return
         status = response.status if isinstance(response, Response) else 0
-        self.spoil(request, Problem.of("item_error", failure, status))
+        self.mark_failed(request, Problem.of("item_error", failure, status))
 
     def item_failed(self, request: Request | None, failure: Failure) -> None:
         """Scrapy was not done with an item, and tells nobody: see ``Engine.watch_pages``."""
@@ -462,7 +466,7 @@ class Pages:
             request or "start()",
             exc_info=failure_to_exc_info(failure),
         )
-        self.spoil(request, Problem.of("item_error", failure))
+        self.mark_failed(request, Problem.of("item_error", failure))
 
     def _item_of(self, response: Response | Failure | None) -> Request | None:
         """The page that an item comes from. A downloader middleware may have given a response to

@@ -24,7 +24,7 @@ PATIENCE = 1.0
 
 
 class Inbox(Generic[S]):
-    """Leases that wait to be started, each with its source (the membership it came from).
+    """Leases that wait to be started, each with its source (the session it came from).
 
     With ``by_slot`` the slot with the fewest downloads goes first, as in Scrapy's own
     downloader-aware queue; otherwise the order is by priority alone.

@@ -21,7 +21,7 @@ from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
-from scrapy_redisq.frontier.loop import Courier
+from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.recent_urls import SeenCache
 from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Lease, Letter, Settle
 from scrapy_redisq.frontier.slot_names import slot_name
@@ -38,7 +38,7 @@ from scrapy_redisq.serialization.meta import (
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import SLOT_KEY, Page, Pages, Problem
+from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress, Page, Problem
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.shared_values import SharedValues
@@ -60,7 +60,7 @@ _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
 
 
-class Intake:
+class Outbox:
     """Takes requests in while a spider is open.
 
     ``retry_pauses``: how long retries wait that a callback asks for, or None if they do not.
@@ -76,15 +76,15 @@ class Intake:
         engine: Engine,
         serializer: Serializer,
         dupefilter: BaseDupeFilter,
-        pages: Pages,
+        in_progress: InProgress,
         local: LocalQueue,
-        courier: Courier,
+        exchange_loop: ExchangeLoop,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._serializer = serializer
         self._dupefilter = dupefilter
-        self._courier = courier
+        self._exchange_loop = exchange_loop
         self._stats: Any = crawler.stats
         self._spider: Any = crawler.spider
         fingerprinter: Any = crawler.request_fingerprinter
@@ -93,7 +93,7 @@ class Intake:
         self._cacheable = type(fingerprinter) is RequestFingerprinter
         self._foreign_filter = None if isinstance(dupefilter, RedisqDupeFilter) else dupefilter
         self._one_slot = settings.scheduling == "priority"
-        self._pages = pages
+        self._in_progress = in_progress
         self._local = local
         self._seen_cache = SeenCache()
         self._warned_local = False
@@ -147,7 +147,7 @@ class Intake:
         """Without the download slot that a redirect or a retry copied from meta where Scrapy, not
         the spider, has put it: another host has its own slot, and its own limits."""
         page = current_page.get()
-        if page is None or SLOT_KEY not in request.meta or self._pages.is_grouped(page):
+        if page is None or SLOT_KEY not in request.meta or self._in_progress.is_grouped(page):
             return request
         if any(retry_times(request.meta, key) > retry_times(page.meta, key) for key in _FOLLOWED):
             return request.replace(
@@ -180,7 +180,7 @@ class Intake:
         ask_anew = of_start and self._settings.keep_seen
         known = cacheable and url in self._seen_cache
         if known and not ask_anew and self._serializer.is_simple(request):
-            self._courier.roster.memberships[0].local_duplicates += 1
+            self._exchange_loop.run_session.sessions[0].local_duplicates += 1
             return self.duplicate(request)
         if filtered:
             taken = self._take_filtered(given, request, delay, of_start)
@@ -213,13 +213,15 @@ class Intake:
     def _take_filtered(
         self, given: Request, request: Request, delay: float, of_start: bool
     ) -> bool:
-        roster = self._courier.roster
+        run_session = self._exchange_loop.run_session
         own = self._fingerprint(request)
-        fingerprint, also = roster.seen.encode(own), None
+        fingerprint, also = run_session.seen.encode(own), None
         if of_start and self._settings.keep_seen:
             # Start requests are fetched once in each run, whatever earlier runs have seen.
             also = fingerprint
-            fingerprint = roster.seen.encode(sha1(roster.joined.run.encode() + own).digest())
+            fingerprint = run_session.seen.encode(
+                sha1(run_session.joined.run.encode() + own).digest()
+            )
         slot = self._slot(request)
         try:
             entry = self._serializer.dumps(request)
@@ -260,10 +262,10 @@ class Intake:
             asked = calls.STARTS
             # Links to it are duplicates; with a foreign filter it is that which knows.
             if self._foreign_filter is None:
-                also = self._courier.roster.seen.encode(own)
+                also = self._exchange_loop.run_session.seen.encode(own)
             claim = Claim(slot, None, identity, asked, also)
         elif asking is not None and asker is not None:
-            parent = self._pages.identity_of(asking) or self._fingerprint(asking)
+            parent = self._in_progress.identity_of(asking) or self._fingerprint(asking)
             retries = retry_times(asking.meta)
             identity = of_child(parent, own, request, asker.repeats, retries=retries)
         else:
@@ -294,7 +296,7 @@ class Intake:
         if (
             page is not None
             and given.dont_filter
-            and self._courier.roster.shard_of(slot) is page.membership
+            and self._exchange_loop.run_session.shard_of(slot) is page.session
         ):
             self._wait_for_end(page, child)
         else:
@@ -319,14 +321,14 @@ class Intake:
 
     def send_late_children(self) -> None:
         """Send the children of pages that take their time."""
-        for page in self._pages.with_children_since(time.monotonic() - LONGEST_WAIT):
+        for page in self._in_progress.with_children_since(time.monotonic() - LONGEST_WAIT):
             self._send_ahead(page)
 
     def _send(self, page: Page | None, operation: Enqueue | Claim | Settle) -> None:
         """Send what comes of ``page``, which is to be ended after it."""
-        membership = self._courier.enqueue(operation)
+        session = self._exchange_loop.enqueue(operation)
         if page is not None:
-            page.sent[membership.shard] = membership.enqueued
+            page.sent[session.shard] = session.enqueued
 
     def _is_retry(
         self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page
@@ -368,14 +370,14 @@ class Intake:
         asking = current_page.get()
         if asking is None or asking not in self._engine.in_progress:
             return None
-        return self._pages.get(asking)
+        return self._in_progress.get(asking)
 
     def _asking_page(self) -> Page | None:
         """The same, or that of a request which stays in this process."""
         asking = current_page.get()
         if asking is None or asking not in self._engine.in_progress:
             return None
-        return self._pages.asking(asking)
+        return self._in_progress.asking(asking)
 
     def _root(self) -> Page | None:
         """The page that asks for what is being taken in when it is fetched again, see `Page`."""
@@ -386,7 +388,7 @@ class Intake:
         page = current_page.get()
         if page is None or retry_times(request.meta) <= retry_times(page.meta):
             return entry
-        return with_back_offs(entry, self._pages.back_offs(page))
+        return with_back_offs(entry, self._in_progress.back_offs(page))
 
     def duplicate(self, request: Request) -> bool:
         """Report a duplicate; -> False."""
@@ -410,7 +412,7 @@ class Intake:
             return True
         page = Page(
             Lease("", slot, int(request.priority), 0, b""),
-            self._courier.roster.shard_of(slot),
+            self._exchange_loop.run_session.shard_of(slot),
             identity=identity or self._fingerprint(request),
             root=root,
             of_start=of_start,
@@ -443,7 +445,7 @@ class Intake:
     def _identity_of(self, root: Page) -> bytes:
         """Of the root of what asks now: that itself, if it is not known yet."""
         asking = current_page.get()
-        known = root.identity or (asking and self._pages.identity_of(asking))
+        known = root.identity or (asking and self._in_progress.identity_of(asking))
         assert known
         return known
 
@@ -467,7 +469,7 @@ class Intake:
         assert isinstance(claim.tag, Request)
         known = self._local.granted(claim.tag)
         if known is None:  # its page is somebody else's by now, or the spider is being closed
-            self._courier.enqueue(Settle(claim, done=False))
+            self._exchange_loop.enqueue(Settle(claim, done=False))
             return
         page, delay = known
         page.claim = claim
@@ -483,7 +485,7 @@ class Intake:
     def send_again(self) -> None:
         """Ask about what other workers had."""
         for claim in self._local.to_ask_again():
-            self._courier.enqueue(claim)
+            self._exchange_loop.enqueue(claim)
 
     def end_kept(self) -> None:
         """Settle what is over. What was sent back is tried again here."""
@@ -493,7 +495,7 @@ class Intake:
                 page.given_back = True
                 self.lost += page.root is None and not page.of_start and asked is None
                 self._end(request, page)
-        for request, page in self._pages.end_kept(self._engine.in_progress):
+        for request, page in self._in_progress.end_kept(self._engine.in_progress):
             if page.given_back and not closing:
                 page.given_back = False
                 pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
@@ -514,8 +516,8 @@ class Intake:
         if page.claim is not None and not (page.root and page.root.is_void):
             settle = Settle(page.claim, dealt_with)
             if dealt_with:
-                shard = self._courier.roster.shard_of(settle.slot)
-                self._courier.finish(shard, settle, page.sent)
+                shard = self._exchange_loop.run_session.shard_of(settle.slot)
+                self._exchange_loop.finish(shard, settle, page.sent)
             else:  # before the page that asks for it again can be somebody else's
                 self._send(page, settle)
         if page.asker is None:
@@ -543,7 +545,7 @@ class Intake:
             claim, page.claim = asked or page.claim, None
             self._local.take(request, page, 0.0, claim)
             if claim is not None:
-                self._courier.enqueue(claim)
+                self._exchange_loop.enqueue(claim)
         self._engine.wake()
 
     def _refuse(self, request: Request, reason: str, error: Exception) -> None:
@@ -553,7 +555,7 @@ class Intake:
         logger.warning("Refused %.200s: %s", request, error)
         problem = Problem(reason, f"{request!s:.500}: {error}", type_name(type(error)))
         if self._asking_page() is not None:
-            self._pages.spoil(current_page.get(), problem)
+            self._in_progress.mark_failed(current_page.get(), problem)
             return
         try:
             slot = self._slot(request)
@@ -564,7 +566,7 @@ class Intake:
     def _bury(self, request: Request, slot: str, problem: Problem) -> None:
         """Make a dead letter of a request that no page stands for."""
         self._stats.inc_value(f"redisq/dead/{problem.reason}")
-        self._courier.enqueue(
+        self._exchange_loop.enqueue(
             Letter(
                 slot,
                 0,

@@ -24,25 +24,25 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
-from scrapy_redisq.frontier.loop import NOTHING, Courier, Demand
+from scrapy_redisq.frontier.loop import NOTHING, Demand, ExchangeLoop
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import (
     MAX_KEPT_BYTES,
     Claim,
     Finish,
     Lease,
-    Membership,
     Reply,
+    ShardSession,
 )
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.connect import Session
-from scrapy_redisq.worker.in_progress import SLOT_KEY, Page, Pages, Problem
+from scrapy_redisq.worker.connect import WorkerConnection
+from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress, Page, Problem
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.outbox import Intake
-from scrapy_redisq.worker.politeness.gate import Slots
+from scrapy_redisq.worker.outbox import Outbox
+from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 
 logger = logging.getLogger(__name__)
@@ -62,15 +62,15 @@ class Parts:
     spider: Spider
     settings: RedisqSettings
     engine: Engine
-    session: Session
-    courier: Courier
+    session: WorkerConnection
+    exchange_loop: ExchangeLoop
     serializer: Serializer
     foreign_filter: BaseDupeFilter | None
-    inbox: Inbox[Membership]
-    in_progress: Pages
+    inbox: Inbox[ShardSession]
+    in_progress: InProgress
     local: LocalQueue
-    intake: Intake
-    slots: Slots
+    outbox: Outbox
+    gate: DownloadGate
     retry_pauses: RetryPauses
 
 
@@ -82,10 +82,11 @@ class Worker:
         self.spider = parts.spider
         self.settings = parts.settings
         self.engine = parts.engine
-        self.courier = parts.courier
+        self.exchange_loop = parts.exchange_loop
+        self._run_session = parts.exchange_loop.run_session
         self.serializer = parts.serializer
         self.inbox = parts.inbox
-        self.slots = parts.slots
+        self.gate = parts.gate
         self.retry_pauses = parts.retry_pauses
         self.stats: Any = parts.crawler.stats
         self.pages = 0
@@ -94,7 +95,7 @@ class Worker:
         self._foreign_filter = parts.foreign_filter
         self._in_progress = parts.in_progress
         self._local = parts.local
-        self._intake = parts.intake
+        self._outbox = parts.outbox
         self._one_slot = parts.settings.scheduling == "priority"
         self._unfinished: dict[int, int] = {}
         self._held_up = False
@@ -104,7 +105,7 @@ class Worker:
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
-        self.courier.start(self)
+        self.exchange_loop.start(self)
         self.engine.pace_start(self._room_in_outbox)
 
     async def close(self, reason: str) -> None:
@@ -117,20 +118,20 @@ class Worker:
                 "finishes were not sent. Others take over this worker's pages after "
                 "REDISQ_LEASE_TTL; they will be fetched again",
                 self.settings.close_timeout,
-                self.courier.waiting(),
+                self.exchange_loop.waiting(),
             )
-            self.stats.set_value("redisq/unsent", self.courier.waiting())
+            self.stats.set_value("redisq/unsent", self.exchange_loop.waiting())
         except RedisqError as error:
             logger.error("Could not leave the frontier as it should be left: %s", error)
         finally:
-            if self._intake.lost:
+            if self._outbox.lost:
                 logger.warning(
                     "%d requests that cannot be serialised were only in this process and are "
                     "lost (see stat scheduler/unserializable)",
-                    self._intake.lost,
+                    self._outbox.lost,
                 )
-            self._intake.count_filtered()
-            self.stats.set_value("redisq/exchanges", self.courier.exchanges)
+            self._outbox.count_filtered()
+            self.stats.set_value("redisq/exchanges", self.exchange_loop.exchanges)
             if not self._lost:
                 self._report_dead()
             await self._session.close()
@@ -138,12 +139,12 @@ class Worker:
                 await maybe_deferred_to_future(closing)
 
     async def _leave(self, reason: str) -> None:
-        await self.courier.stop()
+        await self.exchange_loop.stop()
         if self._lost:
             return
-        if await self.courier.leave():
+        if await self.exchange_loop.leave():
             logger.info("The run is complete: this was the last worker to leave")
-        elif reason == "finished" and (waiting := await self.courier.roster.left_waiting()):
+        elif reason == "finished" and (waiting := await self._run_session.left_waiting()):
             # Scrapy cannot be told to go on.
             logger.warning(
                 "%d requests came in when this worker had decided to end, and no worker is left: "
@@ -152,11 +153,11 @@ class Worker:
             )
 
     def _report_dead(self) -> None:
-        roster = self.courier.roster
-        if roster.given_up:
-            self.stats.inc_value("redisq/dead/deliveries", roster.given_up)
-        name = roster.terms.name
-        if dead := sum(membership.dead for membership in roster.memberships):
+        run_session = self._run_session
+        if run_session.given_up:
+            self.stats.inc_value("redisq/dead/deliveries", run_session.given_up)
+        name = run_session.terms.name
+        if dead := sum(session.dead for session in run_session.sessions):
             logger.warning(
                 "Frontier %r has %d dead letter%s, requests that failed for good. See them: "
                 "scrapy redisq dead list %s",
@@ -181,18 +182,18 @@ class Worker:
     def has_pending_requests(self) -> bool:
         """False only when the whole frontier is finished, for all workers."""
         return (
-            not self.courier.complete
+            not self.exchange_loop.complete
             or self.settings.keep_alive
             or self._lost
             or bool(self._local or self.inbox)
-            or self.courier.waiting() > 0
+            or self.exchange_loop.waiting() > 0
         )
 
     def take(self, request: Request) -> bool:
         """Take a request; False if it is already known to be a duplicate or cannot be taken."""
         if self._in_progress.is_sent_back(request):
             return True  # by its lease
-        return self._intake.take(request)
+        return self._outbox.take(request)
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
@@ -221,22 +222,22 @@ class Worker:
         return request
 
     def _outbox_is_full(self) -> bool:
-        return self.courier.waiting() > self.settings.max_outbox
+        return self.exchange_loop.waiting() > self.settings.max_outbox
 
     async def _room_in_outbox(self) -> None:
         # Half of it, so that start() does not keep pages from being started.
         while (
-            max(self.courier.waiting(), self._local.waiting) > self.settings.max_outbox // 2
-            or self.courier.roster.keeps_too_much()
+            max(self.exchange_loop.waiting(), self._local.waiting) > self.settings.max_outbox // 2
+            or self._run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
         # Scrapy reads on without a pause while its downloader is busy, and nothing else has a turn.
         await asyncio.sleep(0)
 
     def _next_from_inbox(self) -> Request | None:
-        downloading = self.slots.downloading()
+        downloading = self.gate.downloading()
         while (popped := self.inbox.pop(downloading)) is not None:
-            lease, membership = popped
+            lease, session = popped
             try:
                 request = self.serializer.loads(lease.entry)
             except Undecodable as error:
@@ -245,18 +246,18 @@ class Worker:
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
                 self._tell_of_death(lease, problem)
-                self.courier.finish(membership, problem.finish(lease.id))
+                self.exchange_loop.finish(session, problem.finish(lease.id))
                 continue
-            page = Page(lease, membership, grouped=SLOT_KEY in request.meta)
+            page = Page(lease, session, grouped=SLOT_KEY in request.meta)
             self._in_progress.begin(request, page)
             self.engine.downloads.handed_out(request, lease.slot)
-            self.slots.handed_out(request, lease.slot)
-            if self._is_hungry(self._want(downloading), downloading):
-                self.courier.poke()
+            self.gate.handed_out(request, lease.slot)
+            if self._is_low(self._want(downloading), downloading):
+                self.exchange_loop.wake()
             return request
-        self.settle()
-        self.slots.wake_at_next_start()
-        self.courier.poke()
+        self.collect_ended()
+        self.gate.wake_at_next_start()
+        self.exchange_loop.wake()
         return None
 
     def identity_of(self, request: Request) -> bytes | None:
@@ -268,7 +269,7 @@ class Worker:
 
     def let_retries_wait(self) -> None:
         """Retries that a callback asks for wait too."""
-        self._intake.retry_pauses = self.retry_pauses
+        self._outbox.retry_pauses = self.retry_pauses
 
     def gave_out(self, request: Request) -> bool:
         """Whether the engine works on ``request`` because this worker gave it out."""
@@ -281,7 +282,7 @@ class Worker:
     # Item pipelines tell (see scrapy_redisq.pipelines.batch)
 
     @property
-    def sink_pages(self) -> Pages:
+    def sink_pages(self) -> InProgress:
         """The requests in progress, which items are of."""
         return self._in_progress
 
@@ -289,22 +290,22 @@ class Worker:
         """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
         cannot be told for `OUTCOMES_WAIT`."""
         until = time.monotonic() + OUTCOMES_WAIT
-        membership = self.courier.roster.shard_of(slot)
-        while membership.has_outcomes(slot) and time.monotonic() < until:
-            self.courier.poke()
+        session = self._run_session.shard_of(slot)
+        while session.has_outcomes(slot) and time.monotonic() < until:
+            self.exchange_loop.wake()
             await asyncio.sleep(OUTCOMES_POLL)
 
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""
         self._sinks_away += 1 if away else -1
         self.engine.wake()
-        self.courier.poke()
+        self.exchange_loop.wake()
 
     def sink_counted(self, name: str, by: int) -> None:
         """Add to a count that all workers share."""
-        self.courier.count(f"sink_{name}", by)
+        self.exchange_loop.count(f"sink_{name}", by)
 
-    # The courier asks (see scrapy_redisq.frontier.loop.Worker)
+    # The exchange loop asks (see scrapy_redisq.frontier.loop.Worker)
 
     def _capacity(self) -> int:
         return self.inbox.most - len(self._in_progress)
@@ -322,16 +323,16 @@ class Worker:
         want = max(0, min(worth, self._capacity() - len(self.inbox)))
         if want and self._wants_nothing:
             self._wants_nothing = False
-            self.courier.found_more()
+            self.exchange_loop.found_more()
         elif worth <= 0:
             self._wants_nothing = True
         return want
 
-    def _is_hungry(self, want: int, downloading: Downloading) -> bool:
+    def _is_low(self, want: int, downloading: Downloading) -> bool:
         return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
 
     def demand(self) -> Demand:
-        nothing = replace(NOTHING, within=self.slots.needed_within(), urgent=self.slots.urgent)
+        nothing = replace(NOTHING, within=self.gate.needed_within(), urgent=self.gate.urgent)
         if (
             self._lost
             or self._sinks_away
@@ -339,16 +340,16 @@ class Worker:
             or self._outbox_is_full()
             or self._local.waiting > self.settings.max_outbox
             # Pages go on while start() waits for room: it is seldom they that fill it.
-            or self.courier.roster.keeps_too_much(2 * MAX_KEPT_BYTES)
+            or self._run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
         ):
             return nothing
-        downloading = self.slots.downloading()
+        downloading = self.gate.downloading()
         want = self._want(downloading)
         if not want:
             return nothing
         return replace(
             nothing,
-            hungry=self._is_hungry(want, downloading),
+            low=self._is_low(want, downloading),
             want=want,
             slot_limit=self.inbox.slot_limit,
             room=self.inbox.room(),
@@ -356,10 +357,10 @@ class Worker:
             most=self.inbox.most + self._in_progress.unwritten_pages(),
         )
 
-    def turns(self, membership: Membership) -> list[list[Any]]:
-        return self.slots.report(membership)
+    def turns(self, session: ShardSession) -> list[list[Any]]:
+        return self.gate.report(session)
 
-    def in_progress(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self._in_progress or self._in_progress.unwritten() or self._local or self.inbox)
 
     def starting(self) -> tuple[bool, bool]:
@@ -367,26 +368,26 @@ class Worker:
         all_added = not (self.engine.starting or self.engine.start_failed)
         return starting or bool(self._local), all_added
 
-    def settle(self) -> None:
+    def collect_ended(self) -> None:
         working_on = self.engine.in_progress
-        self._intake.send_late_children()
-        self._intake.send_again()
-        self._intake.end_kept()
+        self._outbox.send_late_children()
+        self._outbox.send_again()
+        self._outbox.end_kept()
         for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
-            self.courier.finish(page.membership, page.finish(), page.sent)
-        self._intake.count_filtered()
+            self.exchange_loop.finish(page.session, page.finish(), page.sent)
+        self._outbox.count_filtered()
         if self.engine.closing:
             given_up = self.inbox.clear()
         else:
             stuck = self.inbox.stuck
-            given_up = self.slots.give_up(full=not self._free())
+            given_up = self.gate.give_up(full=not self._free())
             if self.inbox.stuck < stuck:
-                self.courier.found_more()
-        for lease, membership in given_up:
-            self.courier.finish(membership, Finish(lease.id, "released"))
+                self.exchange_loop.found_more()
+        for lease, session in given_up:
+            self.exchange_loop.finish(session, Finish(lease.id, "released"))
 
     def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
         self.stats.inc_value(f"redisq/dead/{problem.reason}")
@@ -398,17 +399,17 @@ class Worker:
         )
 
     def received(
-        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
     ) -> None:
-        for lease, owner in self.slots.received(reply, told, sent_at):
-            self.courier.finish(owner, Finish(lease.id, "released"))
+        for lease, owner in self.gate.received(reply, told, sent_at):
+            self.exchange_loop.finish(owner, Finish(lease.id, "released"))
         # Without a tag: sent again, and counted the first time.
         accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)
         if accepted:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
         for claim in reply.claimed:
-            self._intake.granted(claim)
+            self._outbox.granted(claim)
         for claim in reply.waits:
             self._local.is_with_another(claim)
         for enqueue in reply.duplicates:
@@ -416,21 +417,21 @@ class Worker:
             if not isinstance(request, Request):
                 continue
             if isinstance(enqueue, Claim):
-                self._intake.refused(enqueue)
-            self._intake.duplicate(request)
+                self._outbox.refused(enqueue)
+            self._outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider
             )
         for lease in reply.leases:
-            self.inbox.add(lease, membership)
+            self.inbox.add(lease, session)
         # A handler of `spider_idle` that has asked for what others have is asked again at once.
-        self._unfinished[membership.shard] = reply.created - reply.finished
+        self._unfinished[session.shard] = reply.created - reply.finished
         if reply.leases or reply.duplicates or (self._held_up and not self._outbox_is_full()):
             self._held_up = False
             self.engine.wake()
 
     def announced(self, slot: str, parked: float) -> None:
-        self.slots.announced(slot, parked)
+        self.gate.announced(slot, parked)
 
     def stuck(self, seconds: int) -> None:
         if (
@@ -439,7 +440,7 @@ class Worker:
             or self.engine.closing
         ):
             return
-        name = shlex.quote(self.courier.roster.terms.name)
+        name = shlex.quote(self._run_session.terms.name)
         logger.error(
             "Closing (slots_set_aside): for %d s (REDISQ_SET_ASIDE_WAIT) nothing has been left but "
             "requests of slots that do not answer. They are kept: see them with scrapy redisq "
@@ -454,14 +455,14 @@ class Worker:
 
     def forgotten(self) -> None:
         # Pages in progress go on; the frontier counts their ends as stale.
-        held = sum(len(membership.held) for membership in self.courier.roster.memberships)
+        held = sum(len(session.held) for session in self._run_session.sessions)
         self.stats.inc_value("redisq/leases_lost", held)
         self.inbox.clear()
-        self.slots.forgotten()
-        self._intake.forgotten()
+        self.gate.forgotten()
+        self._outbox.forgotten()
 
     def rejoined(self) -> None:
-        self._intake.rejoined()
+        self._outbox.rejoined()
 
     def lost(self, error: Exception) -> None:
         self._lost = True

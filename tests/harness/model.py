@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Membership, Reply, parse_lease
+from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Reply, ShardSession, parse_lease
 from scrapy_redisq.frontier.slot_names import shard_of
 
 DOCUMENTED = re.compile(
@@ -299,13 +299,13 @@ class Model:
     def exchange(
         self,
         worker: str,
-        membership: Membership,
+        session: ShardSession,
         reply: Reply,
         operations: Iterable[Enqueue | Finish],
         duplicates: int,
     ) -> None:
         """Take in what the server answered to ``operations``."""
-        shard = membership.shard
+        shard = session.shard
         if (shard, worker) not in self.expired:
             assert reply.status in {"gone", "lost"}
             return
@@ -313,13 +313,13 @@ class Model:
             assert shard > 0
             assert any(isinstance(item, Enqueue) for item in operations)
             return
-        ahead = self.applied[shard, worker] - membership._acked
+        ahead = self.applied[shard, worker] - session._acked
         assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
         if ahead < 0:
             return
         self.expired[shard, worker] = False
         if reply.status == "replayed":
-            known = {lease.id for lease in reply.leases} | set(membership.held)
+            known = {lease.id for lease in reply.leases} | set(session.held)
             assert known >= set(self.held_by(worker, shard))
             return
         self.applied[shard, worker] += 1

@@ -1,4 +1,4 @@
-"""One worker of a frontier, driven step by step: what the courier does, without a loop or a clock.
+"""One worker of a frontier, driven step by step: what the exchange loop does, without a clock.
 
 Replies and requests can be lost on the way, so that a test decides what each side knows.
 """
@@ -24,8 +24,8 @@ from scrapy_redisq.frontier.shard_session import (
     Enqueue,
     Finish,
     Lease,
-    Membership,
     Reply,
+    ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
 
@@ -70,9 +70,9 @@ class Worker:
         limits: Mapping[str, str] | None = None,
         back_off: BackOff = BACK_OFF,
         throttle: str = "",
-        observe: Callable[[Worker, Membership, Reply], None] | None = None,
+        observe: Callable[[Worker, ShardSession, Reply], None] | None = None,
         on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
-        on_leave: Callable[[Worker, Membership], None] | None = None,
+        on_leave: Callable[[Worker, ShardSession], None] | None = None,
         on_conclude: Callable[[Worker, bool], None] | None = None,
     ) -> None:
         self.client = client
@@ -83,8 +83,8 @@ class Worker:
         self.age = age
         self.limits = limits
         self.throttle = throttle
-        self.holding: dict[str, tuple[Membership, Lease]] = {}
-        self.held_back: list[tuple[Membership, Finish, dict[int, int]]] = []
+        self.holding: dict[str, tuple[ShardSession, Lease]] = {}
+        self.held_back: list[tuple[ShardSession, Finish, dict[int, int]]] = []
         self.rejoins = 0
         self.complete = False
         self._observe = observe
@@ -93,8 +93,8 @@ class Worker:
         self._on_conclude = on_conclude
         self.joined = self._register()
         self.seen = seen_filter(self.joined.config)
-        self.memberships = [
-            Membership(
+        self.sessions = [
+            ShardSession(
                 name,
                 shard,
                 self.joined,
@@ -121,7 +121,7 @@ class Worker:
             self.throttle,
         )
         if again:
-            self.do(runs.come_back(self.name, newcomer, again, len(self.memberships)))
+            self.do(runs.come_back(self.name, newcomer, again, len(self.sessions)))
             joined = self.joined
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
@@ -163,7 +163,7 @@ class Worker:
             asked=asked,
             also=also,
         )
-        self.memberships[shard_of(item.slot, len(self.memberships))].add(item)
+        self.sessions[shard_of(item.slot, len(self.sessions))].add(item)
         return item
 
     def request(
@@ -208,8 +208,8 @@ class Worker:
         priority: int = 0,
         children: Sequence[Enqueue] = (),
     ) -> None:
-        """End a lease, after the requests of its page: see ``Courier.finish``."""
-        membership, _ = self.holding.pop(lease.id)
+        """End a lease, after the requests of its page: see ``ExchangeLoop.finish``."""
+        session, _ = self.holding.pop(lease.id)
         finish = Finish(
             lease.id,
             outcome,
@@ -223,25 +223,25 @@ class Worker:
         )
         pending = {
             other.shard: other.enqueued
-            for other in self.memberships
-            if other is not membership and other.acknowledged < other.enqueued
+            for other in self.sessions
+            if other is not session and other.acknowledged < other.enqueued
         }
         if pending:
-            self.held_back.append((membership, finish, pending))
+            self.held_back.append((session, finish, pending))
         else:
-            membership.add(finish)
+            session.add(finish)
 
     def _let_go(self) -> None:
         waiting, self.held_back = self.held_back, []
-        for membership, finish, pending in waiting:
-            if all(self.memberships[shard].acknowledged >= n for shard, n in pending.items()):
-                membership.add(finish)
+        for session, finish, pending in waiting:
+            if all(self.sessions[shard].acknowledged >= n for shard, n in pending.items()):
+                session.add(finish)
             else:
-                self.held_back.append((membership, finish, pending))
+                self.held_back.append((session, finish, pending))
 
     def waiting(self) -> int:
         """Enqueues and finishes that are not acknowledged."""
-        return sum(map(len, self.memberships)) + len(self.held_back)
+        return sum(map(len, self.sessions)) + len(self.held_back)
 
     # What happens on the way
 
@@ -263,8 +263,8 @@ class Worker:
         run is gone.
         """
         self._let_go()
-        membership = self.memberships[shard]
-        call = membership.call(
+        session = self.sessions[shard]
+        call = session.call(
             want=want,
             slot_limit=slot_limit,
             room=room,
@@ -276,10 +276,10 @@ class Worker:
             return None
         reply = execute(self.client, call)
         if self._observe:
-            self._observe(self, membership, reply)
+            self._observe(self, session, reply)
         if lose == "reply":
             return None
-        membership.received(reply)
+        session.received(reply)
         if reply.status == "lost":
             raise FrontierLost(self.name)
         if reply.status in {"gone", "rewound"}:
@@ -296,15 +296,15 @@ class Worker:
                 turns=turns,
             )
         for lease in reply.leases:
-            self.holding[lease.id] = (membership, lease)
+            self.holding[lease.id] = (session, lease)
         self.complete = reply.complete
         return reply
 
     def exchange_all(self, want: int = 0, **options: bool) -> bool:
         """Exchange with every shard. -> is the frontier complete, as far as this worker saw?"""
         complete = True
-        for membership in self.memberships:
-            reply = self.exchange(want, shard=membership.shard, **options)  # type: ignore[arg-type]
+        for session in self.sessions:
+            reply = self.exchange(want, shard=session.shard, **options)  # type: ignore[arg-type]
             complete = complete and reply is not None and reply.complete
         self.complete = complete and not self.waiting()
         return self.complete
@@ -324,20 +324,20 @@ class Worker:
         return reply
 
     def rejoin(self) -> None:
-        """Go on as a new worker: see ``Roster.rejoin``."""
-        for membership in self.memberships:
-            self._give_back(membership)
+        """Go on as a new worker: see ``RunSession.rejoin``."""
+        for session in self.sessions:
+            self._give_back(session)
         self._register(self.joined.run)
         self.held_back.clear()
         self.holding.clear()
         self.rejoins += 1
-        for membership in self.memberships:
-            membership.rejoined(self.joined, self.id)
+        for session in self.sessions:
+            session.rejoined(self.joined, self.id)
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""
-        for membership in reversed(self.memberships):
-            self._give_back(membership)
+        for session in reversed(self.sessions):
+            self._give_back(session)
         if not self.complete or self.terms.keep_alive:
             return False
         return self.conclude()
@@ -349,12 +349,12 @@ class Worker:
             self._on_conclude(self, complete)
         return complete
 
-    def _give_back(self, membership: Membership) -> None:
-        call = calls.leave(self.name, membership.shard, membership.run, membership.worker)
+    def _give_back(self, session: ShardSession) -> None:
+        call = calls.leave(self.name, session.shard, session.run, session.worker)
         while execute(self.client, call):
             pass
         if self._on_leave:
-            self._on_leave(self, membership)
+            self._on_leave(self, session)
 
 
 def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:

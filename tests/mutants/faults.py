@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
     Mutant(
         EXCHANGE,
-        "if not state[1] or state[4] then return {'gone'} end",
-        "if not state[1] then return {'gone'} end",
+        "if not seq or state[4] or not",
+        "if not seq or not",
         PROTOCOL,
     ),
     Mutant(
@@ -256,7 +256,7 @@ MUTANTS = [
     # One worker
     Mutant(
         "frontier/shard_session.py",
-        "self.outbox.extendleft(reversed(self._in_flight.operations))",
+        "self.unsent.extendleft(reversed(self._in_flight.operations))",
         "",
         f"{PROTOCOL} tests/test_frontier.py",
     ),

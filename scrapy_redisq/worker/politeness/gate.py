@@ -16,9 +16,9 @@ from scrapy.http import Request, Response
 from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.frontier.shard_session import Lease, Membership, Outcome, Reply
+from scrapy_redisq.frontier.shard_session import Lease, Outcome, Reply, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
-from scrapy_redisq.worker.in_progress import Interrupted, Pages, Problem
+from scrapy_redisq.worker.in_progress import InProgress, Interrupted, Problem
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turn, Turns
 
@@ -52,10 +52,10 @@ class LeftAlone(Exception):
     stays in this process, fails as if the host did not answer."""
 
 
-class Slots:
+class DownloadGate:
     """What this worker may do with slots, and what it finds out about them.
 
-    Outcomes go to ``memberships``; ``poke`` has them sent early if that is needed. Without slots
+    Outcomes go to ``sessions``; ``wake`` has them sent early if that is needed. Without slots
     ``judge`` is None.
     ``download_timeout``: seconds that a download may take whose request does not say.
     Without ``retries`` (RETRY_ENABLED) nothing that was tried is sent back.
@@ -67,11 +67,11 @@ class Slots:
     def __init__(
         self,
         engine: Engine,
-        inbox: Inbox[Membership],
-        pages: Pages,
+        inbox: Inbox[ShardSession],
+        in_progress: InProgress,
         judge: Judge | None,
-        memberships: list[Membership],
-        poke: Callable[[], None],
+        sessions: list[ShardSession],
+        wake: Callable[[], None],
         *,
         lease_ttl: float,
         download_timeout: float = DOWNLOAD_TIMEOUT,
@@ -80,16 +80,16 @@ class Slots:
     ) -> None:
         self._engine = engine
         self._inbox = inbox
-        self._pages = pages
+        self._in_progress = in_progress
         self._judge = judge
         self._lease_ttl = lease_ttl
         self._download_timeout = download_timeout
         self._throttles = throttles
         self._retries = retries
         self._turns = Turns()
-        self._memberships = memberships
+        self._sessions = sessions
         self._next_start: asyncio.TimerHandle | None = None
-        self._poke = poke
+        self._wake = wake
 
     # Downloads
 
@@ -102,7 +102,7 @@ class Slots:
         if turn is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
-        if (page := self._pages.get(request)) is not None:
+        if (page := self._in_progress.get(request)) is not None:
             page.began = began
 
         def ended(result: Any) -> None:
@@ -117,16 +117,16 @@ class Slots:
         closing = self._engine.closing
         if not closing and (parked <= LONG or not self.sends_back):
             return
-        if self._pages.send_back(request, counted=False):
+        if self._in_progress.send_back(request, counted=False):
             raise SlotParked("the slot is parked")
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)
-            self._pages.interrupt(page, in_pipeline=in_pipeline)
+            self._in_progress.interrupt(page, in_pipeline=in_pipeline)
             raise Interrupted("the spider is being closed")
         if request.meta.get(WAITS_NOT_KEY):
             raise SlotParked("the slot is parked")
         longest = request.meta.get("download_timeout") or self._download_timeout
-        if parked > longest and request not in self._pages:
+        if parked > longest and request not in self._in_progress:
             raise LeftAlone(
                 f"its slot is left alone for {parked:.0f} s, the download may take {longest:g} s "
                 f"(DOWNLOAD_TIMEOUT)"
@@ -136,42 +136,42 @@ class Slots:
         if outcome is None or self._judge is None:
             return
         is_news = self._judge.is_news(outcome)
-        membership = self._memberships[shard_of(outcome.slot, len(self._memberships))]
+        session = self._sessions[shard_of(outcome.slot, len(self._sessions))]
         if outcome.failed:
-            membership.outcomes.append(outcome)
+            session.outcomes.append(outcome)
             self._turns.suspend(outcome.slot, outcome.retry_after or 0.0)
             if self._turns.urgent:
-                self._poke()
+                self._wake()
         elif self._throttles or (outcome.failed is False and turn and turn.in_trouble):
-            membership.outcomes.append(outcome)
+            session.outcomes.append(outcome)
         elif is_news:
-            membership.statuses[outcome.slot] = outcome.status
+            session.statuses[outcome.slot] = outcome.status
 
     def send_back(self, request: Request, result: Response | BaseException) -> bool:
         """Whether a request that ended so goes back to the front of its slot."""
         if isinstance(result, SlotParked):
-            return self._pages.is_sent_back(request)
+            return self._in_progress.is_sent_back(request)
         if self._judge is None or not self._judge.means_trouble(result):
             return False
         if not self._retries or request.meta.get("dont_retry"):
             return False  # the spider wants to see it
         if isinstance(result, Response):
             kind = "answered" if self._judge.asks_for(result) is None else "asked"
-        elif self._judge.has_answered(self._pages.slot_of(request)):
+        elif self._judge.has_answered(self._in_progress.slot_of(request)):
             kind = "unanswered"
             if self._is_its_own(request):
-                self._pages.blame(request, most=BACK_OFFS[kind])
+                self._in_progress.blame(request, most=BACK_OFFS[kind])
                 return False
         else:
             return False  # there may be no such host
-        return self._pages.send_back(request, counted=True, most=BACK_OFFS[kind])
+        return self._in_progress.send_back(request, counted=True, most=BACK_OFFS[kind])
 
     def _is_its_own(self, request: Request) -> bool:
         """Whether a request that was not answered is itself the reason: its host answers others."""
-        page = self._pages.get(request)
+        page = self._in_progress.get(request)
         if page is None or self._judge is None:
             return False
-        again = self._pages.back_offs(request) > 0
+        again = self._in_progress.back_offs(request) > 0
         return self._judge.is_well(page.lease.slot, page.began, again=again)
 
     def put_off(self, request: Request, slot: str, status: int, parked: float) -> None:
@@ -184,20 +184,20 @@ class Slots:
         """
         if self._judge is None:
             text = "its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)"
-            self._pages.spoil(request, Problem("robots", text, status=status))
+            self._in_progress.mark_failed(request, Problem("robots", text, status=status))
             raise IgnoreRequest(text)
         # What began long ago is not counted again.
         begun, asked = (time.monotonic(), None) if status else (time.monotonic() - LONG_AGO, parked)
         self._judged(Outcome(slot, status, begun, failed=True, retry_after=asked), None)
-        if self._pages.send_back(request, counted=False):
+        if self._in_progress.send_back(request, counted=False):
             raise SlotParked("nothing is allowed for now")
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
 
-    def lifts(self, request: Request, slot: str) -> int | None:
+    def allowed_at_once(self, request: Request, slot: str) -> int | None:
         """See ``Downloads.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
         own settings."""
         tokens = self._turns.tokens(slot_name(slot))
-        return 0 if tokens is None and request in self._pages else tokens
+        return 0 if tokens is None and request in self._in_progress else tokens
 
     # What the scheduler asks before it hands a request to Scrapy
 
@@ -208,7 +208,7 @@ class Slots:
     def limited(self, slot: str) -> None:
         """The slot has another limit: nothing of it begins before the frontier was asked."""
         self._turns.suspend(slot, 0.0, told=True)
-        self._poke()
+        self._wake()
 
     def has_turn(self, slot: str) -> bool:
         """Whether ``slot`` is limited and this worker may begin downloads of it."""
@@ -224,7 +224,7 @@ class Slots:
         the slot's turn is of no use to anybody else."""
         self._turns.waits_for_all(request)
 
-    def give_up(self, *, full: bool) -> list[tuple[Lease, Membership]]:
+    def give_up(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
         if not (self._inbox or self._inbox.stuck):
             return []
@@ -269,7 +269,7 @@ class Slots:
         """Seconds within which an exchange is needed, None if no limit needs one."""
         return self._turns.needed_within(self._inbox.waiting()) if self._turns else None
 
-    def report(self, membership: Membership) -> list[list[Any]]:
+    def report(self, session: ShardSession) -> list[list[Any]]:
         """What was done with the turns of slots of this shard."""
         if not self._turns:
             return []
@@ -277,12 +277,12 @@ class Slots:
         return self._turns.report(
             self._inbox.waiting(),
             worth,
-            lambda slot: shard_of(slot, len(self._memberships)) == membership.shard,
+            lambda slot: shard_of(slot, len(self._sessions)) == session.shard,
         )
 
     def received(
         self, reply: Reply, told: list[list[Any]], sent_at: float
-    ) -> list[tuple[Lease, Membership]]:
+    ) -> list[tuple[Lease, ShardSession]]:
         """Take in the turns of a reply; -> leases that are of no use now, and go back."""
         self._turns.valid_until = sent_at + self._lease_ttl
         if not (told or reply.turns):
@@ -295,9 +295,9 @@ class Slots:
     def announced(self, slot: str, parked: float) -> None:
         """Others say that ``slot`` is parked for some seconds, or with 0 that something else about
         it has changed."""
-        if slot in self._inbox.waiting() or self._pages.of_slot(slot):
+        if slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
             self._turns.suspend(slot, parked, told=True)
-            self._poke()
+            self._wake()
 
     def forgotten(self) -> None:
         """All leases and turns are void."""

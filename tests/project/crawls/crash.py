@@ -49,14 +49,14 @@ class CrashPoints:
 def wrap():
     from redis.asyncio.connection import AbstractConnection
 
-    from scrapy_redisq.frontier.shard_session import Membership
+    from scrapy_redisq.frontier.shard_session import ShardSession
     from scrapy_redisq.worker.worker import Worker
 
-    received, answered = Worker.received, Membership.received
+    received, answered = Worker.received, ShardSession.received
     send = AbstractConnection.send_packed_command
 
-    def worker_received(self, membership, reply, *told):
-        received(self, membership, reply, *told)
+    def worker_received(self, session, reply, *told):
+        received(self, session, reply, *told)
         if reply.leases:
             reached("claim")
 
@@ -70,7 +70,7 @@ def wrap():
             reached("sent")
 
     Worker.received = worker_received
-    Membership.received = membership_received
+    ShardSession.received = membership_received
     AbstractConnection.send_packed_command = send_packed_command
 
 

@@ -1,4 +1,4 @@
-"""The courier between a worker that is driven by hand and a real server."""
+"""The exchange loop between a worker that is driven by hand and a real server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import redis
 import redis.asyncio
 
 from scrapy_redisq.frontier import loop as module
-from scrapy_redisq.frontier.loop import NOTHING, Courier, Demand, ServerHelp
-from scrapy_redisq.frontier.run_session import Roster, Terms
+from scrapy_redisq.frontier.loop import NOTHING, Demand, ExchangeLoop, ServerHelp
+from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import load
-from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Lease, Membership, Reply
+from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Lease, Reply, ShardSession
 from tests.harness.servers import RedisServer
 from tests.harness.worker import EXACT, NAME, fingerprint_of
 
@@ -26,28 +26,28 @@ class Puppet:
 
     def __init__(self) -> None:
         self.demanded = NOTHING
-        self.leases: list[tuple[Membership, Lease]] = []
+        self.leases: list[tuple[ShardSession, Lease]] = []
         self.is_complete = False
         self.error: Exception | None = None
 
-    def settle(self) -> None: ...
+    def collect_ended(self) -> None: ...
 
     def demand(self) -> Demand:
         return self.demanded
 
-    def in_progress(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self.leases)
 
     def starting(self) -> tuple[bool, bool]:
         return False, True
 
-    def turns(self, membership: Membership) -> list[list[Any]]:
+    def turns(self, session: ShardSession) -> list[list[Any]]:
         return []
 
     def received(
-        self, membership: Membership, reply: Reply, told: list[list[Any]], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
     ) -> None:
-        self.leases += [(membership, lease) for lease in reply.leases]
+        self.leases += [(session, lease) for lease in reply.leases]
 
     def announced(self, slot: str, parked: float) -> None: ...
 
@@ -73,8 +73,8 @@ async def until(condition: Any, what: str) -> None:
     raise AssertionError(f"not within 20 s: {what}")
 
 
-def request(roster: Roster, url: str, page: Lease | None = None) -> Enqueue:
-    fingerprint = roster.seen.encode(fingerprint_of(url))
+def request(run_session: RunSession, url: str, page: Lease | None = None) -> Enqueue:
+    fingerprint = run_session.seen.encode(fingerprint_of(url))
     return Enqueue("host", 0, url.encode(), fingerprint, page=page.id if page else None)
 
 
@@ -90,36 +90,36 @@ def test_full_for_long(
         server = redis.asyncio.Redis.from_url(redis_server.url)
         puppet = Puppet()
         terms = Terms(NAME, EXACT, 60.0, 5, 100, 10_000)
-        roster = Roster(server, terms)
-        await roster.join()
-        courier = Courier(roster, ServerHelp())
-        courier.start(puppet)
+        run_session = RunSession(server, terms)
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.start(puppet)
         for n in range(2):
-            courier.enqueue(request(roster, f"{n}"))
+            exchange_loop.enqueue(request(run_session, f"{n}"))
         puppet.demanded = Demand(True, 2, 2, {}, most=2)
         await until(lambda: len(puppet.leases) == 2, "claimed")
         client.script_load(load("exchange", "exact").text)
         client.config_set("maxmemory", 1)
-        for membership, lease in puppet.leases:
-            courier.enqueue(request(roster, f"{lease.id}/link", lease))
-            courier.finish(membership, Finish(lease.id, "done"))
+        for session, lease in puppet.leases:
+            exchange_loop.enqueue(request(run_session, f"{lease.id}/link", lease))
+            exchange_loop.finish(session, Finish(lease.id, "done"))
         puppet.leases.clear()
-        courier.poke()
+        exchange_loop.wake()
         await until(lambda: "claimed and finished nothing" in caplog.text, "it says so")
-        exchanges = courier.exchanges
-        await until(lambda: courier.exchanges > exchanges + 9, "it asks again and again")
+        exchanges = exchange_loop.exchanges
+        await until(lambda: exchange_loop.exchanges > exchanges + 9, "it asks again and again")
         assert caplog.text.count("claimed and finished nothing") == 1
         assert caplog.text.count("Raise its maxmemory") == 1
         client.config_set("maxmemory", 0)
-        await until(lambda: courier.waiting() == 0, "there is room")
+        await until(lambda: exchange_loop.waiting() == 0, "there is room")
         await until(lambda: len(puppet.leases) == 2, "it goes on")
-        for membership, lease in puppet.leases:
-            courier.finish(membership, Finish(lease.id, "done"))
+        for session, lease in puppet.leases:
+            exchange_loop.finish(session, Finish(lease.id, "done"))
         puppet.leases.clear()
         await until(lambda: puppet.is_complete, "complete")
-        await courier.stop()
-        assert await courier.leave()
-        assert await roster.left_waiting() == 0
+        await exchange_loop.stop()
+        assert await exchange_loop.leave()
+        assert await run_session.left_waiting() == 0
         assert puppet.error is None
         await server.aclose()
 
