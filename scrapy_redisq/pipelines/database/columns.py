@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from scrapy_redisq.pipelines.database.fields import ANY
 
@@ -151,6 +151,36 @@ _KIND_OF_COLUMN: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
 )
 
 
+class Pair(NamedTuple):
+    """What is known of a field or a column of one kind and a column of another one."""
+
+    converted: bool = False
+    """Whether values of a field of the one kind can be converted to the other."""
+    alike: tuple[str, ...] = ()
+    """The databases whose columns of the other kind keep what is written as of the one."""
+
+
+_ALL = ("sqlite", "postgresql", *MYSQL)
+_NOT_POSTGRES = ("sqlite", *MYSQL)
+
+PAIRS: dict[tuple[str, str], Pair] = {
+    ("json", "str"): Pair(converted=True, alike=_NOT_POSTGRES),
+    ("decimal", "str"): Pair(converted=True),
+    ("enum", "str"): Pair(alike=_ALL),
+    ("date", "str"): Pair(alike=("sqlite",)),
+    ("datetime", "str"): Pair(alike=("sqlite",)),
+    ("time", "str"): Pair(alike=("sqlite",)),
+    ("bool", "int"): Pair(converted=True, alike=_NOT_POSTGRES),
+    ("int", "bool"): Pair(alike=_NOT_POSTGRES),
+    ("int", "float"): Pair(converted=True),
+    ("int", "decimal"): Pair(converted=True, alike=_ALL),
+    ("float", "decimal"): Pair(converted=True),
+    ("str", "enum"): Pair(converted=True, alike=_ALL),
+    ("int", "enum"): Pair(converted=True),
+}
+"""What goes into a column of another kind. All kinds go into their own, and those of `OTHER`."""
+
+
 class Form(NamedTuple):
     """What a column can hold."""
 
@@ -203,6 +233,27 @@ def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
     if fixed and size is None:
         size = 1
     return Form(kind, math.inf if size is None else size, fixed=fixed)
+
+
+def takes(kind: str, there: Form) -> bool:
+    """Whether a column takes, converted, what a field of ``kind`` holds."""
+    free = kind == ANY or there.kind in ("json", OTHER)
+    return free or kind == there.kind or PAIRS.get((kind, there.kind), Pair()).converted
+
+
+def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> bool:
+    """Whether a column of type ``found`` keeps what is meant for one of type ``meant``.
+
+    One that refuses too long a text or too large an integer fits: no value is changed by that.
+    """
+    if isinstance(meant, TypeDecorator):
+        meant = meant.impl_instance
+    ours, there = form(meant, dialect), form(found, dialect)
+    if OTHER in (ours.kind, there.kind):
+        return True
+    if ours.kind == there.kind:
+        return dialect.name == "sqlite" or there.holds(ours)
+    return dialect.name in PAIRS.get((ours.kind, there.kind), Pair()).alike
 
 
 _SINGLE_BITS = 24

@@ -30,7 +30,7 @@ from uuid import UUID
 import sqlalchemy
 from itemadapter import ItemAdapter
 
-from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form
+from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form, takes
 from scrapy_redisq.pipelines.database.fields import ANY, enum_values, is_url_class
 
 Convert = Callable[[Any], Any]
@@ -38,16 +38,6 @@ Convert = Callable[[Any], Any]
 
 class WrongValue(ValueError):
     """Raised when a value cannot stand in its column; says what the column takes."""
-
-
-# Which kinds of fields a column takes, beside its own and fields without a type.
-_TAKES = {
-    "str": ("json", "decimal"),
-    "int": ("bool",),
-    "float": ("int",),
-    "decimal": ("int", "float"),
-    "enum": ("str", "int"),
-}
 
 
 def converter(
@@ -59,7 +49,7 @@ def converter(
     """
     there = form(column.type, dialect)
     target = there.kind
-    if target not in ("json", OTHER) and kind not in (target, ANY, *_TAKES.get(target, ())):
+    if not takes(kind, there):
         return None
     if target == "json":
         return json_text if isinstance(column.type, JsonText) else _plain_json

@@ -50,6 +50,9 @@ _CODES: dict[str | int | None, type[SinkError]] = {
 _SQLITE_PASSING = ("locked", "is full", "readonly", "disk I/O error", "unable to open")
 """Its codes have names from Python 3.11 on only."""
 
+_MYSQL_DENIED = {1044, 1142, 1143}
+_MYSQL_DISK_FULL = "errno: 28 "
+
 _MYSQL_REFUSED = {1044, 1045, 1049, 1130, 1251, 1524, 1698, 2026, 2054, 2059, 2061}
 
 # What PostgreSQL says while it is coming or going, or full; all else that is FATAL stays so.
@@ -110,6 +113,13 @@ class ErrorClasses:
             return SinkUnavailable if broken else RowRefused
         return WriteFailed
 
+    def of_statement(self, error: exc.DBAPIError) -> bool:
+        """Whether the error of a CREATE TABLE is in it, so that no repetition helps."""
+        if not isinstance(error, exc.OperationalError):
+            return isinstance(error, (exc.DataError, exc.NotSupportedError, exc.ProgrammingError))
+        passing = self._code(error.orig) in _MYSQL_DENIED or _MYSQL_DISK_FULL in str(error.orig)
+        return self.meaning(error) is WriteFailed and not passing
+
     def may_come_up(self, error: BaseException) -> bool:
         """Whether a connection that failed like this may work later, without anyone's doing."""
         driver = self._driver_error(error)
@@ -133,8 +143,8 @@ class ErrorClasses:
         """Whether it is of one of these classes of PEP 249."""
         return isinstance(error, tuple(getattr(self._dialect.loaded_dbapi, name) for name in names))
 
-    def _code(self, error: BaseException) -> str | int | None:
-        number = error.args[0] if error.args else None
+    def _code(self, error: BaseException | None) -> str | int | None:
+        number = error.args[0] if error and error.args else None
         if isinstance(number, int):  # of MySQL, some of whose drivers have an SQLSTATE, too
             return number
         return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

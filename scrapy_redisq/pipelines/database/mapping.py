@@ -21,12 +21,10 @@ from scrapy_redisq.pipelines.database.columns import (
 )
 from scrapy_redisq.pipelines.database.conversion import Convert, converter
 from scrapy_redisq.pipelines.database.fields import ANY, Field, class_path
+from scrapy_redisq.pipelines.database.keys import chosen_key, has_default
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 from scrapy_redisq.pipelines.database.plans import Filled, Plan
 from scrapy_redisq.pipelines.database.records import Target
-
-KEY_LENGTH = 32
-"""Characters of such a key, hexadecimal."""
 
 _VERSION_KINDS = ("int", "float", "decimal", "date", "datetime")
 _POSTGRES_NAME_BYTES = 63
@@ -41,6 +39,12 @@ def table_name(item_class: type) -> str:
     """The table of a class by default: ``BookReview`` is kept in ``book_review``."""
     name = item_class.__name__
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def split_name(full_name: str) -> tuple[str, str | None]:
+    """A table's name and its schema's, between which there is a dot."""
+    schema, dot, name = full_name.partition(".")
+    return (name, schema) if dot else (full_name, None)
 
 
 def make_table(
@@ -70,8 +74,9 @@ def make_table(
         columns.append(_column(name, type_, declared.optional and name not in options.key))
     if options.extra:
         columns.append(_column(options.extra, column_type("json", dialect), True))
-    *_, name = full_name = (options.table or table_name(item_class)).split(".", 1)
-    _check_names(item_class, full_name, [column.name for column in columns], dialect)
+    name, schema = split_name(options.table or table_name(item_class))
+    names = [each for each in (schema, name) if each is not None]
+    _check_names(item_class, names, [column.name for column in columns], dialect)
     key = [columns[0]]
     if options.key:
         key = [next(c for c in columns if c.name == wanted) for wanted in options.key]
@@ -80,7 +85,7 @@ def make_table(
         metadata,
         *columns,
         sqlalchemy.PrimaryKeyConstraint(*key),
-        schema=full_name[0] if len(full_name) > 1 else None,
+        schema=schema,
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
         mysql_charset="utf8mb4",
@@ -196,7 +201,7 @@ def make_plan(
         for name, (declared, column, _) in taken.items()
         if may_lack and declared.optional and has_default(column)
     }
-    key = _key(item_class, options, table, available, given_there, problems)
+    key = chosen_key(item_class, options, table, available, given_there, problems)
     parameters = [columns[name].key.translate(_AS_PARAMETER) for name in taken]
     if len(set(parameters)) < len(parameters):
         problems.append("keys of its columns differ only in punctuation, give them others")
@@ -248,15 +253,6 @@ def make_plan(
     )
 
 
-def has_default(column: sqlalchemy.Column[Any]) -> bool:
-    """Whether the table fills the column if a row has no value for it, other than by NULL."""
-    return (
-        column.default is not None
-        or column.server_default is not None  # which computed columns and identities have too
-        or column is column.table.autoincrement_column
-    )
-
-
 def _extra(
     item_class: type,
     options: Options,
@@ -270,71 +266,3 @@ def _extra(
     if column is None or convert is None:
         raise wrong(item_class, "extra", options.extra, "the name of a JSON or text column")
     return Filled(options.extra, column.key, convert, "")
-
-
-def _key(
-    item_class: type,
-    options: Options,
-    table: sqlalchemy.Table,
-    available: set[str],
-    given_there: set[str],
-    problems: list[str],
-) -> tuple[str, ...]:
-    """The names of the key's columns: those that are named, else the primary key, else ours.
-
-    A primary key that the database gives, as to most tables of SQLModel, is none for a sink: then
-    it is the only other unique index.
-    """
-    if options.key:
-        for name in options.key:
-            if name not in available:
-                hint = nearest(name, available)
-                takes = f"columns that fields fill: {', '.join(sorted(available))}{hint}"
-                raise wrong(item_class, "key", name, takes)
-        if not _is_unique(table, options.key):
-            takes = f"columns with a primary key or unique constraint in table {table.fullname}"
-            raise wrong(item_class, "key", options.key, takes)
-        return options.key
-    primary = tuple(column.name for column in table.primary_key.columns)
-    if primary and available.issuperset(primary) and given_there.isdisjoint(primary):
-        return primary
-    if KEY_COLUMN in available and _is_unique(table, (KEY_COLUMN,)):
-        return (KEY_COLUMN,)
-    others = {names for names in _unique(table) if names <= available - given_there}
-    if given_there.intersection(primary) and len(others) == 1:
-        return tuple(column.name for column in table.columns if column.name in next(iter(others)))
-    if given_there.intersection(primary):
-        problems.append(f"the database gives {', '.join(primary)}, which is no key for items")
-    problems.append(
-        f"no key: name one, or have a column {KEY_COLUMN!r} of {KEY_LENGTH} characters as the "
-        "primary key"
-    )
-    return ()
-
-
-def _is_unique(table: sqlalchemy.Table, names: tuple[str, ...]) -> bool:
-    return frozenset(names) in _unique(table)
-
-
-def _unique(table: sqlalchemy.Table) -> set[frozenset[str]]:
-    """The names of columns that together are unique."""
-    unique: list[Any] = [
-        constraint
-        for constraint in table.constraints
-        if isinstance(constraint, (sqlalchemy.PrimaryKeyConstraint, sqlalchemy.UniqueConstraint))
-    ]
-    unique += [
-        index
-        for index in table.indexes
-        if index.unique and len(index.expressions) == len(index.columns) and not _is_partial(index)
-    ]
-    return {frozenset(column.name for column in each.columns) for each in unique}
-
-
-def _is_partial(index: sqlalchemy.Index) -> bool:
-    """Whether the index leaves out some rows, or the ends of texts."""
-    options = index.dialect_options
-    return any(
-        options[dialect].get(option)
-        for dialect, option in (("mysql", "length"), ("mariadb", "length"))
-    ) or any(options[dialect].get("where") is not None for dialect in ("postgresql", "sqlite"))

@@ -90,8 +90,19 @@ class Plan:
             values[self.key_column] = key
         return values
 
-    def leave_to_database(self, column: str) -> None:
-        """The database takes no value for a column: no item may have one."""
+    def columns(self) -> list[str]:
+        """The keys of all columns that rows of these items may have a value for."""
+        columns = [filled.column for filled in (*self.filled, self.extra) if filled is not None]
+        columns += [column for column, _ in self.foreign]
+        return columns if self.key_column is None else [*columns, self.key_column]
+
+    def leave_to_database(self, column: str) -> bool:
+        """The database takes no value for a column: no item may have one.
+
+        -> False if all of them have.
+        """
+        if not any(filled.column == column and filled.optional for filled in self.filled):
+            return False
 
         def refuse(value: Any) -> Any:
             raise SinkMismatch(
@@ -106,6 +117,7 @@ class Plan:
             else filled
             for filled in self.filled
         )
+        return True
 
     def leftovers(self, item: Any) -> dict[Any, Any]:
         """The values of an item that no column takes."""

@@ -17,11 +17,11 @@ from scrapy_redisq.pipelines.database import schema
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN
 from scrapy_redisq.pipelines.database.conversion import json_text
 from scrapy_redisq.pipelines.database.fields import Field, class_path, item_fields
+from scrapy_redisq.pipelines.database.keys import KEY_LENGTH, has_default
 from scrapy_redisq.pipelines.database.mapping import (
-    KEY_LENGTH,
-    has_default,
     make_plan,
     make_table,
+    split_name,
     table_name,
 )
 from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
@@ -128,7 +128,7 @@ class Tables:
             if name in self._given:
                 continue
             undescribed = item_class is dict and not options.columns
-            table = schema.reflect(connection, name)
+            table = schema.reflect(connection, *split_name(name))
             if table is not None and (undescribed or table.foreign_keys):
                 found[name] = table
             elif undescribed:

@@ -25,9 +25,6 @@ from scrapy_redisq.pipelines.database.records import Record, Target
 
 __all__ = ["copy_under", "write"]
 
-ARRAY_ROWS = 10
-"""From this many rows on arrays are faster than a statement a row (measured)."""
-
 _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
 """What drivers raise, beside their own errors, for values that they cannot bind."""
 
@@ -185,37 +182,28 @@ def _parents_first(targets: tuple[Target, ...]) -> tuple[Target, ...]:
 @functools.lru_cache(maxsize=256)
 def statement(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dialect) -> _Upsert:
     """How rows of these columns are written, in the database's own words."""
-    upsert, table = _UPSERTS[dialect.name], target.table
-    binds = _binds(target, columns)
-    insert = upsert(_insert(target, dialect).values(_bound(target, binds)), target, columns)
+    upsert = _UPSERTS[dialect.name]
+    fills = {name: target.table.columns[name] for name in columns}
+    prefix = "redisq_"
+    while any(name.startswith(prefix) for name in tuple(target.table.columns.keys())):
+        prefix += "_"
+    binds = {name: f"{prefix}{number}" for number, name in enumerate(columns)}
+    values = {
+        name: sqlalchemy.bindparam(binds[name], type_=column.type) for name, column in fills.items()
+    }
+    insert = upsert(_insert(target, dialect).values(values), target, columns)
     compiled = insert.compile(dialect=dialect)
     if compiled.positional or set(compiled.binds) != set(binds.values()):
         return _Upsert(insert, None, binds, (), None)
     by_arrays = None
     if dialect.driver == "psycopg":
-        rows = arrays.rows_of_arrays(
-            {binds[name]: table.columns[name] for name in columns}, dialect
-        )
+        by_name = {binds[name]: column for name, column in fills.items()}
+        rows = arrays.rows_of_arrays(by_name, dialect)
         if rows is not None:
             insert_all = _insert(target, dialect).from_select(columns, rows, include_defaults=False)
             by_arrays = str(upsert(insert_all, target, columns).compile(dialect=dialect))
-    converters = tuple(_converter(table.columns[name], dialect) for name in columns)
+    converters = tuple(_converter(column, dialect) for column in fills.values())
     return _Upsert(insert, str(compiled), binds, converters, by_arrays)
-
-
-def _binds(target: Target, columns: tuple[str, ...]) -> dict[str, str]:
-    """A name for the value of each column that is none of a column."""
-    prefix = "redisq_"
-    while any(name.startswith(prefix) for name in tuple(target.table.columns.keys())):
-        prefix += "_"
-    return {name: f"{prefix}{number}" for number, name in enumerate(columns)}
-
-
-def _bound(target: Target, binds: dict[str, str]) -> dict[str, sqlalchemy.BindParameter[Any]]:
-    return {
-        name: sqlalchemy.bindparam(bind, type_=target.table.columns[name].type)
-        for name, bind in binds.items()
-    }
 
 
 def _insert(target: Target, dialect: sqlalchemy.Dialect) -> Any:
@@ -311,12 +299,12 @@ class _Upsert:
             return
         columns = self._converted(rows)
         names = tuple(self.binds.values())
-        if self.by_arrays is not None and len(rows) >= ARRAY_ROWS and arrays.take(columns):
+        if self.by_arrays is not None and len(rows) > 1 and arrays.take(columns):
             connection.exec_driver_sql(self.by_arrays, dict(zip(names, columns, strict=True)))
             return
-        connection.exec_driver_sql(
-            self.sql, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        )
+        values = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        # Several at once are a pipeline for psycopg, whose troubles it also logs by itself.
+        connection.exec_driver_sql(self.sql, values[0] if len(values) == 1 else values)
 
     def _converted(self, rows: list[Values]) -> list[list[Any]]:
         """The values of each column, as the driver takes them."""

@@ -1,0 +1,165 @@
+"""Keys and defaults of a table, as it is described or as it is in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy
+
+from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL
+from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
+
+__all__ = ["chosen_key", "has_default", "has_unique", "inexact", "is_generated"]
+
+KEY_LENGTH = 32
+"""Characters of a key that is made of the request and the item's position, hexadecimal."""
+
+
+def has_default(column: sqlalchemy.Column[Any]) -> bool:
+    """Whether the table fills the column if a row has no value for it, other than by NULL."""
+    return (
+        column.default is not None
+        or column.server_default is not None  # which computed columns and identities have too
+        or column is column.table.autoincrement_column
+    )
+
+
+def is_generated(column: sqlalchemy.Column[Any]) -> bool:
+    """Whether the database refuses values for the column."""
+    identity = column.identity
+    return column.computed is not None or bool(identity is not None and identity.always)
+
+
+def chosen_key(
+    item_class: type,
+    options: Options,
+    table: sqlalchemy.Table,
+    available: set[str],
+    given_there: set[str],
+    problems: list[str],
+) -> tuple[str, ...]:
+    """The names of the key's columns: those that are named, else the primary key, else ours.
+
+    ``available`` are columns that items fill, ``given_there`` those of them that the database gives
+    where an item has no value. A primary key of these, as most tables of SQLModel have, is none for
+    a sink: then it is the only other unique index. ``problems`` gets what is wrong with the table.
+    Raises `SettingError`.
+    """
+    if options.key:
+        for name in options.key:
+            if name not in available:
+                hint = nearest(name, available)
+                takes = f"columns that fields fill: {', '.join(sorted(available))}{hint}"
+                raise wrong(item_class, "key", name, takes)
+        if frozenset(options.key) not in _unique(table):
+            takes = f"columns with a primary key or unique constraint in table {table.fullname}"
+            raise wrong(item_class, "key", options.key, takes)
+        return options.key
+    primary = tuple(column.name for column in table.primary_key.columns)
+    is_given = bool(given_there.intersection(primary))
+    if primary and available.issuperset(primary) and not is_given:
+        return primary
+    if KEY_COLUMN in available and frozenset([KEY_COLUMN]) in _unique(table):
+        return (KEY_COLUMN,)
+    others = {names for names in _unique(table) if names <= available - given_there}
+    if is_given and len(others) == 1:
+        return tuple(column.name for column in table.columns if column.name in next(iter(others)))
+    if is_given:
+        problems.append(f"the database gives {', '.join(primary)}, which is no key for items")
+    problems.append(
+        f"no key: name one, or have a column {KEY_COLUMN!r} of {KEY_LENGTH} characters as the "
+        "primary key"
+    )
+    return ()
+
+
+def _unique(table: sqlalchemy.Table) -> set[frozenset[str]]:
+    """The names of columns that together are unique."""
+    unique: list[Any] = [
+        constraint
+        for constraint in table.constraints
+        if isinstance(constraint, (sqlalchemy.PrimaryKeyConstraint, sqlalchemy.UniqueConstraint))
+    ]
+    unique += [
+        index
+        for index in table.indexes
+        if index.unique and len(index.expressions) == len(index.columns) and not _is_partial(index)
+    ]
+    return {frozenset(column.name for column in each.columns) for each in unique}
+
+
+def _is_partial(index: sqlalchemy.Index) -> bool:
+    """Whether the index leaves out some rows, or the ends of texts."""
+    options = index.dialect_options
+    return any(options[dialect].get("length") for dialect in MYSQL) or any(
+        options[dialect].get("where") is not None for dialect in ("postgresql", "sqlite")
+    )
+
+
+def has_unique(
+    connection: sqlalchemy.Connection, found: sqlalchemy.Table, names: Collection[str]
+) -> bool:
+    """Whether these columns of a table in the database together are unique."""
+    unique = _unique(found)
+    if connection.dialect.name == "sqlite":
+        # SQLAlchemy looks for UNIQUE in the text of CREATE TABLE, and does not always see it.
+        unique |= {frozenset(columns) for columns in _sqlite_indexes(connection, found)}
+    return frozenset(names) in unique
+
+
+def inexact(
+    connection: sqlalchemy.Connection, found: sqlalchemy.Table, key: Collection[str]
+) -> list[str]:
+    """Columns of the key for which the database takes different texts for the same."""
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        columns = [pair for index in _sqlite_indexes(connection, found) for pair in index.items()]
+        return sorted({name for name, collation in columns if collation != "BINARY"} & set(key))
+    if not key:
+        return []
+    asked = sqlalchemy.text(_COLLATIONS[dialect]).bindparams(
+        sqlalchemy.bindparam("names", list(key), expanding=True),
+        schema=found.schema,
+        name=found.name,
+    )
+    return [name for (name,) in connection.execute(asked)]
+
+
+_OF_MYSQL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
+AND column_name IN :names AND collation_name IS NOT NULL
+AND collation_name NOT LIKE '%nopad_bin' AND collation_name NOT LIKE '%0900_bin'
+AND collation_name <> 'binary'
+"""
+_COLLATIONS = {
+    **dict.fromkeys(MYSQL, _OF_MYSQL),
+    "postgresql": """
+SELECT a.attname FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+JOIN pg_namespace n ON n.oid = r.relnamespace JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
+AND a.attname IN :names AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))
+""",
+}
+
+
+def _sqlite_indexes(
+    connection: sqlalchemy.Connection, table: sqlalchemy.Table
+) -> list[dict[str, str]]:
+    """The columns of each unique index of all rows, and the collation by which it compares them."""
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    schema = f"{quote(table.schema)}." if table.schema else ""
+    listed = connection.exec_driver_sql(f"PRAGMA {schema}index_list({quote(table.name)})").all()
+    return [
+        {
+            name or "an expression": collation
+            for _, _, name, _, collation, of_key in connection.exec_driver_sql(
+                f"PRAGMA {schema}index_xinfo({quote(index)})"
+            )
+            if of_key
+        }
+        for _, index, unique, _, partial in listed
+        if unique and not partial
+    ]
