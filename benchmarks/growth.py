@@ -15,8 +15,9 @@ from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.load import NAME, join
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit
+from scrapy_redisq.frontier.operations import Enqueue, Finish
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import Enqueue, Finish, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from tests.harness.servers import RedisServer, any_server
 
 SIZES = (20, 1)

@@ -22,9 +22,10 @@ from benchmarks import peers
 from benchmarks.peer_queue import SCRIPT, serve, url_in_order
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import Enqueue, Finish
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, seen_filter
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, Enqueue, Finish, ShardSession
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
 from scrapy_redisq.serialization.serializer import Serializer
 
 NAME = "books"

@@ -20,15 +20,9 @@ from benchmarks.common import Result, Target
 from benchmarks.filters import Filter, backends, used_memory
 from benchmarks.load import Books, Clients, join
 from benchmarks.peer_queue import url_in_order
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import (
-    MAX_CLAIMS,
-    MAX_OPERATIONS,
-    Enqueue,
-    Finish,
-    Lease,
-    ShardSession,
-)
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, MAX_OPERATIONS, ShardSession
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.servers import RedisServer, any_server
 

@@ -18,12 +18,14 @@ from scrapy.settings import Settings
 from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.shard_session import BackOff, Lease, Outcome
+from scrapy_redisq.frontier.operations import Lease, Outcome
+from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import InProgress, Page
+from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, DownloadGate, LeftAlone, SlotParked
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import Turns

@@ -17,8 +17,8 @@ import pytest
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control import dead_letters as letters_module
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.shard_session import Finish
-from scrapy_redisq.serialization.serializer import loads_fields
+from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.serialization.fields import loads_fields
 from tests.harness.command import Redisq
 from tests.harness.servers import RedisServer
 from tests.test_frontier import Worker, some_urls

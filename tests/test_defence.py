@@ -22,9 +22,9 @@ import redis.asyncio
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.operations import Outcome
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, execute_async
-from scrapy_redisq.frontier.shard_session import Outcome
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask
 

@@ -10,7 +10,7 @@ import pytest
 import scrapy
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.serialization.serializer import loads_fields
+from scrapy_redisq.serialization.fields import loads_fields
 from tests.harness.crawl import Run, several
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site, linked_pages

@@ -21,7 +21,7 @@ from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle
-from scrapy_redisq.frontier.shard_session import Outcome
+from scrapy_redisq.frontier.operations import Outcome
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run

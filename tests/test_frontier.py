@@ -19,11 +19,12 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import Finish, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import Finish, Lease, Reply, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.serialization.serializer import loads_fields
+from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.servers import RedisServer, any_server, wait_until
 

@@ -18,8 +18,9 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import ServerFull
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.operations import Letter
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, Letter
+from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES
 from scrapy_redisq.serialization.identity import (
     NO_MARKS,
     Repeats,

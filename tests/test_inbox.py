@@ -7,13 +7,13 @@ from typing import Any
 
 from scrapy.http import Request
 
+from scrapy_redisq.frontier.operations import Claim, Lease
 from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, IDLE_FIRST, RUNNING_LOW, UNHEARD, Pace
 from scrapy_redisq.frontier.recent_urls import SeenCache
-from scrapy_redisq.frontier.shard_session import Claim, Lease
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
-from scrapy_redisq.worker.in_progress import Page
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.page import Page
 
 
 def lease(number: int, slot: str = "a", priority: int = 0) -> Lease:

@@ -16,7 +16,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.shard_session import Lease
+from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.worker import inbox as inbox_module
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.politeness import turns as turns_module

@@ -18,7 +18,8 @@ from scrapy.settings import Settings
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turn, Turns
+from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
+from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Crawl, Run
 from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site

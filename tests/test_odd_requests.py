@@ -17,8 +17,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import RECENT, STARTS
+from scrapy_redisq.frontier.operations import Claim, Reply, Settle
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import Claim, Reply, Settle
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run

@@ -24,14 +24,9 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FORMAT
+from scrapy_redisq.frontier.operations import Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import (
-    MAX_BYTES,
-    MAX_CLAIMS,
-    MAX_OPERATIONS,
-    Finish,
-    Lease,
-)
+from scrapy_redisq.frontier.shard_session import MAX_BYTES, MAX_CLAIMS, MAX_OPERATIONS
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until

@@ -15,8 +15,8 @@ from scrapy.settings import Settings
 
 from scrapy_redisq import Addon, RedisqRetryMiddleware
 from scrapy_redisq.control import DeadLetter, Frontier
+from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.meta import delay_of, without_delay
-from scrapy_redisq.serialization.serializer import loads_fields
 from scrapy_redisq.worker.politeness.http_headers import retry_after
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from tests.harness.crawl import Run

@@ -29,9 +29,9 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import Lease
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer

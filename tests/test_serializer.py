@@ -36,7 +36,8 @@ from scrapy_redisq.errors import (
     Unserializable,
 )
 from scrapy_redisq.serialization.entries import FORMAT
-from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields, loads_fields
+from scrapy_redisq.serialization.fields import entry_from_fields, loads_fields
+from scrapy_redisq.serialization.serializer import Serializer
 
 MAX_BYTES = 1 << 20
 URL = "https://books.example.com/catalogue/category/books/a-light-in-the-attic_1000/"[:77]

@@ -18,8 +18,9 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import SettingError, Undecodable, Unserializable
 from scrapy_redisq.serialization.entries import FORMAT, forget_retries
+from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.serialization.identity import marks
-from scrapy_redisq.serialization.serializer import Serializer, loads_fields
+from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses, find
 
 URL = "https://books.example.com/1"

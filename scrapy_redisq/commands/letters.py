@@ -10,7 +10,7 @@ from typing import Any
 
 from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.errors import Undecodable
-from scrapy_redisq.serialization.serializer import loads_fields
+from scrapy_redisq.serialization.fields import loads_fields
 
 
 def utc(seconds: float) -> str:

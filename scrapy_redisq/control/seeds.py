@@ -15,9 +15,10 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.serialization.fields import entry_from_fields
 from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
-from scrapy_redisq.serialization.serializer import Serializer, entry_from_fields
+from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.settings.crawl import CrawlSettings
 

@@ -12,9 +12,8 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
@@ -30,19 +29,12 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Letter, Reply, Settle
 from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW, Pace
 from scrapy_redisq.frontier.run_session import NOTHING_SENT, RunSession
 from scrapy_redisq.frontier.scripts import Call
-from scrapy_redisq.frontier.shard_session import (
-    MAX_OPERATIONS,
-    Claim,
-    Enqueue,
-    Finish,
-    Letter,
-    Reply,
-    Settle,
-    ShardSession,
-)
+from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
+from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -64,81 +56,6 @@ STILL = 10.0
 
 TROUBLE = (RedisConnectionError, RedisTimeoutError, ServerBusy, ServerFull, OSError)
 """What passes: Redis is away, or says that it takes no commands now."""
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a worker could take now: entries in all, of one slot, and of slots it has some of.
-
-    ``low``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
-    which one is needed in any case, ``urgent``: at once. ``most``: leases that it may hold.
-    """
-
-    low: bool
-    want: int
-    slot_limit: int
-    room: Mapping[str, int]
-    within: float | None = None
-    urgent: bool = False
-    most: int = 0
-
-
-NOTHING = Demand(False, 0, 0, {})
-
-
-class Worker(Protocol):
-    """What the exchange loop asks of the one it works for (see `scrapy_redisq.worker`)."""
-
-    pages: int
-    items: int
-
-    def collect_ended(self) -> None:
-        """Hand in the finishes of what has ended since the last call."""
-
-    def demand(self) -> Demand:
-        """How much more it could take."""
-
-    def is_busy(self) -> bool:
-        """Whether it works on something, so that finishes are to be expected."""
-
-    def starting(self) -> tuple[bool, bool]:
-        """(it may still add requests of its own, all its start requests were added)."""
-
-    def turns(self, session: ShardSession) -> list[list[Any]]:
-        """What it did with the turns of slots of this shard."""
-
-    def received(
-        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
-    ) -> None:
-        """Take in the leases, the outcomes of enqueues, and the turns in return for those that
-        it told of at ``sent_at`` (time.monotonic())."""
-
-    def announced(self, slot: str, parked: float) -> None:
-        """``slot`` is parked for some seconds, or with 0 something else about it has changed."""
-
-    def stuck(self, seconds: int) -> None:
-        """For so long all that is left has been in slots that are set aside."""
-
-    def forgotten(self) -> None:
-        """All leases are void, and so is what is cached about seen URLs."""
-
-    def rejoined(self) -> None:
-        """It goes on as a new worker; its claims are void, too, and those that waited are gone."""
-
-    def completed(self) -> None:
-        """The whole frontier is finished."""
-
-    def lost(self, error: Exception) -> None:
-        """It cannot go on: close without saying that the crawl is finished."""
-
-
-@dataclass(frozen=True)
-class ServerHelp:
-    """What the exchange loop may ask of the connection: start a dead embedded server again
-    (blocking), and take passwords out of an error's text."""
-
-    revive: Callable[[], None] = lambda: None
-    redact: Callable[[object], str] = str
 
 
 class ExchangeLoop:

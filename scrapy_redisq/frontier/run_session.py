@@ -19,20 +19,11 @@ from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Letter, Operation, Settle
 from scrapy_redisq.frontier.runs import Steps, drive_async
 from scrapy_redisq.frontier.scripts import Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import (
-    MAX_KEPT_BYTES,
-    BackOff,
-    Claim,
-    Enqueue,
-    Finish,
-    Letter,
-    Operation,
-    Settle,
-    ShardSession,
-)
+from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, BackOff, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
 logger = logging.getLogger(__name__)

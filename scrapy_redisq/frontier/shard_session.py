@@ -9,17 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import random
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.operations import (
+    NEVER_SUSPECT,
+    Claim,
+    Enqueue,
+    Finish,
+    Lease,
+    Letter,
+    Operation,
+    Outcome,
+    Reply,
+    Settle,
+    foreign_key,
+    letter_item,
+    number_of_requests,
+    outcome_item,
+    parse_lease,
+    requests_of,
+)
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
-from scrapy_redisq.frontier.seen import exact_member
 
 logger = logging.getLogger(__name__)
 
@@ -45,139 +61,6 @@ KEPT_OVERHEAD = 250
 CONDEMNED = "script"
 """Reason of dead letters of what the script cannot take."""
 
-NEVER_SUSPECT = 256
-"""More deliveries than an entry can count."""
-
-
-@dataclass(frozen=True)
-class Lease:
-    """An entry that this worker holds. ``deliveries``: how many workers died with it before."""
-
-    id: str
-    slot: str
-    priority: int
-    deliveries: int
-    entry: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Enqueue:
-    """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
-
-    ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
-    ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
-    asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is
-    the lease whose page asked for it; None: no page stands for it, and it is sent again if the
-    server loses it. ``tag`` is handed back with the outcome.
-    """
-
-    slot: str
-    priority: int
-    entry: bytes
-    fingerprint: bytes | str | None
-    delay: int = 0
-    also: bytes | str | None = None
-    identity: bytes | None = None
-    asked: int = 0
-    page: str | None = None
-    tag: Hashable = None
-
-
-@dataclass(frozen=True)
-class Finish:
-    """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
-    exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody), "delayed"
-    (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
-    "retried" (the entry, with its priority and delay, takes the place of the old one).
-
-    ``children`` are added in the same step, and only if the lease was still held.
-    """
-
-    lease: str
-    outcome: str
-    reason: str = ""
-    detail: str = ""
-    delay: int = 0
-    error: str = ""
-    status: int = 0
-    entry: bytes = b""
-    foreign: bool = False
-    priority: int = 0
-    children: Sequence[Enqueue] = ()
-
-
-@dataclass(frozen=True)
-class Letter:
-    """A dead letter of a request that could not be enqueued, and that no page stands for.
-
-    One is kept for each ``identity``. ``entry`` is b"" if the request cannot be kept.
-    """
-
-    slot: str
-    priority: int
-    identity: bytes
-    reason: str
-    detail: str
-    error: str = ""
-    status: int = 0
-    entry: bytes = b""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A request that cannot be stored: it stays with this worker, if no other has it.
-
-    ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
-    there. ``page`` is the identity of the request that asks for it again should it be lost here,
-    b"" if that is it itself; ``lease`` is that page's, "" if it stays in this process, too. ``tag``
-    is handed back.
-    """
-
-    slot: str
-    fingerprint: bytes | str | None
-    identity: bytes | None = None
-    asked: int = 0
-    also: bytes | str | None = None
-    lease: str = ""
-    page: bytes = b""
-    tag: Hashable = None
-
-    @property
-    def field(self) -> Any:
-        """Where the frontier keeps it."""
-        return calls.claimed_field(self.fingerprint, self.identity)
-
-
-@dataclass(frozen=True)
-class Settle:
-    """The end of a claim: it was dealt with (``done``), or may be claimed again."""
-
-    claim: Claim
-    done: bool
-
-    @property
-    def slot(self) -> str:
-        return self.claim.slot
-
-
-Operation = Enqueue | Finish | Letter | Claim | Settle
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a request, for its slot. ``status`` 0: there was no answer.
-
-    It was ``begun`` at a time.monotonic(). ``failed`` is None if it says nothing about the slot.
-    ``retry_after``: seconds that the host asks to be left alone; ``latency`` in seconds.
-    """
-
-    slot: str
-    status: int
-    begun: float
-    failed: bool | None = None
-    retry_after: float | None = None
-    latency: float | None = None
-
 
 @dataclass(frozen=True)
 class BackOff:
@@ -187,35 +70,6 @@ class BackOff:
     longest: float = 60.0
     give_up: int = 15
     worn_after: float = 86_400.0
-
-
-@dataclass
-class Reply:
-    """What one exchange brought. ``status`` as documented in ``exchange.lua``."""
-
-    status: str
-    accepted: list[Enqueue] = field(default_factory=list)
-    duplicates: list[Enqueue | Claim] = field(default_factory=list)
-    claimed: list[Claim] = field(default_factory=list)
-    waits: list[Claim] = field(default_factory=list)
-    """What another worker has, and may not live to deal with. Nothing else would ask for it."""
-    leases: list[Lease] = field(default_factory=list)
-    complete: bool = False
-    created: int = 0
-    finished: int = 0
-    dead: int = 0
-    waiting: int = 0
-    """Workers that have found nothing to claim."""
-    overdue_in: int = 0
-    """Milliseconds until a worker without a sign of life is dead; 0: one is."""
-    next_due: int | None = None
-    """Milliseconds until it is worth asking again; None if nothing waits."""
-    stuck: int | None = None
-    """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
-    in_the_way: str = ""
-    """A key that is not of its type, so that some requests wait until it is deleted."""
-    turns: list[list[Any]] = field(default_factory=list)
-    """What this worker may do with slots that have limits, see ``turns.lua``."""
 
 
 @dataclass
@@ -309,7 +163,7 @@ class ShardSession:
     def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
         self.unsent.append(operation)
-        self.enqueued += _number(operation)
+        self.enqueued += number_of_requests(operation)
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
         self._parentless_bytes += self._parentless(operation)
@@ -415,7 +269,7 @@ class ShardSession:
         if self._in_flight.statuses:
             data["statuses"] = self._in_flight.statuses
         if self._in_flight.outcomes:
-            data["outcomes"] = list(map(_outcome_item, self._in_flight.outcomes))
+            data["outcomes"] = list(map(outcome_item, self._in_flight.outcomes))
             terms = self._back_off
             data["back_off"] = (
                 int(terms.longest * 1e6),
@@ -461,7 +315,7 @@ class ShardSession:
         taken: list[Operation] = []
         number = size = 0
         while self.unsent and number < MAX_OPERATIONS and len(taken) < self._limit:
-            requests = _requests(self.unsent[0])
+            requests = requests_of(self.unsent[0])
             number += max(1, len(requests))
             size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
             if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
@@ -494,7 +348,7 @@ class ShardSession:
 
         for operation in operations:
             lease = operation.lease if isinstance(operation, Finish) else None
-            for request in _requests(operation):
+            for request in requests_of(operation):
                 if isinstance(request, Claim):
                     data["claims"].append((request.field, request.lease, raw_string(request.page)))
                     data["enqueue"].append(
@@ -522,7 +376,7 @@ class ShardSession:
                 if request.also is not None:
                     data["also"].append(calls.fingerprint_item(request.also))
             if isinstance(operation, Letter):
-                data["letters"].append(_letter_item(operation))
+                data["letters"].append(letter_item(operation))
             elif isinstance(operation, Settle):
                 claim = operation.claim
                 data["settled"].append((claim.field, claim.lease, operation.done))
@@ -596,7 +450,7 @@ class ShardSession:
         outcomes = iter(outcome.decode())
         if self._in_flight is not None:
             for operation in self._in_flight.operations:
-                for request in _requests(operation):
+                for request in requests_of(operation):
                     became = next(outcomes, "1")
                     if became == "0":
                         answer.duplicates.append(request)
@@ -612,7 +466,7 @@ class ShardSession:
             return reply
         self._answered_at = time.monotonic()
         for operation in self._in_flight.operations:
-            self.acknowledged += _number(operation)
+            self.acknowledged += number_of_requests(operation)
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)) and self._parentless(operation):
@@ -678,62 +532,3 @@ class ShardSession:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
         self._take_back()
         self.full = True
-
-
-def _number(operation: Operation) -> int:
-    """How many requests an operation adds, claims or settles."""
-    return 1 if isinstance(operation, Settle) else len(_requests(operation))
-
-
-def _requests(operation: Operation) -> Sequence[Enqueue | Claim]:
-    """The requests that come with an operation."""
-    if isinstance(operation, (Enqueue, Claim)):
-        return (operation,)
-    return operation.children if isinstance(operation, Finish) else ()
-
-
-def _letter_item(letter: Letter) -> tuple[Any, ...]:
-    """As ``exchange.lua`` reads it."""
-    return (
-        exact_member(letter.identity),
-        letter.slot,
-        str(letter.priority),
-        raw_string(letter.entry),
-        letter.reason,
-        letter.detail,
-        letter.error,
-        letter.status,
-    )
-
-
-def _outcome_item(outcome: Outcome) -> tuple[Any, ...]:
-    """As ``report_outcome()`` of ``turns.lua`` reads it: slot, status, us since it was begun, us to
-    be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
-
-    def us(seconds: float | None) -> int:
-        return -1 if seconds is None else max(0, int(seconds * 1e6))
-
-    return (
-        outcome.slot,
-        outcome.status,
-        us(time.monotonic() - outcome.begun),
-        us(outcome.retry_after),
-        0 if outcome.failed is None else 1 if outcome.failed else -1,
-        random.randrange(1001),
-        us(outcome.latency),
-    )
-
-
-def foreign_key(key: bytes) -> str:
-    """What a person is told of a key that something else has written."""
-    return (
-        f"key {key.decode(errors='backslashreplace')} is not of the type it must be: something "
-        f"else than scrapy-redisq wrote it; delete it and the crawl goes on"
-    )
-
-
-def parse_lease(lease_id: str, record: bytes) -> Lease:
-    """A lease from its record, "PRIORITY:LENGTH-OF-SLOT:SLOT" and the entry."""
-    priority, length, rest = record.split(b":", 2)
-    slot, entry = rest[: int(length)], rest[int(length) :]
-    return Lease(lease_id, slot.decode(), int(priority), entry[0] if entry else 0, entry[1:])

@@ -15,7 +15,8 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.rows import Row
-from scrapy_redisq.worker.in_progress import InProgress, Problem
+from scrapy_redisq.worker.in_progress import InProgress
+from scrapy_redisq.worker.page import Problem
 from scrapy_redisq.worker.worker import Worker
 
 __all__ = ["Endings", "ItemRefused", "ItemReturned", "Waiting"]

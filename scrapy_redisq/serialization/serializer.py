@@ -8,16 +8,13 @@ of the spider's class, and values have the plain types of `serialization.values`
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from scrapy import Spider
-from scrapy.http import FormRequest, Headers, JsonRequest, Request, XmlRpcRequest
+from scrapy.http import Headers, Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import load_object
 
@@ -30,23 +27,16 @@ from scrapy_redisq.serialization.entries import (
     reason,
     shown,
 )
+from scrapy_redisq.serialization.fields import scheme_refused
+from scrapy_redisq.serialization.request_classes import SCRAPY_CLASSES
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import decoder, is_plain, type_name
 
-_REQUEST = RequestClass.of(Request, "")
-_SCRAPY_CLASSES = (
-    _REQUEST,
-    RequestClass.of(FormRequest, "F"),
-    RequestClass.of(JsonRequest, "J"),
-    RequestClass.of(XmlRpcRequest, "X"),
-)
 _CALLBACKS_OF_ALL = {"parse", "_parse"}
 """Methods of Scrapy's `Spider` that are callbacks."""
 
 _MAKE_A_METHOD = "make it a method of the spider's class"
 _NAME_IT = "push a mapping instead, with the method's name: {'url': …, 'callback': 'parse'}"
-
-_CODES = {kind.code: kind.cls.__name__ for kind in _SCRAPY_CLASSES}
 
 
 class Serializer:
@@ -70,8 +60,8 @@ class Serializer:
         self._spider = spider
         self._max_bytes = max_bytes
         self._schemes = None if schemes is None else frozenset(schemes)
-        self._by_class = {kind.cls: kind for kind in _SCRAPY_CLASSES}
-        self._by_code = {kind.code: kind for kind in _SCRAPY_CLASSES}
+        self._by_class = {kind.cls: kind for kind in SCRAPY_CLASSES}
+        self._by_code = {kind.code: kind for kind in SCRAPY_CLASSES}
         for given in request_classes:
             self._register(_request_class(given))
         self._value_classes = value_classes
@@ -262,13 +252,6 @@ class Serializer:
         )
 
 
-def scheme_refused(url: str, schemes: Collection[str]) -> str:
-    """What is said of a URL whose scheme is not listed."""
-    listed = ", ".join(sorted(schemes))
-    scheme = url.partition(":")[0][:40]
-    return f"the scheme {scheme!r} of the URL is not listed in REDISQ_SCHEMES ({listed})"
-
-
 def _request_class(given: type | str) -> type[Request]:
     takes = "subclasses of scrapy.Request or their import paths"
     try:
@@ -319,127 +302,3 @@ def _methods(cls: type) -> dict[str, Method]:
 
 
 # Requests as plain fields, for producers and tools that have no spider.
-
-
-def entry_from_fields(
-    fields: Mapping[str, Any],
-    *,
-    max_bytes: int,
-    identify: Callable[[Request], bytes | None] = lambda request: None,
-    schemes: Collection[str] = ("http", "https"),
-    value_classes: ValueClasses = NONE,
-) -> tuple[bytes, Request]:
-    """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
-
-    ``fields`` may have ``url`` (its scheme one of ``schemes``; the only one required), ``method``,
-    ``headers`` (names with a text or a list of texts), ``body`` (text as UTF-8, or bytes),
-    ``cookies``, ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only
-    the worker can check), ``priority`` and ``dont_filter``; None is as good as left out. The
-    request has no callbacks; it is for the fingerprint, the slot and the priority. ``identify``
-    gives what the request is known by, None if that is its fingerprint; objects of
-    ``value_classes`` may be in it. Raises `Unserializable`
-    with the name of the field, and `EntryTooLarge`.
-    """
-    given: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name not in _INPUTS:
-            nearest = difflib.get_close_matches(str(name), _INPUTS, n=1)
-            hint = f", did you mean {nearest[0]!r}?" if nearest else ""
-            raise Unserializable(f"unknown field {shown(name)}{hint}")
-        takes, check = _INPUTS[name]
-        if value is None:
-            continue
-        if not check(value):
-            raise Unserializable(f"field {name!r}: takes {takes}, not {shown(value)}")
-        given[name] = value
-    if "url" not in given:
-        raise Unserializable("field 'url' is missing")
-    url = given["url"].strip()
-    if urlsplit(url).scheme not in schemes:
-        takes = f"takes {_INPUTS['url'][0]}, not {shown(url)}"
-        raise Unserializable(f"field 'url': {takes}: {scheme_refused(url, schemes)}")
-    callback = given.pop("callback", None)
-    errback = given.pop("errback", None)
-    try:
-        request = Request(**given)
-    except Exception as error:
-        raise Unserializable(f"not a request: {reason(error)}") from error
-    identity = identify(request)
-    entry = encode_request(request, _REQUEST, callback, errback, max_bytes, identity, value_classes)
-    return entry, request
-
-
-def loads_fields(entry: bytes) -> dict[str, Any]:
-    """Return what an entry holds as plain fields, to be shown without the spider.
-
-    ``class``, ``url`` and ``method`` are always there, others only where they are not the default;
-    ``callback`` and ``errback`` are names. Values have the types that the request had, so not all
-    of them are JSON's. Raises `Undecodable` with the reason.
-    """
-    stored = decode_fields(entry)
-    stored.pop("identity", None)
-    code = stored.pop("class", "")
-    fields = {"class": _CODES.get(code, code), "method": "GET", **stored.pop("extra", {}), **stored}
-    for role in ("callback", "errback"):
-        if fields.get(role) is False:
-            fields[role] = "NO_CALLBACK"
-    return fields
-
-
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,50}")  # RFC 9110, 5.6.2
-
-
-def _is_url(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        parts = urlsplit(value.strip())
-    except ValueError:
-        return False
-    return bool(parts.hostname) if parts.scheme in {"http", "https"} else bool(parts.scheme)
-
-
-def _is_method_name(value: Any) -> bool:
-    return isinstance(value, str) and value.isidentifier() and not value.startswith("__")
-
-
-def _is_headers(value: Any) -> bool:
-    def is_text(item: Any) -> bool:
-        return isinstance(item, (str, bytes))
-
-    return isinstance(value, dict) and all(
-        is_text(name)
-        and (is_text(item) or (isinstance(item, list) and all(is_text(part) for part in item)))
-        for name, item in value.items()
-    )
-
-
-def _is_cookies(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(item, dict) and {"name", "value"} <= item.keys() for item in value)
-    return isinstance(value, dict)
-
-
-def _is_text_dict(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-
-
-_INPUTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "url": ("an http or https URL", _is_url),
-    "method": (
-        "an HTTP method",
-        lambda value: isinstance(value, str) and bool(_TOKEN.fullmatch(value)),
-    ),
-    "headers": ("names with a text or a list of texts", _is_headers),
-    "body": ("a text", lambda value: isinstance(value, (str, bytes))),
-    "cookies": ("names with values, or a list of dicts with name and value", _is_cookies),
-    "meta": ("a dict with text keys", _is_text_dict),
-    "cb_kwargs": ("a dict with text keys", _is_text_dict),
-    "callback": ("the name of a method of the spider", _is_method_name),
-    "errback": ("the name of a method of the spider", _is_method_name),
-    "priority": (
-        "a whole number",
-        lambda value: isinstance(value, int) and not isinstance(value, bool),
-    ),
-    "dont_filter": ("true or false", lambda value: isinstance(value, bool)),
-}

@@ -12,10 +12,10 @@ import redis.asyncio
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
-from scrapy_redisq.frontier.loop import ServerHelp
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
+from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from scrapy_redisq.frontier.shard_session import Lease
+from scrapy_redisq.frontier.operations import Lease
 
 S = TypeVar("S")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from scrapy.http import Request
 
-from scrapy_redisq.frontier.shard_session import Claim
-from scrapy_redisq.worker.in_progress import Page
+from scrapy_redisq.frontier.operations import Claim
+from scrapy_redisq.worker.page import Page
 
 ASK_AGAIN = 1.0
 """Seconds after which it is asked again whether another worker has dealt with a request."""

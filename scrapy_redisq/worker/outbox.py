@@ -22,8 +22,8 @@ from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease, Letter, Settle
 from scrapy_redisq.frontier.recent_urls import SeenCache
-from scrapy_redisq.frontier.shard_session import Claim, Enqueue, Lease, Letter, Settle
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
@@ -38,8 +38,9 @@ from scrapy_redisq.serialization.meta import (
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress, Page, Problem
+from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.shared_values import SharedValues
 

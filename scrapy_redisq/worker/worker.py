@@ -24,24 +24,20 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
-from scrapy_redisq.frontier.loop import NOTHING, Demand, ExchangeLoop
+from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply
 from scrapy_redisq.frontier.pace import FLUSH
-from scrapy_redisq.frontier.shard_session import (
-    MAX_KEPT_BYTES,
-    Claim,
-    Finish,
-    Lease,
-    Reply,
-    ShardSession,
-)
+from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, ShardSession
+from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.connect import WorkerConnection
-from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress, Page, Problem
+from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.outbox import Outbox
+from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 

@@ -15,7 +15,8 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.shard_session import Enqueue, Finish, Reply, ShardSession, parse_lease
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, parse_lease
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
 DOCUMENTED = re.compile(

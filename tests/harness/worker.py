@@ -15,18 +15,11 @@ import redis
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import (
-    MAX_CLAIMS,
-    BackOff,
-    Enqueue,
-    Finish,
-    Lease,
-    Reply,
-    ShardSession,
-)
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, BackOff, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
 T = TypeVar("T")

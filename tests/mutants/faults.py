@@ -236,13 +236,13 @@ MUTANTS = [
         "tests/test_robots.py",
     ),
     Mutant(
-        "worker/politeness/turns.py",
+        "worker/politeness/turn.py",
         "return start - now if start < self.ends else NOT_NOW",
         "return start - now",
         LIMITS,
     ),
     Mutant(
-        "worker/politeness/turns.py",
+        "worker/politeness/turn.py",
         "self.tat = max(self.tat, now) + self.interval",
         "self.tat = self.tat + self.interval",
         LIMITS,

@@ -16,11 +16,14 @@ from scrapy.http import Request, Response
 from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.frontier.shard_session import Lease, Outcome, Reply, ShardSession
+from scrapy_redisq.frontier.operations import Lease, Outcome, Reply
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
-from scrapy_redisq.worker.in_progress import InProgress, Interrupted, Problem
+from scrapy_redisq.worker.in_progress import InProgress, Interrupted
+from scrapy_redisq.worker.page import Problem
 from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.politeness.turns import NOT_NOW, Turn, Turns
+from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
+from scrapy_redisq.worker.politeness.turns import Turns
 
 if TYPE_CHECKING:
     from scrapy_redisq.worker.inbox import Inbox

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from scrapy.http import Request, Response
 
-from scrapy_redisq.frontier.shard_session import Outcome
+from scrapy_redisq.frontier.operations import Outcome
 from scrapy_redisq.worker.politeness.http_headers import retry_after
 
 REMEMBERED = 10_000

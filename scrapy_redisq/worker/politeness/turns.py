@@ -13,137 +13,22 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from scrapy_redisq.worker.inbox import PATIENCE
-
-FREE = -2
-"""Stands for what is left of the turn of a slot without limits, as in ``turns.lua``."""
-
-NOT_NOW = 3_600.0
-"""Seconds until something may start that needs a turn or a token first."""
-
-SLACK = 0.03
-"""Share of a delay by which it may be lengthened for what a request needs to get to the host."""
+from scrapy_redisq.worker.politeness.turn import FREE, NOT_NOW, Turn
 
 AT_THE_GATE = 0.02
 """Seconds between looks at whether a download may begin."""
 
-MANY = 10_000
-"""More than a worker ever holds."""
-
-AHEAD = 1.0
-"""Seconds' worth of a limited slot's requests that are worth holding. More would take the place of
-requests of other slots: a worker may hold but so many in all."""
 
 RENEW = 0.5
 """Seconds before its end at which a turn is asked for again."""
 
-WATCH = 2.0
-"""Seconds for which a slot is asked about in each exchange after it was in trouble: what happens
-soon after is told to nobody (see TELL in ``turns.lua``)."""
 
 EARLY = 0.2
 """Seconds before its parking ends that a slot is asked for; the frontier gives it a little
 earlier."""
-
-
-@dataclass
-class Turn:
-    """What this worker may do with one slot. Times are those of time.monotonic().
-
-    ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
-    without a limit on the concurrency, ``ends`` is None without a delay and a rate. ``not_before``
-    comes from what others have started, ``last`` is this worker's own last start.
-    """
-
-    slot: str
-    delay: float = 0.0
-    interval: float = 0.0
-    burst: int = 1
-    ends: float | None = None
-    not_before: float = 0.0
-    last: float | None = None
-    tat: float = 0.0
-    tokens: int | None = None
-    parked: float = 0.0
-    """Nothing begins before it."""
-    suspended: float = 0.0
-    """When the frontier had to be asked anew; older answers do not count."""
-    watched: float = 0.0
-    """Until then it is asked about, though it may have no limits."""
-    in_trouble: bool = False
-    """The frontier wants to know how downloads end."""
-    on_the_way: int = 0
-    """Handed to Scrapy, and not begun to be downloaded."""
-    flying: int = 0
-    """Being downloaded."""
-    at_the_gate: int = 0
-    """About to be downloaded, and held up."""
-    given_up: bool = False
-    """The frontier knows all of it, and that it is of no use."""
-
-    def wait(self, now: float) -> float:
-        """Seconds until a download may begin; NOT_NOW without a turn or a token."""
-        if self.tokens is not None and self.flying >= self.tokens:
-            return NOT_NOW
-        if self.ends is None:
-            return max(0.0, self.parked - now)
-        by_rate = self.tat - (self.burst - 1) * self.interval
-        start = max(self._by_delay(now), by_rate)
-        return start - now if start < self.ends else NOT_NOW
-
-    def _by_delay(self, now: float) -> float:
-        start = max(now, self.parked, self.not_before)
-        return start if self.last is None else max(start, self.last + self.delay)
-
-    def stock(self, now: float) -> int:
-        """How many requests are worth holding: as many as may begin soon, but one at least."""
-        most = float("inf")
-        if self.delay:
-            most = 1 + (now + AHEAD - self._by_delay(now)) // self.delay
-        if self.interval:
-            most = min(most, self.burst + (now + AHEAD - max(now, self.tat)) // self.interval)
-        if self.tokens is not None:
-            most = min(most, 2 * self.tokens)
-        return int(max(1, min(most, MANY)))
-
-    def begin(self, now: float) -> None:
-        """A download begins."""
-        self.flying += 1
-        self.given_up = False
-        self.last = now
-        self.tat = max(self.tat, now) + self.interval
-
-    def shift(self, late: float) -> None:
-        """The last request got to its host ``late`` seconds after it began here, so the next one
-        must begin later, too."""
-        if self.last is not None:
-            self.last += late
-        self.tat += late
-
-    def end(self, late: float) -> None:
-        """A download has ended, whose request got to the host up to ``late`` seconds after it
-        began here."""
-        self.flying -= 1
-        self.shift(min(late, SLACK * max(self.delay, self.interval)))
-
-    def suspend(self, now: float, parked: float) -> None:
-        """Begin nothing before the frontier was asked anew, and in any case before ``parked``."""
-        self.ends = 0.0
-        self.given_up = False
-        self.suspended = now
-        self.watched = now + WATCH
-        self.parked = parked
-
-    @property
-    def limited(self) -> bool:
-        return self.ends is not None or self.tokens is not None
-
-    @property
-    def idle(self) -> bool:
-        return not (self.on_the_way or self.flying or self.at_the_gate)
 
 
 class Turns:

@@ -1,0 +1,234 @@
+"""What goes into an exchange and comes out of it: requests, ends, dead letters, leases."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.scripts import raw_string
+from scrapy_redisq.frontier.seen import exact_member
+
+NEVER_SUSPECT = 256
+"""More deliveries than an entry can count."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """An entry that this worker holds. ``deliveries``: how many workers died with it before."""
+
+    id: str
+    slot: str
+    priority: int
+    deliveries: int
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
+
+    ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
+    ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
+    asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is
+    the lease whose page asked for it; None: no page stands for it, and it is sent again if the
+    server loses it. ``tag`` is handed back with the outcome.
+    """
+
+    slot: str
+    priority: int
+    entry: bytes
+    fingerprint: bytes | str | None
+    delay: int = 0
+    also: bytes | str | None = None
+    identity: bytes | None = None
+    asked: int = 0
+    page: str | None = None
+    tag: Hashable = None
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
+    exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody), "delayed"
+    (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
+    "retried" (the entry, with its priority and delay, takes the place of the old one).
+
+    ``children`` are added in the same step, and only if the lease was still held.
+    """
+
+    lease: str
+    outcome: str
+    reason: str = ""
+    detail: str = ""
+    delay: int = 0
+    error: str = ""
+    status: int = 0
+    entry: bytes = b""
+    foreign: bool = False
+    priority: int = 0
+    children: Sequence[Enqueue] = ()
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter of a request that could not be enqueued, and that no page stands for.
+
+    One is kept for each ``identity``. ``entry`` is b"" if the request cannot be kept.
+    """
+
+    slot: str
+    priority: int
+    identity: bytes
+    reason: str
+    detail: str
+    error: str = ""
+    status: int = 0
+    entry: bytes = b""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A request that cannot be stored: it stays with this worker, if no other has it.
+
+    ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
+    there. ``page`` is the identity of the request that asks for it again should it be lost here,
+    b"" if that is it itself; ``lease`` is that page's, "" if it stays in this process, too. ``tag``
+    is handed back.
+    """
+
+    slot: str
+    fingerprint: bytes | str | None
+    identity: bytes | None = None
+    asked: int = 0
+    also: bytes | str | None = None
+    lease: str = ""
+    page: bytes = b""
+    tag: Hashable = None
+
+    @property
+    def field(self) -> Any:
+        """Where the frontier keeps it."""
+        return calls.claimed_field(self.fingerprint, self.identity)
+
+
+@dataclass(frozen=True)
+class Settle:
+    """The end of a claim: it was dealt with (``done``), or may be claimed again."""
+
+    claim: Claim
+    done: bool
+
+    @property
+    def slot(self) -> str:
+        return self.claim.slot
+
+
+Operation = Enqueue | Finish | Letter | Claim | Settle
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request, for its slot. ``status`` 0: there was no answer.
+
+    It was ``begun`` at a time.monotonic(). ``failed`` is None if it says nothing about the slot.
+    ``retry_after``: seconds that the host asks to be left alone; ``latency`` in seconds.
+    """
+
+    slot: str
+    status: int
+    begun: float
+    failed: bool | None = None
+    retry_after: float | None = None
+    latency: float | None = None
+
+
+@dataclass
+class Reply:
+    """What one exchange brought. ``status`` as documented in ``exchange.lua``."""
+
+    status: str
+    accepted: list[Enqueue] = field(default_factory=list)
+    duplicates: list[Enqueue | Claim] = field(default_factory=list)
+    claimed: list[Claim] = field(default_factory=list)
+    waits: list[Claim] = field(default_factory=list)
+    """What another worker has, and may not live to deal with. Nothing else would ask for it."""
+    leases: list[Lease] = field(default_factory=list)
+    complete: bool = False
+    created: int = 0
+    finished: int = 0
+    dead: int = 0
+    waiting: int = 0
+    """Workers that have found nothing to claim."""
+    overdue_in: int = 0
+    """Milliseconds until a worker without a sign of life is dead; 0: one is."""
+    next_due: int | None = None
+    """Milliseconds until it is worth asking again; None if nothing waits."""
+    stuck: int | None = None
+    """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
+    in_the_way: str = ""
+    """A key that is not of its type, so that some requests wait until it is deleted."""
+    turns: list[list[Any]] = field(default_factory=list)
+    """What this worker may do with slots that have limits, see ``turns.lua``."""
+
+
+def number_of_requests(operation: Operation) -> int:
+    """How many requests an operation adds, claims or settles."""
+    return 1 if isinstance(operation, Settle) else len(requests_of(operation))
+
+
+def requests_of(operation: Operation) -> Sequence[Enqueue | Claim]:
+    """The requests that come with an operation."""
+    if isinstance(operation, (Enqueue, Claim)):
+        return (operation,)
+    return operation.children if isinstance(operation, Finish) else ()
+
+
+def letter_item(letter: Letter) -> tuple[Any, ...]:
+    """As ``exchange.lua`` reads it."""
+    return (
+        exact_member(letter.identity),
+        letter.slot,
+        str(letter.priority),
+        raw_string(letter.entry),
+        letter.reason,
+        letter.detail,
+        letter.error,
+        letter.status,
+    )
+
+
+def outcome_item(outcome: Outcome) -> tuple[Any, ...]:
+    """As ``report_outcome()`` of ``turns.lua`` reads it: slot, status, us since it was begun, us to
+    be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
+
+    def us(seconds: float | None) -> int:
+        return -1 if seconds is None else max(0, int(seconds * 1e6))
+
+    return (
+        outcome.slot,
+        outcome.status,
+        us(time.monotonic() - outcome.begun),
+        us(outcome.retry_after),
+        0 if outcome.failed is None else 1 if outcome.failed else -1,
+        random.randrange(1001),
+        us(outcome.latency),
+    )
+
+
+def foreign_key(key: bytes) -> str:
+    """What a person is told of a key that something else has written."""
+    return (
+        f"key {key.decode(errors='backslashreplace')} is not of the type it must be: something "
+        f"else than scrapy-redisq wrote it; delete it and the crawl goes on"
+    )
+
+
+def parse_lease(lease_id: str, record: bytes) -> Lease:
+    """A lease from its record, "PRIORITY:LENGTH-OF-SLOT:SLOT" and the entry."""
+    priority, length, rest = record.split(b":", 2)
+    slot, entry = rest[: int(length)], rest[int(length) :]
+    return Lease(lease_id, slot.decode(), int(priority), entry[0] if entry else 0, entry[1:])
