@@ -111,8 +111,8 @@ def without_implied(all_arrows: Arrows) -> dict[str, set[str]]:
 # Where things are drawn (all lengths in pixels)
 
 WIDTH, MARGIN = 912, 20
-ROOM_WIDTH, ROOM_HEIGHT = 206, 68
-ROOM_GAP, FLOOR_GAP = 16, 38
+ROOM_WIDTH, ROOM_HEIGHT = 206, 72
+ROOM_GAP, FLOOR_GAP = 16, 36
 STEP = (ROOM_WIDTH + ROOM_GAP) // 2
 LANE = 12
 """Between arrows that pass a floor side by side."""

@@ -1,0 +1,115 @@
+"""What docs/architecture.md, docs/protocol.md and CONTRIBUTING.md name is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import scrapy_redisq
+
+PACKAGE = Path(scrapy_redisq.__file__).parent
+ROOT = PACKAGE.parent
+LUA = PACKAGE / "frontier" / "lua"
+
+DOCUMENTS = ["docs/architecture.md", "docs/protocol.md", "CONTRIBUTING.md"]
+TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
+
+each_document = pytest.mark.parametrize("name", DOCUMENTS)
+
+
+def marked(text: str) -> set[str]:
+    """What stands between back-ticks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def classes() -> dict[str, set[str]]:
+    """The classes of the package, each with its methods and those of classes of the same name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name] |= {
+                    part.name
+                    for part in node.body
+                    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+                }
+    return found
+
+
+CLASSES = classes()
+
+
+@each_document
+def test_files_are_there(name: str) -> None:
+    """Each path is one of the repository, of the package, or a file of a name that is there."""
+    for word in marked(TEXTS[name]):
+        if not re.fullmatch(r"[\w/.]+(/|\.(py|lua|md|svg|cfg))", word):
+            continue
+        found = [(root / word).exists() for root in (ROOT, PACKAGE)]
+        found += [path.name == word for root in (LUA, ROOT / "tests") for path in root.rglob("*.*")]
+        assert any(found), f"{name} names {word}"
+
+
+@each_document
+def test_classes_and_methods_are_there(name: str) -> None:
+    """Each `Class` and each `Class.method()` is one of the package."""
+    for word in marked(TEXTS[name]):
+        if parts := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?(?:\(.*\))?", word):
+            cls, method = parts.groups()
+            assert cls in CLASSES, f"{name} names {word}"
+            assert method is None or method in CLASSES[cls], f"{name} names {word}"
+
+
+@each_document
+def test_settings_and_commands_are_there(name: str) -> None:
+    """Each `REDISQ_…` is a setting, each `make …` a target."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    settings = set(re.findall(r"^\| `(REDISQ_\w+)` \|", readme, re.M))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    words = "\n".join(marked(TEXTS[name]))
+    assert set(re.findall(r"\bREDISQ_\w+", words)) <= settings
+    assert set(re.findall(r"^make ([a-z-]+)", words, re.M)) <= targets
+
+
+@each_document
+def test_links_lead_somewhere(name: str) -> None:
+    """Each link leads to a file of the repository, and to a heading in it."""
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", TEXTS[name]):
+        path, _, heading = target.partition("#")
+        file = ((ROOT / name).parent / path).resolve() if path else ROOT / name
+        assert file.is_file(), f"{name} links to {target}"
+        headings = re.findall(r"^#+ (.*)", file.read_text("utf-8"), re.M)
+        anchors = {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+        assert not heading or heading in anchors, f"{name} links to {target}"
+
+
+def table(document: str, heading: str) -> list[list[str]]:
+    """The cells of the table below a heading, without its head."""
+    section = TEXTS[document].split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = re.findall(r"^\|(.*)\|$", section, re.M)
+    return [[cell.strip() for cell in line.split("|")] for line in lines[2:]]
+
+
+def test_all_keys_are_explained() -> None:
+    """docs/protocol.md names the keys that the Lua documents."""
+    documented = re.findall(
+        r"^--   ([\w:.]+) +(?:hash|zset|list|set|string|the)\b",
+        (LUA / "common.lua").read_text("utf-8"),
+        re.M,
+    )
+    named = [
+        key for _, keys in table("docs/protocol.md", "Keys") for key in re.findall(r"`(\S+)`", keys)
+    ]
+    assert sorted(named) == sorted(documented)
+
+
+def test_all_scripts_are_explained() -> None:
+    """docs/protocol.md names the scripts: all Lua files but what they share."""
+    shared = {"common", "runs", "turns", "seen_bitmap", "seen_exact", "seen_redisbloom"}
+    scripts = {path.stem for path in LUA.glob("*.lua")} - shared
+    rows = table("docs/protocol.md", "Scripts")
+    assert {script for row in rows for script in marked(row[0])} == scripts
