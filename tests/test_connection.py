@@ -120,6 +120,7 @@ def test_redact_hides_passwords_and_leaves_the_rest(text: str, shown: str) -> No
         "redis://:12?password=1&s3cret@h",
         "redis://bob:12#s3cret@h",
         "redis:/:s3cret@h",
+        "redis:h/0?password= @s3cret",
         "bob:s3cret@h:6379",
         ":s3cret@h",
         " redis://:s3cret@h",

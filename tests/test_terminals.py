@@ -168,6 +168,13 @@ def test_a_terminal_that_does_not_know_its_width(
     assert "created" in redisq("status", "books").out
 
 
+@pytest.mark.parametrize(("term", "can"), [("dumb", False), ("xterm", True)])
+def test_what_can_show_a_table_anew(monkeypatch: pytest.MonkeyPatch, term: str, can: bool) -> None:
+    """On a dumb terminal (Emacs, some CI) `--watch` showed nothing at all, for ever."""
+    monkeypatch.setenv("TERM", term)
+    assert display.can_refresh(Console(force_terminal=True)) is can
+
+
 def test_nobody_reads(redisq: Redisq, frontier: Frontier, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stdout closed, or its disk full, there is an exit code and no traceback."""
     frontier.push(some_urls(3))

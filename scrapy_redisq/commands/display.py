@@ -55,6 +55,11 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def can_refresh(console: Console) -> bool:
+    """Whether what was shown can be shown anew in its place."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def duration(seconds: float) -> str:
     """A length of time in its two largest units: "42 s", "3 m 12 s", "2 d 5 h"."""
     whole = max(0, int(seconds))

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from rich.console import RenderableType
 
-from scrapy_redisq.commands.display import clean, console
+from scrapy_redisq.commands.display import can_refresh, clean, console
 from scrapy_redisq.commands.project import MOST_NAMES, Project, frontier_names
 from scrapy_redisq.commands.slot_table import (
     COLUMNS,
@@ -213,7 +213,7 @@ def _watch(arguments: Namespace, frontier: Frontier) -> None:
     out = console()
     if arguments.json:
         watch_lines(lambda: _print_json(arguments, frontier))
-    elif out.is_terminal:
+    elif can_refresh(out):
         # As many as fit: what is taller than the terminal cannot be refreshed.
         watch_live(out, lambda: _table(frontier, min(_most(arguments), max(1, out.height - FRAME))))
     else:

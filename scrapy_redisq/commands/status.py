@@ -170,7 +170,7 @@ def _print_json(statuses: Sequence[Mapping[str, Any]]) -> None:
 def _watch(arguments: Namespace, watched: Watched) -> None:
     console = display.console()
     try:
-        if arguments.json or not console.is_terminal:
+        if arguments.json or not display.can_refresh(console):
             watch_lines(lambda: _print_statuses(arguments, watched))
         else:
             watch_live(console, lambda: watched.renderable(watched.look()))

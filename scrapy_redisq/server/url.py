@@ -95,9 +95,9 @@ def redact(text_or_url: str) -> str:
 
 def _shown(url: str) -> str:
     """`redact` for a URL that is refused: what is wrong with it may be where its password is."""
+    if not re.match(_SCHEME, url, re.IGNORECASE) and re.search("[@?]", url):
+        return "***"  # anything of it may be the password
     shown = redact(url)
-    if not re.match(_SCHEME, shown, re.IGNORECASE) and "@" in shown:
-        shown = "***@" + shown.rpartition("@")[2]
     address, mark, query = shown.partition("?")
     parts = [
         part if _OTHER_OPTION.fullmatch(part) or part == "password=***" else "***"
