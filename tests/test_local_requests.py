@@ -1,0 +1,404 @@
+"""What becomes of requests that stay in their process, step by step: when they are settled, and who
+has them when their worker, or the page that asked for them, is somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.http import Request
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq._scrapy import current_page
+from scrapy_redisq.dupefilter import ExactDupeFilter
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.run_session import Roster, Terms
+from scrapy_redisq.frontier.shard_session import Claim
+from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.in_progress import Page, Pages, Problem
+from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.outbox import Intake
+from tests.harness.worker import EXACT, NAME, Worker
+
+KEPT = "redisq:{books:%d}:kept"
+
+
+class Books(Spider):
+    name = "books"
+
+
+class Process:
+    """A worker whose requests are started and ended by hand, on a real frontier."""
+
+    def __init__(
+        self, client: redis.Redis, config: FrontierConfig = EXACT, *, foreign: bool = False
+    ) -> None:
+        self.member = Worker(client, NAME, config)
+        crawler = get_crawler(Books)
+        crawler.spider = Books()
+        self.engine: Any = SimpleNamespace(
+            in_progress=set(),
+            closing=False,
+            slot_of=lambda request: request.url.split("/")[2],
+            is_of_start=lambda request: current_page.get() is None,
+            is_returned=lambda request: False,
+            wake=lambda: None,
+        )
+        nothing = cast(Any, None)
+        self.sessions = Roster(nothing, Terms(NAME, config, 60.0, 5, 100, 10_000))
+        self.sessions.memberships = self.member.memberships
+        self.sessions.seen, self.sessions.joined = self.member.seen, self.member.joined
+        self.pages = Pages(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
+        self.local = LocalQueue()
+        filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
+        self.outbox = Intake(
+            crawler,
+            RedisqSettings.read(crawler.settings),
+            engine=self.engine,
+            serializer=Serializer(crawler.spider, max_bytes=10_000),
+            dupefilter=filter_class.from_crawler(crawler),
+            pages=self.pages,
+            local=self.local,
+            courier=cast(
+                Any,
+                SimpleNamespace(
+                    roster=self.sessions,
+                    enqueue=self.sessions.enqueue,
+                    finish=self.sessions.finish,
+                ),
+            ),
+        )
+
+    @contextmanager
+    def of(self, request: Request | None) -> Iterator[None]:
+        """What is asked for meanwhile comes of this request; of ``start()`` with None."""
+        token = current_page.set(request)
+        try:
+            yield
+        finally:
+            current_page.reset(token)
+
+    def ask(self, asking: Request | None, url: str, **options: Any) -> Request:
+        """Ask for a request that cannot be stored."""
+        request = Request(url, meta={"lock": threading.Lock()}, **options)
+        with self.of(asking):
+            self.outbox.take(request)
+        return request
+
+    def exchange(self) -> None:
+        """Send all that waits, and heed the answers, as the scheduler does."""
+        while self.sessions.waiting():
+            self.sessions.let_go()
+            for membership in self.sessions.memberships:
+                reply = self.member.exchange(shard=membership.shard, starting=True)
+                assert reply is not None
+                for claim in reply.claimed:
+                    self.outbox.granted(claim)
+                for claim in reply.waits:
+                    self.local.is_with_another(claim)
+                for enqueue in reply.duplicates:
+                    if isinstance(enqueue, Claim):
+                        self.outbox.refused(enqueue)
+
+    def fetch(self, slot: str = "a") -> Request:
+        """Begin with a page of the frontier."""
+        (lease,) = self.member.claim(1, shard=shard_of(slot, len(self.sessions.memberships)))
+        request = Request(lease.entry.decode())
+        self.pages.begin(request, Page(lease, self.sessions.shard_of(lease.slot)))
+        self.engine.in_progress.add(request)
+        return request
+
+    def start(self) -> Request | None:
+        """Begin with the next request that stays here."""
+        popped = self.local.pop(lambda slot: 0, lambda slot: None)
+        if popped is None:
+            return None
+        self.pages.keep(*popped)
+        self.engine.in_progress.add(popped[0])
+        return popped[0]
+
+    def end(self, *requests: Request) -> None:
+        """Scrapy is done with them."""
+        self.engine.in_progress -= set(requests)
+        self.outbox.end_kept()
+        for page in self.pages.end(self.engine.in_progress):
+            self.sessions.finish(page.membership, page.finish(), page.sent)
+
+    def rejoin(self) -> None:
+        """Go on as a new worker: all leases are void."""
+        self.member.rejoin()
+        self.outbox.rejoined()
+
+
+NewProcess = Callable[..., Process]
+
+
+@pytest.fixture
+def process(client: redis.Redis) -> NewProcess:
+    return lambda *args, **options: Process(client, *args, **options)
+
+
+def kept(client: redis.Redis, shard: int = 0) -> int:
+    return int(client.hlen(KEPT % shard))  # type: ignore[arg-type]
+
+
+def held(process: Process) -> int:
+    return sum(len(membership.held) for membership in process.sessions.memberships)
+
+
+def push(process: Process, *urls: str) -> None:
+    for url in urls:
+        process.member.enqueue(url, slot=url.split("/")[2])
+    process.exchange()
+
+
+def test_each_is_settled_when_all_that_came_of_it_is_over(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """And the page that stands for them is ended last: who fetches it again before asks for what is
+    not over, and for that alone."""
+    first, second = process(), process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    outer = first.ask(page, "http://a/outer")
+    first.exchange()
+    assert first.start() is outer
+    inner = first.ask(outer, "http://a/inner")
+    again = first.ask(outer, "http://a/inner")
+    first.exchange()
+    first.end(page, outer)
+    first.exchange()
+    assert (kept(client), held(first)) == (2, 1)
+    assert again not in first.local
+    assert first.start() is inner
+    first.end(inner)
+    first.exchange()
+    assert (kept(client), held(first), len(first.local)) == (0, 0, 0)
+    assert second.member.send(["http://a/outer", "http://a/inner"]).accepted
+
+
+def test_a_page_that_goes_to_another_worker_takes_them_with_it(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """What waits is dropped, what is in progress settles nothing, what it asks for is dropped: the
+    other one has all of it, and its page waits for it."""
+    first, second = process(), process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    running, waiting = (first.ask(page, f"http://a/{name}") for name in ("running", "waiting"))
+    first.exchange()
+    assert first.start() is running
+    first.rejoin()
+    assert (waiting in first.local, running in first.local) == (False, True)
+    page_again = second.fetch()
+    second.ask(page_again, "http://a/running")
+    first.ask(running, "http://a/inner")
+    first.exchange()
+    second.ask(page_again, "http://a/waiting")
+    second.exchange()
+    assert second.local.waiting == 2
+    first.end(page, running)
+    first.exchange()
+    assert (len(first.local), kept(client)) == (0, 2)
+    second.end(page_again)
+    while (request := second.start()) is not None:
+        second.ask(request, "http://a/inner")
+        second.exchange()
+        second.end(request)
+    second.exchange()
+    assert (held(second), kept(client), len(second.local)) == (0, 0, 0)
+
+
+def test_start_requests_of_a_worker_that_comes_back(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """They are claimed again if nobody has them, and wait if somebody has."""
+    first, second = process(), process()
+    mine, others = (first.ask(None, f"http://a/{name}") for name in ("mine", "others"))
+    first.exchange()
+    first.member.rejoin()
+    second.ask(None, "http://a/others")
+    second.exchange()
+    first.outbox.rejoined()
+    first.exchange()
+    assert first.start() is mine
+    assert first.start() is None
+    assert others in first.local
+    assert second.start() is not None
+    first.end(mine)
+    first.exchange()
+    assert kept(client) == 1
+
+
+def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewProcess) -> None:
+    """Goes back before its page does."""
+    first, second = process(), process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    outer = first.ask(page, "http://a/outer")
+    first.exchange()
+    first.start()
+    first.ask(outer, "http://a/inner")
+    first.exchange()
+    first.engine.closing = True
+    first.end(page, outer)
+    first.exchange()
+    assert (held(first), len(first.local), first.outbox.lost) == (0, 0, 0)
+    page = second.fetch()
+    outer = second.ask(page, "http://a/outer")
+    second.ask(page, "http://a/inner")
+    second.exchange()
+    assert second.local.waiting == 2
+
+
+def test_what_nothing_asks_for_again_is_told(process: NewProcess) -> None:
+    """A handler of ``spider_idle`` may not; every worker's ``start()`` does."""
+    first = process()
+    first.ask(None, "http://a/start")
+    first.ask(None, "http://a/other", dont_filter=True)
+    first.engine.is_of_start = lambda request: False
+    first.ask(None, "http://a/idle")
+    first.ask(None, "http://a/unfiltered", dont_filter=True)
+    first.exchange()
+    first.engine.closing = True
+    first.end()
+    assert first.outbox.lost == 2
+
+
+def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> None:
+    """Who requeues it has what failed again, and what had asked for that."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    outer = first.ask(page, "http://a/outer")
+    first.exchange()
+    first.start()
+    inner = first.ask(outer, "http://a/inner")
+    done = first.ask(outer, "http://a/done")
+    first.exchange()
+    first.start()
+    first.start()
+    first.pages.spoil(inner, Problem("download", "no answer"))
+    first.end(page, outer, inner, done)
+    finish = first.sessions.memberships[0].outbox[-1]
+    assert (cast(Any, finish).outcome, cast(Any, finish).detail) == (
+        "dead",
+        "<GET http://a/outer>, which stayed in its process: no answer",
+    )
+    first.exchange()
+    assert kept(client) == 2
+    assert list(cast(Any, client.hvals(KEPT % 0))) == [b"", b""]
+
+
+def test_children_on_other_shards_come_first(client: redis.Redis, process: NewProcess) -> None:
+    """Nothing is settled before they have been taken."""
+    config = replace(EXACT, shards=2)
+    first = process(config)
+    here, there = (
+        next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == shard)
+        for shard in range(2)
+    )
+    push(first, f"http://{here}/page")
+    page = first.fetch(here)
+    local = first.ask(page, f"http://{here}/local")
+    first.exchange()
+    first.start()
+    with first.of(local):
+        first.outbox.take(Request(f"http://{there}/link"))
+    first.end(page, local)
+    first.member.exchange(shard=0)
+    assert (kept(client), held(first)) == (1, 1)
+    first.member.exchange(shard=1)
+    first.exchange()
+    assert (kept(client), held(first)) == (0, 0)
+
+
+def test_one_that_asks_for_itself_without_end(process: NewProcess) -> None:
+    """Keeps nothing of what was before it."""
+    first = process()
+    push(first, "http://a/page")
+    request = first.fetch()
+
+    def known() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Page) for thing in gc.get_objects())
+
+    before = known()
+    for _ in range(20):
+        following = first.ask(request, "http://a/again", dont_filter=True)
+        assert first.start() is following
+        first.end(request)
+        request = following
+    assert known() <= before + 2
+
+
+def test_a_long_chain_is_over_at_once(client: redis.Redis, process: NewProcess) -> None:
+    first = process()
+    push(first, "http://a/page")
+    request = page = first.fetch()
+    chain = []
+    for number in range(200):
+        request = first.ask(request, f"http://a/{number}")
+        first.exchange()
+        assert first.start() is request
+        chain.append(request)
+    first.end(page, *chain[:-1])
+    assert len(first.local) == 200
+    first.end(chain[-1])
+    first.exchange()
+    assert (held(first), kept(client), len(first.local)) == (0, 0, 0)
+
+
+def test_what_a_filter_of_others_has_let_through(process: NewProcess) -> None:
+    """Goes on where its page is somebody else's by now: the filter knows it already."""
+    first = process(foreign=True)
+    push(first, "http://a/page")
+    page = first.fetch()
+    filtered = first.ask(page, "http://a/filtered")
+    unfiltered = first.ask(page, "http://a/unfiltered", dont_filter=True)
+    first.rejoin()
+    late = first.ask(page, "http://a/late")
+    assert [request in first.local for request in (filtered, unfiltered, late)] == [
+        True,
+        False,
+        True,
+    ]
+    assert first.start() is filtered
+    assert first.start() is late
+    first.end(page, filtered, late)
+    assert len(first.local) == 0
+
+
+def test_a_row_whose_page_stays_here_can_wait(process: NewProcess) -> None:
+    """For what it refers to, as often as others, at growing intervals."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    local = first.ask(page, "http://a/local", dont_filter=True)
+    first.start()
+
+    async def later() -> list[bool]:
+        results = []
+        for _ in range(3):
+            results.append(first.pages.give_back_later(local, (0.01, 0.01)))
+            first.end(local)
+            if results[-1]:
+                while first.start() is None:
+                    await asyncio.sleep(0.01)
+        return results
+
+    assert asyncio.run(later()) == [True, True, False]
+    first.end(page)
+    assert len(first.local) == 0
