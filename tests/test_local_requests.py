@@ -19,17 +19,17 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
 
-from scrapy_redisq._scrapy import current_page
+from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import ExactDupeFilter
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.run_session import Roster, Terms
+from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.shard_session import Claim
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.in_progress import Page, Pages, Problem
+from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
 from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.outbox import Intake
+from scrapy_redisq.worker.outbox import Outbox
 from tests.harness.worker import EXACT, NAME, Worker
 
 KEPT = "redisq:{books:%d}:kept"
@@ -51,32 +51,32 @@ class Process:
         self.engine: Any = SimpleNamespace(
             in_progress=set(),
             closing=False,
-            slot_of=lambda request: request.url.split("/")[2],
+            downloads=SimpleNamespace(slot_of=lambda request: request.url.split("/")[2]),
             is_of_start=lambda request: current_page.get() is None,
             is_returned=lambda request: False,
             wake=lambda: None,
         )
         nothing = cast(Any, None)
-        self.sessions = Roster(nothing, Terms(NAME, config, 60.0, 5, 100, 10_000))
-        self.sessions.memberships = self.member.memberships
-        self.sessions.seen, self.sessions.joined = self.member.seen, self.member.joined
-        self.pages = Pages(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
+        self.run = RunSession(nothing, Terms(NAME, config, 60.0, 5, 100, 10_000))
+        self.run.sessions = self.member.sessions
+        self.run.seen, self.run.joined = self.member.seen, self.member.joined
+        self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
         self.local = LocalQueue()
         filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
-        self.outbox = Intake(
+        self.outbox = Outbox(
             crawler,
             RedisqSettings.read(crawler.settings),
             engine=self.engine,
             serializer=Serializer(crawler.spider, max_bytes=10_000),
             dupefilter=filter_class.from_crawler(crawler),
-            pages=self.pages,
+            in_progress=self.in_progress,
             local=self.local,
-            courier=cast(
+            exchange_loop=cast(
                 Any,
                 SimpleNamespace(
-                    roster=self.sessions,
-                    enqueue=self.sessions.enqueue,
-                    finish=self.sessions.finish,
+                    run_session=self.run,
+                    enqueue=self.run.enqueue,
+                    finish=self.run.finish,
                 ),
             ),
         )
@@ -99,10 +99,10 @@ class Process:
 
     def exchange(self) -> None:
         """Send all that waits, and heed the answers, as the scheduler does."""
-        while self.sessions.waiting():
-            self.sessions.let_go()
-            for membership in self.sessions.memberships:
-                reply = self.member.exchange(shard=membership.shard, starting=True)
+        while self.run.waiting():
+            self.run.release()
+            for session in self.run.sessions:
+                reply = self.member.exchange(shard=session.shard, starting=True)
                 assert reply is not None
                 for claim in reply.claimed:
                     self.outbox.granted(claim)
@@ -114,9 +114,9 @@ class Process:
 
     def fetch(self, slot: str = "a") -> Request:
         """Begin with a page of the frontier."""
-        (lease,) = self.member.claim(1, shard=shard_of(slot, len(self.sessions.memberships)))
+        (lease,) = self.member.claim(1, shard=shard_of(slot, len(self.run.sessions)))
         request = Request(lease.entry.decode())
-        self.pages.begin(request, Page(lease, self.sessions.shard_of(lease.slot)))
+        self.in_progress.begin(request, Page(lease, self.run.shard_of(lease.slot)))
         self.engine.in_progress.add(request)
         return request
 
@@ -125,7 +125,7 @@ class Process:
         popped = self.local.pop(lambda slot: 0, lambda slot: None)
         if popped is None:
             return None
-        self.pages.keep(*popped)
+        self.in_progress.keep(*popped)
         self.engine.in_progress.add(popped[0])
         return popped[0]
 
@@ -133,8 +133,8 @@ class Process:
         """Scrapy is done with them."""
         self.engine.in_progress -= set(requests)
         self.outbox.end_kept()
-        for page in self.pages.end(self.engine.in_progress):
-            self.sessions.finish(page.membership, page.finish(), page.sent)
+        for page in self.in_progress.end(self.engine.in_progress):
+            self.run.finish(page.session, page.finish(), page.sent)
 
     def rejoin(self) -> None:
         """Go on as a new worker: all leases are void."""
@@ -155,7 +155,7 @@ def kept(client: redis.Redis, shard: int = 0) -> int:
 
 
 def held(process: Process) -> int:
-    return sum(len(membership.held) for membership in process.sessions.memberships)
+    return sum(len(session.held) for session in process.run.sessions)
 
 
 def push(process: Process, *urls: str) -> None:
@@ -197,27 +197,37 @@ def test_a_page_that_goes_to_another_worker_takes_them_with_it(
     first, second = process(), process()
     push(first, "http://a/page")
     page = first.fetch()
-    running, waiting = (first.ask(page, f"http://a/{name}") for name in ("running", "waiting"))
+    running, waiting, over = (
+        first.ask(page, f"http://a/{name}", priority=priority)
+        for name, priority in (("running", 1), ("waiting", 0), ("over", 1))
+    )
     first.exchange()
-    assert first.start() is running
+    assert (first.start(), first.start()) == (running, over)
     first.rejoin()
-    assert (waiting in first.local, running in first.local) == (False, True)
-    page_again = second.fetch()
-    second.ask(page_again, "http://a/running")
-    first.ask(running, "http://a/inner")
+    assert [request in first.local for request in (running, waiting, over)] == [True, False, True]
+    first.ask(over, "http://a/inner")
+    first.end(over)
     first.exchange()
-    second.ask(page_again, "http://a/waiting")
+    page_again = second.fetch()
+    for name in ("running", "waiting", "over"):
+        second.ask(page_again, f"http://a/{name}")
     second.exchange()
-    assert second.local.waiting == 2
+    assert second.local.waiting == 3
+    first.ask(running, "http://a/inner")
     first.end(page, running)
     first.exchange()
-    assert (len(first.local), kept(client)) == (0, 2)
+    assert (len(first.local), kept(client)) == (0, 3)
     second.end(page_again)
+    fetched = []
     while (request := second.start()) is not None:
+        fetched.append(request.url)
         second.ask(request, "http://a/inner")
         second.exchange()
         second.end(request)
     second.exchange()
+    assert sorted(fetched) == [
+        f"http://a/{name}" for name in ("inner", "over", "running", "waiting")
+    ]
     assert (held(second), kept(client), len(second.local)) == (0, 0, 0)
 
 
@@ -290,9 +300,9 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
     first.exchange()
     first.start()
     first.start()
-    first.pages.spoil(inner, Problem("download", "no answer"))
+    first.in_progress.mark_failed(inner, Problem("download", "no answer"))
     first.end(page, outer, inner, done)
-    finish = first.sessions.memberships[0].outbox[-1]
+    finish = first.run.sessions[0].unsent[-1]
     assert (cast(Any, finish).outcome, cast(Any, finish).detail) == (
         "dead",
         "<GET http://a/outer>, which stayed in its process: no answer",
@@ -392,7 +402,7 @@ def test_a_row_whose_page_stays_here_can_wait(process: NewProcess) -> None:
     async def later() -> list[bool]:
         results = []
         for _ in range(3):
-            results.append(first.pages.give_back_later(local, (0.01, 0.01)))
+            results.append(first.in_progress.give_back_later(local, (0.01, 0.01)))
             first.end(local)
             if results[-1]:
                 while first.start() is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 PROTOCOL = "tests/test_protocol.py tests/test_protocol_machine.py"
 RUNS = "tests/test_runs.py"
 LIMITS = "tests/test_limits.py"
+LOCAL = "tests/test_local_requests.py"
 IDENTITY = "tests/test_identity.py tests/test_crawl.py"
 BATCH = "tests/test_sink_batch.py"
 WRITER = "tests/test_sink_writer.py"
@@ -289,6 +290,42 @@ MUTANTS = [
         "if page.is_held:  # else whoever has the page by now asks for them",
         "if True:",
         IDENTITY,
+    ),
+    Mutant(
+        "frontier/lua/common.lua",
+        "if is_new or has_moved or (kept",
+        "if is_new or (kept",
+        "tests/test_odd_requests.py",
+    ),
+    Mutant(
+        "frontier/lua/common.lua",
+        "if kept and (is_mine or not (owner and is_member(owner))) then",
+        "if kept then",
+        "tests/test_odd_requests.py",
+    ),
+    Mutant(
+        "frontier/shard_session.py",
+        "self.acknowledged += claims",
+        "",
+        "tests/test_odd_requests.py",
+    ),
+    Mutant(
+        "worker/outbox.py",
+        "if page.claim is not None and not (page.root and page.root.is_void):",
+        "if page.claim is not None:",
+        LOCAL,
+    ),
+    Mutant(
+        "worker/outbox.py",
+        "page.asker = asking if asking.claim or asking.asker is None else asking.asker",
+        "page.asker = root",
+        LOCAL,
+    ),
+    Mutant(
+        "worker/in_progress.py",
+        "self.sent[shard] = max(number, self.sent.get(shard, 0))",
+        "pass",
+        LOCAL,
     ),
     Mutant(
         "worker/in_progress.py",
