@@ -1,6 +1,6 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python;
 #             its items go to SQLite, with DATABASE=postgres to a server started for it
-# make test   the tests, on real servers, two at a time; they wait more than they work
+# make test   the tests, on real servers, four at a time; they wait more than they work
 # make test-servers
 #             the same, with what runs on any kind of server on each of them
 # make faults every fault at full size (about half an hour), and docs/faults.md of it
@@ -30,7 +30,7 @@ demo: $(VENV)/.demo-$(DATABASE)
 	$(BIN)/python example_project/demo.py --database $(DATABASE) $(DEMO)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 $(TESTS)
 
 test-servers: TESTS += --every-server
 test-servers: test

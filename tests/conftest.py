@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes ten seconds or more, and so is begun first")
     config.addinivalue_line(
         "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest goes first, so that at the end no process waits for another one's."""
+
+    def length(item: pytest.Item) -> int:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.get_closest_marker("long") or "rig" in fixtures:
+            return 0
+        return 1 if "crawl" in fixtures else 2
+
+    items.sort(key=length)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the servers of a test: the kinds take turns, each has its share of all tests."""
-    for fixture, scope in (("server_of_each_kind", "session"), ("each_binary", "function")):
+    for fixture in ("each_server", "each_binary"):
         if fixture in metafunc.fixturenames:
             node = metafunc.definition
             marker = node.get_closest_marker("servers")
@@ -62,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             kinds = {"": [turn], "ends": ENDS, "every": KINDS}[which]
             if metafunc.config.getoption("every_server"):
                 kinds = KINDS
-            metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)
+            metafunc.parametrize(fixture, kinds, indirect=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -81,19 +94,29 @@ def each_binary(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server_of_each_kind(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """One server of a kind, some of them with RedisBloom, for the whole session."""
-    server = RedisServer(binaries()[request.param], bloom=request.param in BLOOM)
-    yield server
-    server.close()
+def _server_of() -> Iterator[Callable[[str], RedisServer]]:
+    """One server of each kind, some of them with RedisBloom, for the whole session."""
+    servers: dict[str, RedisServer] = {}
+
+    def server_of(kind: str) -> RedisServer:
+        if kind not in servers:
+            servers[kind] = RedisServer(binaries()[kind], bloom=kind in BLOOM)
+        return servers[kind]
+
+    yield server_of
+    for server in servers.values():
+        server.close()
 
 
 @pytest.fixture
-def each_server(server_of_each_kind: RedisServer) -> RedisServer:
+def each_server(
+    request: pytest.FixtureRequest, _server_of: Callable[[str], RedisServer]
+) -> RedisServer:
     """A server, emptied first: of which kinds says `pytest_generate_tests`."""
-    with server_of_each_kind.client() as client:
+    server = _server_of(request.param)
+    with server.client() as client:
         client.flushall()
-    return server_of_each_kind
+    return server
 
 
 @pytest.fixture

@@ -576,6 +576,7 @@ def starts(site: Site, host: str) -> list[float]:
     return sorted(hit.at for hit in site.hits if hit.host.startswith(f"{host}:"))
 
 
+@pytest.mark.long
 def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
     """A host that asks for 3 s of peace gets it from three workers; others lose nothing by it; no
     request of it loses a retry, and all its pages are crawled."""
@@ -612,6 +613,7 @@ def test_retry_after_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None
         assert frontier.status()["dead"] == 0
 
 
+@pytest.mark.long
 def test_connection_errors(crawl: Run, redis_server: RedisServer) -> None:
     """While a host's connections break it is tried rarely; its pages are crawled when it is back,
     and other hosts are not slowed."""

@@ -98,6 +98,7 @@ def lossy(port: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 class TestFleet:
+    @pytest.mark.long
     def test_python_documentation(self, redis_server: RedisServer, crawl: Run) -> None:
         """Three workers fetch each page of real documentation once and end together."""
         if not DOCUMENTATION.is_dir():

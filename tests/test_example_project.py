@@ -288,6 +288,7 @@ needs_postgres = pytest.mark.skipif(
 DATABASES = ["sqlite", pytest.param("postgres", marks=needs_postgres)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", DATABASES)
 def test_demo_kills_a_worker_and_loses_nothing(temp_folder: Path, database: str) -> None:
     """Two processes crawl the shop, one is killed half-way; every page is in the database once,
@@ -304,6 +305,7 @@ def test_demo_kills_a_worker_and_loses_nothing(temp_folder: Path, database: str)
     assert list(temp_folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_demo_without_a_kill_fetches_nothing_twice(temp_folder: Path) -> None:
     """Where nobody is killed, nothing at all may be fetched twice, redirects included."""
     code, said = run_demo(temp_folder, "--pages=100", "--workers=2", "--no-kill", "--delay=0.2")

@@ -591,6 +591,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.mark.long
 def test_a_crawl_in_which_everything_goes_wrong(client: redis.Redis) -> None:
     """Whatever happens, in whatever order: nothing is lost and every count is exact."""
 

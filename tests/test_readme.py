@@ -185,6 +185,7 @@ def write_files(folder: Path) -> None:
             file.write(text)
 
 
+@pytest.mark.long
 def test_five_minute_start(start: Start) -> None:
     """Two workers, one killed, one stopped, resumed by two: each page is there, as the README says.
 

@@ -571,6 +571,7 @@ def test_what_is_left_out() -> None:
     assert lines.splitlines()[-1] == rule.strip()
 
 
+@pytest.mark.long
 def test_a_host_in_trouble_is_closed(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
     """While robots.txt is answered with 5xx nothing else is fetched from the host; its pages wait,
     others go on, and when it answers its rules are heeded."""

@@ -364,6 +364,7 @@ def since(site: Site, number: int, at: float) -> int:
     return sum(start > at for start in starts(site, number))
 
 
+@pytest.mark.long
 def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
     """Two workers stop a paused host within a second while others go on, go on with it when it is
     resumed, and keep a new limit within a second; what is dropped keeps no crawl from its end."""
