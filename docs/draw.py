@@ -8,6 +8,7 @@ is the first sentence of its docstring. The floors are those of the map in
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import textwrap
 from collections import defaultdict
@@ -65,13 +66,18 @@ def is_old_path(room: str) -> bool:
     return docstring(file_of(room)).startswith("The old path of")
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text("utf-8")), clean=True) or ""
+    return ast.get_docstring(parsed(path)) or ""
 
 
 def imports(path: Path) -> Iterator[str]:
     """The modules of scrapy_redisq that a file imports, wherever in it, with their full names."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:

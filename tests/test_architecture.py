@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,10 +57,20 @@ def test_imports_lead_down(room: str) -> None:
             )
 
 
+@pytest.mark.parametrize("room", draw.NOUNS)
+def test_the_map_of_a_noun_is_true(room: str) -> None:
+    """The docstrings of worker/, control/ and frontier/ name each module in there, and no other."""
+    folder = PACKAGE / room
+    there = {path.stem for path in folder.iterdir() if path.suffix == ".py"} - {"__init__"}
+    there |= {path.name for path in folder.iterdir() if path.is_dir()} - {"__pycache__"}
+    named = re.findall(r"``(\w+)/?``", draw.docstring(draw.file_of(room)))
+    assert sorted(named) == sorted(there)
+
+
 @pytest.mark.parametrize("room", OLD_PATHS)
 def test_old_paths_hold_nothing(room: str) -> None:
     """They lead to where things are now."""
-    _, *statements = ast.parse(draw.file_of(room).read_text("utf-8")).body
+    _, *statements = draw.parsed(draw.file_of(room)).body
     assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
 
 
@@ -120,7 +131,7 @@ def private_names(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:
 def test_private_names_are_in_one_place() -> None:
     """What is private in Scrapy is used in _scrapy alone, which says for which versions."""
     names = {
-        str(path.relative_to(PACKAGE)): private_names(ast.parse(path.read_text("utf-8")))
+        str(path.relative_to(PACKAGE)): private_names(draw.parsed(path))
         for room in ROOMS
         if room.rstrip("/") != "_scrapy"
         for path in draw.files_of(room)

@@ -1,8 +1,10 @@
 """The frontier for everybody but workers: push, look, mend. No crawl is needed.
 
-`Frontier` is the whole of it: ``slots`` is what people see of slots and say about them,
-``dead_letters`` the same of requests that failed for good, ``status`` makes statuses of what
-scripts reply, ``stored`` is what these stand on, ``seeds`` makes entries of what producers push.
+``frontier``      `Frontier`, which is all of it; ``stored`` is what its parts stand on
+``slots``         what people see of slots and say about them
+``dead_letters``  the same of requests that failed for good
+``status``        statuses, of what scripts reply
+``seeds``         entries, of what producers push
 """
 
 from scrapy_redisq.control.dead_letters import DeadLetter

@@ -2,13 +2,15 @@
 
 ``lua/``           the scripts; ``common.lua`` documents all keys
 ``scripts``        loads them; ``calls`` what goes into each and comes out
+``operations``     what goes into an exchange and comes out of it
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
 ``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the
                    steps of that over all shards
-``loop``           the asyncio task that exchanges for a worker; ``pace`` says when, ``listener``
-                   hears what other workers publish
+``loop``           the asyncio task that exchanges for a worker: ``worker_protocol`` is what it asks
+                   of that, ``pace`` says when, ``listener`` hears what other workers publish
 ``seen``           the dupefilters' parameters; ``config`` what all workers must agree on;
-                   ``limits`` what a fleet may do with one slot; ``shared_robots`` its robots.txt;
+                   ``limits`` what a fleet may do with one slot, ``slot_names`` how slots are
+                   called and which shard keeps them; ``shared_robots`` their robots.txt;
                    ``recent_urls`` saves asking again about links that were just met
 """
 

@@ -1,1 +1,12 @@
-"""One ``scrapy crawl`` process: what it holds, what it sends, what becomes of its pages."""
+"""One ``scrapy crawl`` process: what it holds, what it sends, what becomes of its pages.
+
+``worker``       answers Scrapy, the exchange loop, and this package's middlewares and pipelines
+``build``        puts it together; ``connect`` opens its server and joins the run, ``age`` tells to
+                 which run it belongs
+``outbox``       what becomes of a request that Scrapy hands in
+``inbox``        leases that wait to be started
+``in_progress``  what becomes of the requests in progress; ``page`` is one of them
+``local_queue``  requests that cannot be stored; ``shared_values`` notices objects that would be
+                 copied
+``politeness/``  whether a download may begin, and what its end says of its slot
+"""
