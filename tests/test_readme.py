@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
+from tests.harness.command import Redisq
 from tests.harness.crawl import Crawl
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, linked_pages
@@ -293,21 +295,33 @@ def test_fields_of_slots(redis_server: RedisServer) -> None:
     assert words == {"frontier", *told}
 
 
-def test_commands_of_the_politeness(tmp_path: Path) -> None:
+def run_lines(redisq: Redisq, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What commands of the README say when they are run one after the other, in this process."""
+    said = []
+    for line in lines:
+        piped, _, command = line.rpartition(" | ")
+        program, name, *arguments = shlex.split(command)
+        assert (program, name) == ("scrapy", "redisq"), line
+        with tempfile.TemporaryFile("w+") as stdin:
+            if piped:
+                echo, text = shlex.split(piped)
+                assert echo == "echo"
+                stdin.write(text + "\n")
+                stdin.seek(0)
+            monkeypatch.setattr(sys, "stdin", stdin)
+            ran = redisq(*arguments)
+        assert ran.code == 0, ran.err
+        said += ran.out.splitlines()
+    return said
+
+
+def test_commands_of_the_politeness(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell examples under Politeness work one after the other on a frontier that is there."""
-    script = "set -e\nscrapy redisq push books https://example.com/\n"
-    script += "".join(blocks("Politeness", "sh"))
-    done = subprocess.run(
-        ["sh", "-c", script],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    lines = "".join(blocks("Politeness", "sh")).splitlines()
+    _, *lines = run_lines(
+        redisq, ["scrapy redisq push books https://example.com/", *lines], monkeypatch
     )
-    assert done.returncode == 0, done.stderr
-    said = [line.removeprefix("books: ") for line in done.stdout.splitlines()[1:]]
+    said = [line.removeprefix("books: ") for line in lines]
     assert said[0].startswith("example.com is paused (1 queued, 0 leased)")
     assert said[1:] == [
         "example.com goes on (1 queued, 0 leased)",
@@ -317,20 +331,10 @@ def test_commands_of_the_politeness(tmp_path: Path) -> None:
     ]
 
 
-def test_commands_of_the_operations(tmp_path: Path) -> None:
+def test_commands_of_the_operations(redisq: Redisq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell examples under Operations work one after the other."""
-    script = "set -e\n" + "".join(blocks("Operations", "sh"))
-    done = subprocess.run(
-        ["sh", "-c", script],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    lines = "".join(blocks("Operations", "sh")).splitlines()
+    assert run_lines(redisq, lines, monkeypatch) == [
         "books: 1 new request, 0 duplicates",
         "books: 1 new request, 0 duplicates",
         "books: no dead letters",

@@ -348,10 +348,8 @@ class PostgresServer(DatabaseServer):
     def empty(self) -> None:
         self.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        self.execute(
-            "DROP SCHEMA public CASCADE; CREATE SCHEMA public;"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid();"
+            " DROP SCHEMA public CASCADE; CREATE SCHEMA public;"
             " GRANT USAGE ON SCHEMA public TO PUBLIC"
         )
 
@@ -463,10 +461,7 @@ class MariaServer(DatabaseServer):
         )
 
     def empty(self) -> None:
-        self.execute(f"DROP DATABASE {self.database}")
-        name, self.database = self.database, ""
-        self.execute(f"CREATE DATABASE {name}")
-        self.database = name
+        self.execute(f"CREATE OR REPLACE DATABASE {self.database}")
 
     def _command(self) -> list[str]:
         return [
