@@ -20,6 +20,7 @@ import msgspec
 import redis
 import redis.asyncio
 from redis.exceptions import (
+    AskError,
     ClusterError,
     NoScriptError,
     OutOfMemoryError,
@@ -100,6 +101,16 @@ class Call(Generic[T]):
         """A call whose input is ``data``, made of what msgpack knows."""
         return cls(script, key, _encode(data), decode)
 
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The meta key, and one beside it that never exists.
+
+        While the slot of a cluster migrates, a script that declares one key runs on either node,
+        and sees none of the keys that are on the other. With a second one, which neither node has,
+        it is refused (ASK, TRYAGAIN) before it has begun.
+        """
+        return self.key, self.key.removesuffix("meta") + "never"
+
 
 # What Redis says when it takes no commands now. redis-py has classes for some and keeps the word
 # in the others; Redis 6 puts words of its own in front of what was said inside a script.
@@ -113,7 +124,9 @@ def _translate(error: ResponseError, call: Call[Any]) -> Exception:
     text = str(error)
     if isinstance(error, OutOfMemoryError) or _FULL.search(text):
         return ServerFull("Redis is at its maxmemory and takes no new requests")
-    if isinstance(error, (ReadOnlyError, ClusterError, TryAgainError)) or _BUSY.search(text):
+    if isinstance(error, (ReadOnlyError, AskError, ClusterError, TryAgainError)) or _BUSY.search(
+        text
+    ):
         return ServerBusy(f"Redis does not take the {call.script.name} script now: {text}")
     return ScriptFailed(f"the {call.script.name} script on {call.key} failed: {text}")
 
@@ -127,9 +140,9 @@ def execute(client: redis.Redis, call: Call[T]) -> T:
     """
     try:
         try:
-            reply = client.evalsha(call.script.sha, 1, call.key, call.payload)
+            reply = client.evalsha(call.script.sha, 2, *call.keys, call.payload)
         except NoScriptError:
-            reply = client.eval(call.script.text, 1, call.key, call.payload)
+            reply = client.eval(call.script.text, 2, *call.keys, call.payload)
     except ResponseError as error:
         raise _translate(error, call) from error
     return _decoded(call, reply)
@@ -149,19 +162,9 @@ async def execute_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
     """As `execute`, for an asynchronous client."""
     try:
         try:
-            reply = await client.evalsha(
-                call.script.sha,
-                1,
-                call.key,
-                call.payload,
-            )
+            reply = await client.evalsha(call.script.sha, 2, *call.keys, call.payload)
         except NoScriptError:
-            reply = await client.eval(
-                call.script.text,
-                1,
-                call.key,
-                call.payload,
-            )
+            reply = await client.eval(call.script.text, 2, *call.keys, call.payload)
     except ResponseError as error:
         raise _translate(error, call) from error
     return _decoded(call, reply)

@@ -2,6 +2,7 @@
 --
 -- KEYS[1]  the shard's meta key, redisq:{NAME:k}:meta; all other names derive from it, so they
 --          share its hash tag and one shard is one Redis Cluster slot
+-- KEYS[2]  a key that never exists: see scripts.Call.keys
 -- ARGV[1]  one msgpack map, called `input` everywhere
 --
 -- An ENTRY is one byte, how often a worker died with it, followed by the serialised request,
