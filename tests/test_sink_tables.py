@@ -1140,6 +1140,30 @@ def test_the_projects_tables_are_used_as_they_are(
 
 
 @pytest.mark.parametrize(
+    ("type_", "value", "words"),
+    [
+        (postgresql.ARRAY(sqlalchemy.Text), "abc", "takes list"),
+        (postgresql.ARRAY(sqlalchemy.Text), {"a": 1}, "takes list"),
+        (sqlalchemy.Uuid(), [], "takes UUID"),
+        (sqlalchemy.Uuid(as_uuid=False), "no-uuid", "takes UUID"),
+        (sqlalchemy.Interval(), "007", "takes timedelta"),
+        (mysql.YEAR(), 1, "takes years of four digits"),
+    ],
+)
+def test_types_of_databases_own_take_what_they_are_in_python(
+    type_: Any, value: Any, words: str
+) -> None:
+    """Some drivers make an array of the letters of a text, or the year 2001 of a one."""
+    metadata = sqlalchemy.MetaData()
+    url = sqlalchemy.Column("url", sqlalchemy.Text, primary_key=True)
+    sqlalchemy.Table("page", metadata, url, sqlalchemy.Column("value", type_))
+    item_class = attrs.make_class("Page", {"url": attrs.field(type=str), "value": attrs.field()})
+    tables = Tables({item_class: {}}, metadata, postgresql.dialect())
+    with pytest.raises(RowRefused, match=words):
+        tables.records(item_class("a", value), KEY)
+
+
+@pytest.mark.parametrize(
     ("item", "words"),
     [
         (Book("a", price=Decimal("0.125")), "6 digits before the point and 2 after it"),

@@ -148,6 +148,8 @@ _KIND_OF_COLUMN: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
     (mysql.MEDIUMBLOB, "bytes"),
     (mysql.LONGBLOB, "bytes"),
     (sqlalchemy.JSON, "json"),
+    (mysql.YEAR, "int"),
+    (mysql.BIT, "int"),
 )
 
 

@@ -29,6 +29,7 @@ from uuid import UUID
 
 import sqlalchemy
 from itemadapter import ItemAdapter
+from sqlalchemy.dialects import mysql
 
 from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form, takes
 from scrapy_redisq.pipelines.database.fields import ANY, enum_values, is_url_class
@@ -67,6 +68,10 @@ def converter(
         return _cut_seconds(_time, there)
     if target == "enum":
         return _enum_converter(column.type)
+    if target == OTHER:
+        return _other_converter(column.type)
+    if isinstance(column.type, mysql.YEAR):
+        return _year
     if target == "bytes" and there.fixed:
         return lambda value: _of_length(_bytes(value), there, "bytes")
     return _CONVERTERS[target]
@@ -291,6 +296,38 @@ def _enum_converter(type_: Any) -> Convert:
     return convert
 
 
+def _other_converter(type_: Any) -> Convert:
+    """For a type that only SQLAlchemy or the project knows: what it is in Python, if it says so."""
+    if isinstance(type_, sqlalchemy.Uuid):
+        return lambda value: _uuid(value, type_)
+    try:
+        known = type_.python_type
+    except NotImplementedError:
+        known = object
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, (list, tuple) if known is list else known):
+            raise WrongValue(f"takes {known.__name__}")
+        return copy.deepcopy(value)  # the item may be changed before it is written
+
+    return convert
+
+
+def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:
+    try:
+        uuid = value if isinstance(value, UUID) else UUID(_text(value))
+    except ValueError:
+        raise WrongValue("takes UUID") from None
+    return uuid if type_.as_uuid else str(uuid)
+
+
+def _year(value: Any) -> int:
+    year = _integer(value)
+    if 0 < year < 100:  # MySQL makes years of this century and of the last one of them
+        raise WrongValue("takes years of four digits")
+    return year
+
+
 def _json_form(value: Any) -> Any:
     """What stands in JSON for a value that it has no form for."""
     if isinstance(value, Decimal):
@@ -357,5 +394,4 @@ _CONVERTERS: dict[str, Convert] = {
     "bool": _boolean,
     "date": _date,
     "bytes": _bytes,
-    OTHER: copy.deepcopy,  # the item may be changed before it is written
 }
