@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import base64
 import copy
-import enum
 import json
 import math
 import numbers
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timezone
+from datetime import date, time
 from decimal import Decimal
-from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
@@ -32,13 +30,24 @@ from itemadapter import ItemAdapter
 from sqlalchemy.dialects import mysql
 
 from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form, takes
-from scrapy_redisq.pipelines.database.fields import ANY, enum_values, is_url_class
+from scrapy_redisq.pipelines.database.fields import ANY
+from scrapy_redisq.pipelines.values import (
+    WrongValue,
+    aware_utc,
+    binary,
+    boolean,
+    day,
+    encodable,
+    exact_text,
+    finite_decimal,
+    integer,
+    naive_utc,
+    plain,
+    real,
+    time_of_day,
+)
 
 Convert = Callable[[Any], Any]
-
-
-class WrongValue(ValueError):
-    """Raised when a value cannot stand in its column; says what the column takes."""
 
 
 def converter(
@@ -63,9 +72,9 @@ def converter(
         return _decimal_converter(kind, there, dialect)
     if target == "datetime":
         aware = dialect.name == "postgresql" and there.aware
-        return _cut_seconds(_aware_utc if aware else _naive_utc, there)
+        return _cut_seconds(aware_utc if aware else naive_utc, there)
     if target == "time":
-        return _cut_seconds(_time, there)
+        return _cut_seconds(time_of_day, there)
     if target == "enum":
         return _enum_converter(column.type)
     if target == OTHER:
@@ -73,7 +82,7 @@ def converter(
     if isinstance(column.type, mysql.YEAR):
         return _year
     if target == "bytes" and there.fixed:
-        return lambda value: _of_length(_bytes(value), there, "bytes")
+        return lambda value: _of_length(binary(value), there, "bytes")
     return _CONVERTERS[target]
 
 
@@ -98,38 +107,6 @@ def _of_length(value: Any, there: Form, units: str) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
-    text: str = value
-    if type(value) is not str:
-        text = _plain(value)
-        if type(text) is not str:
-            raise WrongValue("takes str")
-    if not text.isascii():
-        _encodable(text)
-    return text
-
-
-def _plain(value: Any) -> Any:
-    """The stored form of an enum's member; the text of what is a kind of text; else the value."""
-    if isinstance(value, enum.Enum):
-        try:
-            return enum_values(type(value))[value.name]
-        except KeyError:  # a combination of flags
-            raise WrongValue("no member of its enum") from None
-    if isinstance(value, str):
-        return str.__str__(value)  # of a subclass, such as one that holds its whole document
-    if isinstance(value, (UUID, PurePath)) or is_url_class(type(value)):
-        return str(value)
-    return value
-
-
-def _encodable(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise WrongValue("half of a surrogate pair cannot be stored") from None
-
-
 def _text_converter(
     kind: str, column: sqlalchemy.Column[Any], there: Form, dialect: sqlalchemy.Dialect
 ) -> Convert:
@@ -137,7 +114,7 @@ def _text_converter(
         "json": json_text,
         "decimal": _canonical_decimal_text if column.primary_key else _decimal_text,
         ANY: _any_text,
-    }.get(kind, _text)
+    }.get(kind, exact_text)
     nul_stored = dialect.name != "postgresql"
     if there.whole == math.inf and nul_stored:
         return plain
@@ -158,20 +135,8 @@ def _text_converter(
 
 
 def _any_text(value: Any) -> str:
-    plain = _plain(value)
-    return _text(plain) if isinstance(plain, str) else json_text(plain)
-
-
-def _integer(value: Any) -> int:
-    number: int = value
-    if type(value) is not int:
-        value = _plain(value)
-        if not isinstance(value, numbers.Integral):
-            raise WrongValue("takes int")
-        number = int(value)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise WrongValue("takes integers of 64 bits")
-    return number
+    stored = plain(value)
+    return exact_text(stored) if isinstance(stored, str) else json_text(stored)
 
 
 def _float_converter(dialect: sqlalchemy.Dialect) -> Convert:
@@ -179,43 +144,23 @@ def _float_converter(dialect: sqlalchemy.Dialect) -> Convert:
     infinity_stored = dialect.name not in MYSQL
 
     def convert(value: Any) -> float:
-        if isinstance(value, float):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-            if not (nan_stored if math.isnan(number) else infinity_stored):
-                raise WrongValue(f"{dialect.name} stores no such number")
-            return number
-        if not isinstance(value, numbers.Integral):
-            raise WrongValue("takes float")
-        try:
-            number = float(int(value))
-        except OverflowError:
-            number = math.inf
-        if number != value:
-            raise WrongValue("a float cannot hold that many digits")
+        number = real(value)
+        if not math.isfinite(number) and not (
+            nan_stored if math.isnan(number) else infinity_stored
+        ):
+            raise WrongValue(f"{dialect.name} stores no such number")
         return number
 
     return convert
 
 
-def _decimal(value: Any) -> Decimal:
-    if not isinstance(value, Decimal):
-        if not isinstance(value, numbers.Integral):
-            raise WrongValue("takes Decimal or int")
-        return Decimal(int(value))
-    if not value.is_finite():
-        raise WrongValue("takes finite numbers")
-    return value
-
-
 def _decimal_text(value: Any) -> str:
-    return str(_decimal(value))
+    return str(finite_decimal(value))
 
 
 def _canonical_decimal_text(value: Any) -> str:
     # 1.0 and 1.00 are one key.
-    text = format(_decimal(value), "f")
+    text = format(finite_decimal(value), "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
 
@@ -227,7 +172,7 @@ def _decimal_converter(kind: str, there: Form, dialect: sqlalchemy.Dialect) -> C
     def convert(value: Any) -> Decimal:
         if kind == "float" and isinstance(value, float):
             value = Decimal(repr(float(value)))
-        number = _decimal(value)
+        number = finite_decimal(value)
         _, digits, exponent = number.as_tuple()
         excess = -int(exponent) - scale
         if number and (number.adjusted() >= whole or (excess > 0 and any(digits[-excess:]))):
@@ -239,53 +184,10 @@ def _decimal_converter(kind: str, there: Form, dialect: sqlalchemy.Dialect) -> C
     return convert
 
 
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise WrongValue("takes bool")
-
-
-def _date(value: Any) -> date:
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return value
-    raise WrongValue("takes date")
-
-
-def _naive_utc(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise WrongValue("takes datetime")
-    return value if value.tzinfo is None else _in_utc(value).replace(tzinfo=None)
-
-
-def _aware_utc(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise WrongValue("takes datetime")
-    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else _in_utc(value)
-
-
-def _in_utc(value: datetime) -> datetime:
-    try:
-        return value.astimezone(timezone.utc)
-    except OverflowError:
-        raise WrongValue("its time in UTC is out of the calendar") from None
-
-
-def _time(value: Any) -> time:
-    if isinstance(value, time) and value.tzinfo is None:
-        return value
-    raise WrongValue("takes time without a time zone")
-
-
-def _bytes(value: Any) -> bytes:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise WrongValue("takes bytes")
-
-
 def _enum_converter(type_: Any) -> Convert:
     def convert(value: Any) -> Any:
         member = type_.enum_class is not None and isinstance(value, type_.enum_class)
-        value = value if member else _plain(value)
+        value = value if member else plain(value)
         if member or value in type_.enums:
             return value
         try:
@@ -315,14 +217,14 @@ def _other_converter(type_: Any) -> Convert:
 
 def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:
     try:
-        uuid = value if isinstance(value, UUID) else UUID(_text(value))
+        uuid = value if isinstance(value, UUID) else UUID(exact_text(value))
     except ValueError:
         raise WrongValue("takes UUID") from None
     return uuid if type_.as_uuid else str(uuid)
 
 
 def _year(value: Any) -> int:
-    year = _integer(value)
+    year = integer(value)
     if 0 < year < 100:  # MySQL makes years of this century and of the last one of them
         raise WrongValue("takes years of four digits")
     return year
@@ -338,9 +240,9 @@ def _json_form(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=json_text)
-    plain = _plain(value)
-    if plain is not value:
-        return plain
+    stored = plain(value)
+    if stored is not value:
+        return stored
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, Mapping) or ItemAdapter.is_item(value):
@@ -367,7 +269,7 @@ def json_text(value: Any) -> str:
     except RecursionError:
         raise WrongValue("too deep for JSON") from None
     if not text.isascii():
-        _encodable(text)
+        encodable(text)
     return text
 
 
@@ -390,8 +292,8 @@ def _distinct_keys(value: Any) -> None:
 
 
 _CONVERTERS: dict[str, Convert] = {
-    "int": _integer,
-    "bool": _boolean,
-    "date": _date,
-    "bytes": _bytes,
+    "int": integer,
+    "bool": boolean,
+    "date": day,
+    "bytes": binary,
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
-import functools
 import inspect
 import types
 import typing
@@ -25,6 +24,7 @@ from scrapy.item import Field as ScrapyField
 from scrapy.item import Item
 
 from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.pipelines.values import enum_values, is_url_class
 
 KINDS = (
     "str",
@@ -70,7 +70,6 @@ _PYDANTIC = {
     "FutureDate": "date",
     "EmailStr": "str",
 }
-_MODULES_WITH_URLS = ("pydantic.networks", "pydantic_core._pydantic_core")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,26 +92,6 @@ def class_path(item_class: type) -> str:
     if item_class is dict:
         return "dict"
     return f"{item_class.__module__}.{item_class.__qualname__}"
-
-
-def is_url_class(cls: type) -> bool:
-    """Whether it is one of pydantic's URL types, whose text is the URL."""
-    return cls.__module__ in _MODULES_WITH_URLS and cls.__name__.endswith(("Url", "Dsn"))
-
-
-@functools.cache
-def enum_values(cls: type[enum.Enum]) -> Mapping[str, str | int]:
-    """What is stored for each member's name: its value, if all are text or all are integers.
-
-    The name itself otherwise.
-    """
-    values = {member.name: member.value for member in cls}
-    for kind in (str, int):
-        if all(
-            isinstance(value, kind) and not isinstance(value, bool) for value in values.values()
-        ):
-            return {name: kind(value) for name, value in values.items()}
-    return {name: name for name in values}
 
 
 def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:

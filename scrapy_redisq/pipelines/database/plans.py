@@ -12,9 +12,10 @@ from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter
 from scrapy.item import Item
 
 from scrapy_redisq.errors import RowRefused, SinkMismatch
-from scrapy_redisq.pipelines.database.conversion import Convert, WrongValue
+from scrapy_redisq.pipelines.database.conversion import Convert
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.records import Target
+from scrapy_redisq.pipelines.values import WrongValue
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from enum import Enum
-from operator import index
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
@@ -37,6 +36,16 @@ from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.encoding import as_text, unwritable
+from scrapy_redisq.pipelines.values import (
+    aware_utc,
+    binary,
+    boolean,
+    day,
+    exact_text,
+    finite_decimal,
+    integer,
+    real,
+)
 
 __all__ = ["KEY", "WRITTEN", "Columns"]
 
@@ -146,53 +155,31 @@ def convert_free(values: Mapping[Any, Any]) -> dict[str, Any]:
     return converted
 
 
-# One function for each kind of column: the value, or an error
-
-
-def _only(*kinds: type) -> Callable[[Any], Any]:
-    def convert(value: Any) -> Any:
-        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
-            return value
-        raise TypeError(f"it is {type(value).__name__}")
-
-    return convert
-
-
-_string_only, _float_only, _decimal_only = _only(str), _only(int, float), _only(int, Decimal)
-_bytes_only, _date_only = _only(bytes, bytearray, memoryview), _only(date)
-
-
 def _string(value: Any) -> str:
-    _string_only(value)
-    value.encode()  # surrogates
-    return str(value.value if isinstance(value, Enum) else value)
+    if not isinstance(value, str):  # paths and UUIDs have no annotation that makes a string
+        raise TypeError(f"it is {type(value).__name__}")
+    return exact_text(value)
 
 
 def _text(value: Any) -> str:
-    return _string(as_text(value))
+    return exact_text(as_text(value))
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError("it is bool")
-    number = index(value)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise OverflowError("it has more than 64 bits")
-    return number
+def _no_bool(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same, but True is no 1: there is a column for it."""
 
+    def number(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise TypeError("it is bool")
+        return convert(value)
 
-def _float(value: Any) -> float:
-    number = float(_float_only(value))
-    if isinstance(value, int) and int(number) != value:
-        raise ValueError("a double would round it")
     return number
 
 
 def _decimal(value: Any) -> Decimal:
-    number = Decimal(_decimal_only(value))
+    number = finite_decimal(value)
     _, digits, exponent = number.as_tuple()
-    if not isinstance(exponent, int):
-        raise ValueError("it is not a finite number")
+    assert isinstance(exponent, int)  # it is finite
     cut = digits[exponent + DECIMAL_PLACES :] if exponent < -DECIMAL_PLACES else ()
     if any(cut):
         raise ValueError(f"it has more than {DECIMAL_PLACES} decimal places")
@@ -201,34 +188,17 @@ def _decimal(value: Any) -> Decimal:
     return number
 
 
-def _binary(value: Any) -> bytes:
-    return bytes(_bytes_only(value))
-
-
-def _date(value: Any) -> date:
-    if isinstance(value, datetime):
-        raise TypeError("it is datetime")
-    return _date_only(value)  # type: ignore[no-any-return]
-
-
-def _datetime(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise TypeError(f"it is {type(value).__name__}")
-    # Without a time zone astimezone() would take it for the machine's.
-    return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)
-
-
 TEXT = ArrowType(pa.string(), _text)
 
 _PLAIN = {
     str: ArrowType(pa.string(), _string),
-    int: ArrowType(pa.int64(), _integer),
-    float: ArrowType(pa.float64(), _float),
-    bool: ArrowType(pa.bool_(), _only(bool)),
-    Decimal: ArrowType(pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES), _decimal),
-    bytes: ArrowType(pa.binary(), _binary),
-    date: ArrowType(pa.date32(), _date),
-    datetime: ArrowType(pa.timestamp("us", "UTC"), _datetime),
+    int: ArrowType(pa.int64(), _no_bool(integer)),
+    float: ArrowType(pa.float64(), _no_bool(real)),
+    bool: ArrowType(pa.bool_(), boolean),
+    Decimal: ArrowType(pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES), _no_bool(_decimal)),
+    bytes: ArrowType(pa.binary(), binary),
+    date: ArrowType(pa.date32(), day),
+    datetime: ArrowType(pa.timestamp("us", "UTC"), aware_utc),
 }
 
 
