@@ -118,12 +118,11 @@ def ensure(folder: ServerFolder, locks: Locks, given_binary: str) -> Path:
         if _comes_to_listen(folder, locks):
             return path
         if locks.alive() and not locks.server_pid():
-            logger.warning(
-                "a server holds %s/server.lock, and no process of this machine does: if others "
-                "share the folder over a network, give them REDISQ_URL=redis://… instead",
-                folder.path,
+            raise EmbeddedServerError(
+                f"a server works in {folder.path} (REDISQ_URL) that cannot be reached, and is no "
+                "process of this machine: where several share a folder over a network, each needs "
+                "REDISQ_URL = redis://…"
             )
-            return path
         if locks.alive():
             logger.warning(
                 "nobody can reach the embedded server in %s any more, its socket is gone: it is "
