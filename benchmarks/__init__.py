@@ -1,1 +1,25 @@
-"""Measurements that anyone can run: ``python -m benchmarks COMMAND [--quick]``."""
+"""How fast, how large, how polite: see README.md."""
+
+COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "crawl": (
+        ("crawl",),
+        "pages per second of one worker, beside Scrapy in memory and scrapy-redis",
+    ),
+    "fleet": (
+        ("fleet", "latency"),
+        "1 to 8 workers on one frontier; from a push to its download, from the last page to the "
+        "end",
+    ),
+    "frontier": (
+        ("frontier", "growth"),
+        "the frontier without Scrapy, until Redis' core is full; exchanges with long queues, many "
+        "slots, many workers",
+    ),
+    "polite": (("polite",), "limits of fifty hosts that a fleet keeps, by their log"),
+    "memory": (
+        ("memory", "seen"),
+        "bytes per request and per URL; dupefilters: false positives and CPU",
+    ),
+    "sink": (("sink",), "rows per second into databases, and what it costs a crawl"),
+}
+"""Command -> the modules whose results it is made of, and what it measures."""

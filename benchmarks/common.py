@@ -67,7 +67,6 @@ class Result:
     rows: list[dict[str, Any]]
     targets: list[Target] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    quick: bool = False
     date: str = field(
         default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="minutes")
     )
@@ -75,9 +74,8 @@ class Result:
     versions: dict[str, str] = field(default_factory=versions)
 
     def save(self) -> Path:
-        """Write the result as JSON; a quick one beside the full one."""
-        RESULTS.mkdir(exist_ok=True)
-        file = RESULTS / f"{self.name}{'-quick' if self.quick else ''}.json"
+        """Write the result as JSON."""
+        file = RESULTS / f"{self.name}.json"
         file.write_text(json.dumps(asdict(self), indent=1, default=str) + "\n")
         return file
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.site import Site
-from benchmarks.workers import MEMORY, REDISQ_BLOOM, Folder, Variant, Worker
+from benchmarks.pages import Pages
+from benchmarks.workers import MEMORY, REDISQ_BLOOM, Variant, crawl
 from tests.harness.servers import RedisServer, any_server
 
 # Parts and what their frames look like. The innermost frame that fits any of them decides.
@@ -51,23 +52,15 @@ RATE = "100"
 """Samples a second; py-spy stops the process for each."""
 
 
-def measure(variant: Variant, site: Site) -> dict[str, float]:
+def measure(variant: Variant, site: Pages) -> dict[str, float]:
     """Microseconds of CPU a page by part, and in all."""
     server = RedisServer(any_server("redis-7"))
     try:
-        with Folder() as folder:
-            plain = Worker(variant, site.start_url, folder.path, redis_port=server.port).report()
-            with server.client() as client:
-                client.flushall()
-            raw = folder.path / "samples.txt"
+        plain = crawl(variant, site.start_url, server)
+        with tempfile.TemporaryDirectory() as folder:
+            raw = Path(folder) / "samples.txt"
             spy = [_py_spy(), "record", "--rate", RATE, "--format", "raw"]
-            Worker(
-                variant,
-                site.start_url,
-                folder.path,
-                redis_port=server.port,
-                under=[*spy, "--output", str(raw), "--"],
-            ).report()
+            crawl(variant, site.start_url, server, under=[*spy, "--output", str(raw), "--"])
             shares = parts(raw.read_text())
     finally:
         server.close()
@@ -115,7 +108,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=1500)
     parser.add_argument("--folder", type=Path, help="real pages, such as Debian's python3.11-doc")
     options = parser.parse_args()
-    with Site(pages=options.pages, folder=options.folder) as site:
+    with Pages(options.pages, folder=options.folder) as site:
         memory, ours = measure(MEMORY, site), measure(REDISQ_BLOOM, site)
     table = Table("µs a page", box=box.SIMPLE_HEAD)
     table.add_column("in memory", justify="right")

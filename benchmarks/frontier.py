@@ -47,7 +47,7 @@ SERVERS = {
     version: kind
     for version, kind in {"7.0": "redis-7", "6.2": "redis-6"}.items()
     if kind in binaries()
-}
+} or {kind: kind for kind in list(binaries())[:1]}
 VARIANTS = [*OURS, WHOLE, PEER, WHOLE_PEER, BARE_REDIS_PY, BARE]
 
 
@@ -80,14 +80,16 @@ def _cpu(client: redis.Redis) -> float:
 
 def run(*, quick: bool) -> Result:
     """Measure all variants with growing numbers of clients on each Redis of this machine."""
-    numbers = (1, 4) if quick else (1, 2, 4, 8)
-    seconds, rounds = (0.5, 1) if quick else (0.8, 3)
+    numbers = (1,) if quick else (1, 2, 4, 8)
+    seconds, rounds = (0.1, 1) if quick else (0.8, 3)
+    variants = [variant for variant in VARIANTS if not (quick and variant.peer)]
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         clients = {
-            peer: stack.enter_context(Clients(numbers[-1], peer=peer)) for peer in (False, True)
+            peer: stack.enter_context(Clients(numbers[-1], peer=peer))
+            for peer in {variant.peer for variant in variants}
         }
-        for version, kind in SERVERS.items():
+        for version, kind in list(SERVERS.items())[: 1 if quick else None]:
             server = RedisServer(any_server(kind), bloom=bloom_module() is not None)
             stack.callback(server.close)
             for number in numbers:
@@ -96,7 +98,7 @@ def run(*, quick: bool) -> Result:
                         variant.name: functools.partial(
                             _measure, server, clients[variant.peer], number, variant, seconds
                         )
-                        for variant in VARIANTS
+                        for variant in variants
                     },
                     rounds,
                 )
@@ -128,10 +130,12 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
     """The goals, each by the best dupefilter, and reached if it is on every Redis."""
     told: dict[str, list[str]] = {}
     reached: dict[str, bool] = {}
+    goals: dict[str, float] = {}
 
     def judge(what: str, version: str, value: float, wanted: float, more: str = "") -> None:
         shown = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
         told.setdefault(what, []).append(f"{shown}{more} (Redis {version})")
+        goals[what] = wanted
         reached[what] = reached.get(what, True) and value >= wanted
 
     ours = [variant.name for variant in OURS]
@@ -145,9 +149,10 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
                 cpu[name] = min(cpu.get(name, math.inf), row["Redis CPU µs"])
         fastest, least = max(best[name] for name in ours), min(cpu[name] for name in ours)
         full = f", {1e6 / least:,.0f} by a full core"
-        whole = f", whole {best[WHOLE.name] / best[WHOLE_PEER.name]:.2g}"
         judge("requests/s on one Redis", version, fastest, REQUESTS, full)
-        judge("times scrapy-redis", version, fastest / best[PEER.name], OVER_PEER, whole)
+        if PEER.name in best:
+            whole = f", whole {best[WHOLE.name] / best[WHOLE_PEER.name]:.2g}"
+            judge("times scrapy-redis", version, fastest / best[PEER.name], OVER_PEER, whole)
         judge(
             "of the bare pipeline's requests/s, both by redis-py",
             version,
@@ -155,8 +160,7 @@ def _targets(rows: list[dict[str, Any]]) -> list[Target]:
             OF_BARE,
         )
         judge("of the bare pipeline by Redis CPU", version, cpu[BARE.name] / least, OF_BARE)
-    wanted = (f"{REQUESTS:,}", f"{OVER_PEER}", f"{OF_BARE:g}", f"{OF_BARE:g}")
     return [
-        Target(what, f"≥ {goal}", "; ".join(values), reached[what])
-        for (what, values), goal in zip(told.items(), wanted, strict=True)
+        Target(what, f"≥ {goals[what]:,g}", "; ".join(values), reached[what])
+        for what, values in told.items()
     ]

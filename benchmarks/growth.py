@@ -166,10 +166,14 @@ def _parts(number: int, size: int) -> list[int]:
 
 def _series(quick: bool) -> dict[str, tuple[tuple[int, ...], list[Shape]]]:
     """What grows in each series, and of which sizes its exchanges are."""
-    most = 1_000_000 if quick else 10_000_000
     usual = 20
+    if quick:
+        some = [Shape(1000, usual), Shape(1000, 100, workers=2)]
+        limited_ones = [Shape(1000, usual, limited=True, parked=parked) for parked in (False, True)]
+        return {"all": (SIZES, some), "slots with a delay": (LIMITED_SIZES, limited_ones)}
+    most = 10_000_000
     many = (10, 1000, 100_000)
-    limited = 100_000 if quick else 1_000_000
+    limited = 1_000_000
     return {
         "queue": (SIZES, [Shape(queued, usual) for queued in (1000, 100_000, most)]),
         "slots": (SIZES, [Shape(most, slots) for slots in (1, usual, 1000, 100_000)]),
@@ -187,7 +191,7 @@ def _series(quick: bool) -> dict[str, tuple[tuple[int, ...], list[Shape]]]:
 
 def run(*, quick: bool) -> Result:
     """Measure the exchange in all sizes of a series in alternating rounds."""
-    rounds, exchanges = (15, 25) if quick else (100, 25)
+    rounds, exchanges = (1, 10) if quick else (100, 25)
     rows: list[dict[str, Any]] = []
     targets = []
     for name, (sizes, growing) in _series(quick).items():

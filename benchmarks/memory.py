@@ -8,7 +8,7 @@ import random
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,26 @@ BLOOM = 5
 BLOOM_GROWING = 9
 
 ERROR_RATE = 1e-6
-SLOTS = 20_000
 DESIGNED = "as designed"
-PEAK_STEPS = 20
-"""Looks at the memory between the designed size and three times of it."""
+TWICE, MOST_GROWN = GROWN = ("at twice that", "most to 3 times")
+COMPRESSED_ROW = "  list-compress-depth 1"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is weighed. ``seen``: sizes of dupefilters; ``looks``: at their memory between the
+    designed size and three times of it; ``holders``: workers that hold 100 requests each."""
+
+    requests: int
+    holders: int
+    slots: int
+    seen: tuple[int, ...]
+    looks: int
+    peer_requests: int
+
+
+FULL = Size(300_000, 100, 20_000, (1_000_000, 10_000_000), 20, 50_000)
+QUICK = Size(1_000, 2, 500, (2_000,), 2, 0)
 
 WORDS = re.findall(
     r"\w+",
@@ -211,22 +227,22 @@ def seen_by_set(number: int) -> float:
         server.close()
 
 
-def seen(backend: str, number: int, growing: bool) -> dict[str, float]:
-    """Bytes of a URL at the designed size and, if ``growing``, past it, by what it is called."""
+def seen(backend: str, number: int, steps: int) -> dict[str, float]:
+    """Bytes of a URL at the designed size and, with ``steps``, past it, by what it is called."""
     one = Filter(backend, ERROR_RATE, number)
     try:
         one.grow_to(number)
         found = {DESIGNED: one.bytes_each()}
-        if growing:
+        if steps and backend != "exact":
             # Just past it a second layer may have been made.
             looks = [number + number // 200]
-            looks += [number + 2 * number * step // PEAK_STEPS for step in range(1, PEAK_STEPS + 1)]
+            looks += [number + 2 * number * step // steps for step in range(1, steps + 1)]
             taken = {}
             for size in looks:
                 one.grow_to(size)
                 taken[size] = one.bytes_each()
-            found["at twice that"] = taken[2 * number]
-            found["most to 3 times"] = max(taken.values())
+            found[TWICE] = taken[2 * number]
+            found[MOST_GROWN] = max(taken.values())
         return found
     finally:
         one.close()
@@ -234,68 +250,50 @@ def seen(backend: str, number: int, growing: bool) -> dict[str, float]:
 
 def run(*, quick: bool) -> Result:
     """Weigh everything, two at a time: times play no part here."""
-    requests, sizes = (20_000, [200_000]) if quick else (300_000, [1_000_000, 10_000_000])
-    peer_requests = 5000 if quick else 50_000
+    size = QUICK if quick else FULL
+    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(2) as pool:
         # The long ones first.
         filters = {
-            (backend, size): pool.submit(
-                seen, backend, size, backend != "exact" and size == sizes[0]
+            (backend, number): pool.submit(
+                seen, backend, number, size.looks if number == size.seen[0] else 0
             )
-            for size in reversed(sizes)
+            for number in reversed(size.seen)
             for backend in backends()
         }
-        sets = {size: pool.submit(seen_by_set, size) for size in reversed(sizes)}
-        queues = {
-            (content.name, depth): pool.submit(queued, content, requests, depth)
-            for content in CONTENTS
-            for depth in (0, 1)
-        }
-        leases = {
-            content.name: pool.submit(leased, content, 20 if quick else 100) for content in CONTENTS
-        }
-        idle = pool.submit(idle_slot, SLOTS)
-        peer = {
-            content.name: pool.submit(of_peer, content, peer_requests, seen=False)
-            for content in CONTENTS
-        }
-        peer_seen = pool.submit(of_peer, CONTENTS[0], peer_requests, seen=True)
-
-        rows: list[dict[str, Any]] = []
+        sets = {number: pool.submit(seen_by_set, number) for number in reversed(size.seen)}
+        requests, held, of_peers = size.requests, size.holders * MAX_CLAIMS, size.peer_requests
+        weighed: list[tuple[str, int, Future[float]]] = []
+        for content in CONTENTS:
+            plain, compressed = (pool.submit(queued, content, requests, n) for n in (0, 1))
+            weighed.append((f"queued: {content.name}", requests, plain))
+            weighed.append((COMPRESSED_ROW, requests, compressed))
+            weighed.append(("  leased", held, pool.submit(leased, content, size.holders)))
+            if of_peers:
+                peer = pool.submit(of_peer, content, of_peers, seen=False)
+                weighed.append(("  scrapy-redis, queued", of_peers, peer))
+        idle = pool.submit(idle_slot, size.slots)
+        weighed.append(("slot that was used and is empty", size.slots, idle))
+        peers_seen = pool.submit(of_peer, CONTENTS[0], of_peers, seen=True) if of_peers else None
 
         def add(what: str, number: int, value: float) -> None:
             rows.append({"what": what, "how many": number, "bytes each": value})
 
-        for content in CONTENTS:
-            name = content.name
-            add(f"queued: {name}", requests, queues[name, 0].result())
-            add("  list-compress-depth 1", requests, queues[name, 1].result())
-            add("  leased", (20 if quick else 100) * MAX_CLAIMS, leases[name].result())
-            add("  scrapy-redis, queued", peer_requests, peer[name].result())
-        add("slot that was used and is empty", SLOTS, idle.result())
-        for size in sizes:
+        for what, number, future in weighed:
+            add(what, number, future.result())
+        for number in size.seen:
             for backend in backends():
-                for when, value in filters[backend, size].result().items():
-                    add(f"seen, {backend}: {size:,}, {when}", size, value)
-            add(f"seen, scrapy-redis: {size:,}, its set", size, sets[size].result())
-        add(f"seen, scrapy-redis: {peer_requests:,}", peer_requests, peer_seen.result())
-        weighed = {key: future.result() for key, future in filters.items()}
-    plain, compressed = (queues[CONTENTS[0].name, depth].result() for depth in (0, 1))
+                for when, value in filters[backend, number].result().items():
+                    add(f"seen, {backend}: {number:,}, {when}", number, value)
+            add(f"seen, scrapy-redis: {number:,}, its set", number, sets[number].result())
+        if peers_seen:
+            add(f"seen, scrapy-redis: {of_peers:,}", of_peers, peers_seen.result())
     return Result(
         "memory",
         "Bytes in Redis",
         COLUMNS,
         rows,
-        targets=[
-            _target("queued request", QUEUED, [plain]),
-            _target("queued request, list-compress-depth 1", COMPRESSED, [compressed]),
-            _target(
-                "seen URL, exact",
-                EXACT,
-                [weighed["exact", size][DESIGNED] for size in sizes],
-            ),
-            *_bloom_targets(weighed, sizes),
-        ],
+        targets=list(_targets(rows)),
         notes=[
             "URLs of 77 bytes, a callback. numbered: only a number differs from one URL to the "
             "next; words: two to four words of 76 at random.",
@@ -305,19 +303,23 @@ def run(*, quick: bool) -> Result:
     )
 
 
-def _target(what: str, most: float, values: list[float]) -> Target:
-    measured = ", ".join(f"{value:.3g} B" for value in values)
-    return Target(what, f"≤ {most:g} B", measured, max(values) <= most)
-
-
-def _bloom_targets(
-    weighed: dict[tuple[str, int], dict[str, float]], sizes: list[int]
-) -> list[Target]:
-    targets = []
-    for backend in backends():
-        if backend != "exact":
-            designed = [weighed[backend, size][DESIGNED] for size in sizes]
-            growing = list(weighed[backend, sizes[0]].values())[1:]
-            targets.append(_target(f"seen URL, {backend}, designed size", BLOOM, designed))
-            targets.append(_target(f"seen URL, {backend}, growing", BLOOM_GROWING, growing))
-    return targets
+def _targets(rows: list[dict[str, Any]]) -> Iterator[Target]:
+    """The goals, each for the rows that begin and end so."""
+    goals: list[tuple[str, float, str, str | tuple[str, ...]]] = [
+        ("queued request", QUEUED, f"queued: {CONTENTS[0].name}", ""),
+        ("queued request, list-compress-depth 1", COMPRESSED, COMPRESSED_ROW, ""),
+        ("seen URL, exact", EXACT, "seen, exact", DESIGNED),
+    ]
+    for name in backends()[1:]:
+        goals.append((f"seen URL, {name}, designed size", BLOOM, f"seen, {name}", DESIGNED))
+        goals.append((f"seen URL, {name}, growing", BLOOM_GROWING, f"seen, {name}", GROWN))
+    for what, most, begins, ends in goals:
+        values = [
+            row["bytes each"]
+            for row in rows
+            if row["what"].startswith(begins) and row["what"].endswith(ends)
+        ]
+        if what.startswith("queued"):
+            values = values[:1]  # of the first content
+        measured = ", ".join(f"{value:.3g} B" for value in values)
+        yield Target(what, f"≤ {most:g} B", measured, max(values) <= most)

@@ -7,21 +7,22 @@ import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
 
 from benchmarks.common import Result, Target
-from benchmarks.hosts import Hit, Host, Hosts, address
-from benchmarks.politeness import CLOSE, CLOSE_SHARE, allowed, judge, refetched
-from benchmarks.workers import REDISQ_EXACT, SPIDER, Folder, Worker
-from scrapy_redisq import Frontier
+from benchmarks.verdict import CLOSE, CLOSE_SHARE, allowed, judge, of_host, refetched
+from benchmarks.workers import REDISQ_EXACT, Fleet
+from lab.process_site import ProcessSite, address
 from scrapy_redisq.frontier.limits import SlotLimit
-from tests.harness.servers import RedisServer, any_server, wait_until
-
-POLITE = SPIDER.with_name("polite.py")
+from tests.harness.servers import RedisServer, any_server
+from tests.harness.site import Answer, Hit, Site
 
 SHARE = 0.95
 UNHURT = 0.97
@@ -65,7 +66,7 @@ class Size:
 
 
 FULL = Size(60, 8, 50, 5, 5, 7, 5)
-QUICK = Size(2, 2, 10, 1, 0.3, 0.5, 1)
+QUICK = Size(1, 2, 5, 0.6, 0, 0, 0)
 
 OF_OTHERS = 0.5
 """Seconds: the delay of the hosts beside it."""
@@ -79,27 +80,57 @@ COLUMNS += ["missing", "twice", "CPU busy"]
 
 
 @dataclass(frozen=True)
+class Host:
+    """How a host answers. Times in seconds.
+
+    ``answer``: what an answer takes. ``trouble_at``: from when, after the first request to it, it
+    answers 503 with ``Retry-After: retry_after``, for ``trouble``.
+    """
+
+    answer: float = 0.0
+    trouble_at: float = 0.0
+    trouble: float = 0.0
+    retry_after: int = 0
+
+
+class Hosts(Site):
+    """The site."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        super().__init__(lambda path: None, hosts=len(hosts))
+        self._hosts = {address(number): host for number, host in enumerate(hosts)}
+        self._first: dict[str, float] = {}
+
+    def answer(self, hit: Hit) -> Answer:
+        name = hit.host.partition(":")[0]
+        host = self._hosts[name]
+        since = hit.at - self._first.setdefault(name, hit.at)
+        if host.trouble_at <= since < host.trouble_at + host.trouble:
+            return Answer("later", 503, {"Retry-After": str(host.retry_after)}, host.answer)
+        return Answer("ok", delay=host.answer)
+
+
+@dataclass(frozen=True)
 class Crawled:
-    """What one fleet did to a site. ``pages``: pushed to each host. ``cores``: kept busy."""
+    """What one fleet did to a site. ``pages``: pushed to each host. ``killed``: pids. ``cores``:
+    kept busy."""
 
     limits: Sequence[SlotLimit]
     pages: Sequence[int]
     began: float
     hits: list[Hit]
-    killed: set[int] = field(default_factory=set)
-    cores: float = 0.0
+    killed: set[str]
+    cores: float
 
     def shares(self, seconds: float) -> list[float]:
         """Pages of each host that were asked for within a time, of those that its limits allow."""
-        in_time = [
-            {
-                hit.path
-                for hit in self.hits
-                if hit.host == host and hit.status == 200 and hit.arrived < self.end(seconds)
-            }
-            for host in range(len(self.pages))
-        ]
-        return [len(paths) / pages for paths, pages in zip(in_time, self.pages, strict=True)]
+        fetched = {
+            (hit.host.partition(":")[0], hit.path)
+            for hit in self.hits
+            if hit.status == 200 and hit.at < self.began + seconds
+        }
+        in_time = Counter(host for host, _ in fetched)
+        return [in_time[address(host)] / pages for host, pages in enumerate(self.pages)]
 
     def share(self, seconds: float, hosts: range | None = None) -> float:
         """The same of some hosts together."""
@@ -108,21 +139,18 @@ class Crawled:
         got = sum(shares[host] * self.pages[host] for host in chosen)
         return got / sum(self.pages[host] for host in chosen)
 
-    def end(self, seconds: float) -> float:
-        return self.began + seconds
-
     def asked_too_early(self, host: int, retry_after: float) -> tuple[int, int]:
         """Requests that a host got within the time of its Retry-After; -> those that their workers
         began before the 503 was sent and all others, and so in flight or not."""
-        mine = [hit for hit in self.hits if hit.host == host]
-        refusals = [hit for hit in mine if hit.status == 503]
-        flying: set[Hit] = set()
-        others: set[Hit] = set()
-        for refusal in refusals:
-            for hit in mine:
-                if refusal.ended < hit.arrived < refusal.ended + retry_after:
-                    (flying if hit.began <= refusal.ended else others).add(hit)
-        return len(flying), len(others)
+        mine = of_host(self.hits, host)
+        early = {
+            hit: hit.started <= refusal.ended
+            for refusal in mine
+            if refusal.status == 503
+            for hit in mine
+            if refusal.ended < hit.at < refusal.ended + retry_after
+        }
+        return sum(early.values()), len(early) - sum(early.values())
 
     def missing(self) -> int:
         fetched = {(hit.host, hit.path) for hit in self.hits if hit.status == 200}
@@ -157,44 +185,6 @@ def setting(limits: Sequence[SlotLimit]) -> str:
     )
 
 
-class Fleet:
-    """Workers of one frontier that wait until they are all there."""
-
-    def __init__(self, server: RedisServer, folder: Folder, limits: str, number: int) -> None:
-        self._server, self._folder, self._limits = server, folder, limits
-        self.killed: set[int] = set()
-        self._chance = random.Random(6)
-        self.workers = [self._start() for _ in range(number)]
-
-    def _start(self) -> Worker:
-        return Worker(
-            REDISQ_EXACT,
-            "http://127.0.0.1/",
-            self._folder.path,
-            redis_port=self._server.port,
-            settings={"REDISQ_SLOT_LIMITS": self._limits, "REDISQ_LEASE_TTL": LEASE_TTL},
-            go=self._folder.go,
-            spider=POLITE,
-        )
-
-    def replace_one(self) -> None:
-        """Kill a worker, and start another one."""
-        number = self._chance.randrange(len(self.workers))
-        self.killed.add(self.workers[number].process.pid)
-        self.workers[number].kill()
-        self.workers[number] = self._start()
-
-    def end(self, seconds: float) -> None:
-        """Wait until all have ended by themselves. Raises `DidNotRun`."""
-        until = time.monotonic() + seconds
-        for worker in self.workers:
-            worker.report(max(1.0, until - time.monotonic()))
-
-    def kill(self) -> None:
-        for worker in self.workers:
-            worker.kill()
-
-
 def crawl(
     server: RedisServer,
     size: Size,
@@ -207,51 +197,52 @@ def crawl(
     pages = [
         allowed(limit, host.answer, size.seconds) for limit, host in zip(limits, hosts, strict=True)
     ]
-    with Hosts(hosts) as site, Folder() as folder, server.client() as client:
-        client.flushall()
-        fleet = Fleet(server, folder, setting(limits), size.workers)
-        try:
-            with Frontier.from_url(server.url, "polite") as frontier:
-                wait_until(
-                    lambda: len(frontier.status().get("workers", [])) == size.workers,
-                    60,
-                    f"{size.workers} workers: {fleet.workers[0].log}",
-                )
-                urls = [
-                    site.url(host, f"/{number}")
-                    for number in range(max(pages))
-                    for host in range(len(hosts))
-                    if number < pages[host]
-                ]
-                began = time.monotonic()
-                psutil.cpu_percent()
-                frontier.push(urls)
-                folder.go.touch()
-                kills = math.ceil(size.seconds / kill_every) - 1 if kill_every else 0
-                for number in range(1, kills + 1):
-                    time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
-                    fleet.replace_one()
-                time.sleep(max(0.0, began + size.seconds - time.monotonic()))
-                cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
-            fleet.end(size.seconds + 60)
-        finally:
-            fleet.kill()
-        return Crawled(limits, pages, began, site.hits(), fleet.killed, cores)
+    settings = {"REDISQ_SLOT_LIMITS": setting(limits), "REDISQ_LEASE_TTL": LEASE_TTL}
+    killed: set[str] = set()
+    chance = random.Random(6)
+    with (
+        ProcessSite(partial(Hosts, hosts), first=True) as site,
+        Fleet(
+            server, size.workers, variant=REDISQ_EXACT, spider="polite", settings=settings
+        ) as fleet,
+    ):
+        urls = [
+            site.url(f"/{number}", host)
+            for number in range(max(pages))
+            for host in range(len(hosts))
+            if number < pages[host]
+        ]
+        began = time.monotonic()
+        psutil.cpu_percent()
+        fleet.frontier.push(urls)
+        fleet.begin()
+        kills = math.ceil(size.seconds / kill_every) - 1 if kill_every else 0
+        for number in range(1, kills + 1):
+            time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
+            victim = chance.randrange(size.workers)
+            killed.add(str(fleet.workers[victim].process.pid))
+            fleet.workers[victim].kill()
+            fleet.workers[victim] = fleet.start()
+        time.sleep(max(0.0, began + size.seconds - time.monotonic()))
+        cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+        fleet.reports(size.seconds + 60)
+        return Crawled(limits, pages, began, site.hits(), killed, cores)
 
 
 def row(scenario: str, size: Size, crawled: Crawled) -> dict[str, Any]:
     """The figures of a crawl, and what the goals are made of."""
     verdict = judge(crawled.limits, crawled.hits)
+    counts = verdict.counts
     twice, needlessly = refetched(crawled.hits, crawled.killed)
     return {
         "scenario": scenario,
         "requests": len(crawled.hits),
         "kills": len(crawled.killed),
-        "closer than delay": verdict.close,
-        "over rate": verdict.fast,
-        "over concurrency": verdict.over,
-        "with tolerance": verdict.close_tolerated + verdict.fast_tolerated + verdict.over,
-        "by workers' clocks": verdict.close_by_workers + verdict.fast_by_workers,
+        "closer than delay": counts["close"],
+        "over rate": counts["fast"],
+        "over concurrency": counts["over"],
+        "with tolerance": counts["beyond tolerance"] + counts["over"],
+        "by workers' clocks": counts["by workers"],
         "worst ms": 1000 * max(verdict.early, default=0.0),
         "share": crawled.share(size.seconds),
         "worst host": min(crawled.shares(size.seconds)),
@@ -275,35 +266,29 @@ def run(*, quick: bool) -> Result:
     """Crawl fifty hosts with different limits; with kills; with a host in trouble; with a slow
     one."""
     size = QUICK if quick else FULL
-    server = RedisServer(any_server("redis-7"))
-    try:
-        limits, hosts = hosts_of(size)
-        kept = crawl(server, size, limits, hosts)
-        killed = crawl(server, size, limits, hosts, kill_every=size.kill_every)
-        in_trouble = Host(hosts[0].answer, size.trouble_at, size.trouble, size.retry_after)
-        trouble = crawl(server, size, limits, [in_trouble, *hosts[1:]])
-        others = [SlotLimit(delay=OF_OTHERS)] * (size.hosts - 1)
-        fast = crawl(server, size, others, [Host()] * len(others))
-        slow = crawl(
-            server, size, [*others, SlotLimit(concurrency=2)], [*[Host()] * len(others), Host(SLOW)]
-        )
-    finally:
-        server.close()
-    rows = [
-        row("limits", size, kept),
-        row("kills", size, killed),
-        row("host in trouble", size, trouble),
-        row(f"{len(others)} fast hosts", size, fast),
-        row("and a slow one", size, slow),
-    ]
-    targets = [
-        *_kept(rows[0]),
-        *_kept(rows[1]),
-        _left_alone(size, trouble),
-        _unhurt("a host in trouble", size, trouble, kept, range(1, size.hosts)),
-        _unhurt(f"a host of {1000 * SLOW:g} ms", size, slow, fast, range(size.hosts - 1)),
-        _none("pages missing, a host in trouble and a slow one", rows, "missing"),
-    ]
+    limits, hosts = hosts_of(size)
+    with closing(RedisServer(any_server("redis-7"))) as server:
+        crawled = {"kills": crawl(server, size, limits, hosts, kill_every=size.kill_every)}
+        if not quick:
+            crawled = {"limits": crawl(server, size, limits, hosts), **crawled}
+            in_trouble = Host(hosts[0].answer, size.trouble_at, size.trouble, size.retry_after)
+            trouble = crawl(server, size, limits, [in_trouble, *hosts[1:]])
+            others, prompt = [SlotLimit(delay=OF_OTHERS)] * (size.hosts - 1), [Host()]
+            prompt *= len(others)
+            fast = crawl(server, size, others, prompt)
+            with_slow = [*others, SlotLimit(concurrency=2)], [*prompt, Host(SLOW)]
+            slow = crawl(server, size, *with_slow)
+            crawled["host in trouble"] = trouble
+            crawled |= {f"{len(others)} fast hosts": fast, "and a slow one": slow}
+    rows = [row(scenario, size, one) for scenario, one in crawled.items()]
+    targets = [goal for found in rows[:2] for goal in _kept(found)]
+    if not quick:
+        targets += [
+            _left_alone(size, trouble),
+            _unhurt("a host in trouble", size, trouble, crawled["limits"], range(1, size.hosts)),
+            _unhurt(f"a host of {1000 * SLOW:g} ms", size, slow, fast, range(size.hosts - 1)),
+            _none("pages missing, a host in trouble and a slow one", rows, "missing"),
+        ]
     title = f"Limits of {size.hosts} hosts that {size.workers} workers keep together"
     return Result("polite", title, COLUMNS, rows, targets=targets, notes=_notes(size, rows))
 

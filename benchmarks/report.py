@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import plots
+from benchmarks import COMMANDS, plots
 from benchmarks.common import RESULTS, shown
 from benchmarks.crawl import ROUND_TRIPS
 from benchmarks.workers import (
@@ -17,9 +17,10 @@ from benchmarks.workers import (
     SCRAPY_REDIS_BLOOM,
 )
 
-ORDER = ("crawl", "fleet", "frontier", "growth", "polite", "memory", "seen", "latency", "sink")
 FILE = RESULTS.parent / "RESULTS.md"
 PLOTS = RESULTS.parent / "plots"
+
+COMMAND_OF = {part: command for command, (parts, _) in COMMANDS.items() for part in parts}
 
 Json = dict[str, Any]
 
@@ -73,20 +74,24 @@ WHY = {
 
 def write() -> None:
     """Write ``RESULTS.md`` and the plots; commands that have not been run in full are left out."""
-    results = {
-        name: json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ORDER
-        if (RESULTS / f"{name}.json").exists()
-    }
+    results = read()
     if not results:
         print(f"nothing to report: {RESULTS} has no result of a full run")
         return
-    drawn = _draw(results)
-    FILE.write_text("\n".join(_document(results, drawn)), encoding="utf-8")
+    drawn = draw(results)
+    for name, (_, svg) in drawn.items():
+        plots.write(PLOTS / f"{name}.svg", svg)
+    FILE.write_text("\n".join(document(results, drawn)), encoding="utf-8")
     print(f"written to {FILE}")
 
 
-def _document(results: dict[str, Json], drawn: dict[str, str]) -> Iterator[str]:
+def read() -> dict[str, Json]:
+    """The results of full runs that there are."""
+    files = {part: RESULTS / f"{part}.json" for part in COMMAND_OF}
+    return {part: json.loads(file.read_text()) for part, file in files.items() if file.exists()}
+
+
+def document(results: dict[str, Json], drawn: dict[str, tuple[str, str]]) -> Iterator[str]:
     yield "# Results\n"
     yield "Written by `python -m benchmarks all --report`. What each command measures, and what"
     yield "was found to cost what, is in [README.md](README.md). Ratios are what counts.\n"
@@ -101,8 +106,9 @@ def _document(results: dict[str, Json], drawn: dict[str, str]) -> Iterator[str]:
         yield f"- {goal['what']}: {goal['measured']} (goal: {goal['wanted']}). {why}".rstrip()
     for name, result in results.items():
         yield f"\n## {name}: {result['title']}\n"
+        yield f"`python -m benchmarks {COMMAND_OF[name]}`\n"
         if name in drawn:
-            yield f"![{drawn[name]}](plots/{name}.svg)\n"
+            yield f"![{drawn[name][0]}](plots/{name}.svg)\n"
         yield from _table(result["columns"], result["rows"])
         if result["targets"]:
             yield "\n| goal | wanted | measured | |\n|---|---:|---:|---|"
@@ -151,15 +157,13 @@ def _cell(text: str) -> str:
 # Plots
 
 
-def _draw(results: dict[str, Json]) -> dict[str, str]:
-    """Draw what there are results for; -> the plots' titles by command."""
+def draw(results: dict[str, Json]) -> dict[str, tuple[str, str]]:
+    """Draw what there are results for; -> the plots' titles and SVG by result."""
     drawn = {}
     makers = {"crawl": _crawl_plot, "memory": _memory_plot, "growth": _growth_plot}
     for name, make in makers.items():
         if name in results and (plot := make(results[name]["rows"])):
-            title, svg = plot
-            plots.write(PLOTS / f"{name}.svg", svg)
-            drawn[name] = title
+            drawn[name] = plot
     return drawn
 
 

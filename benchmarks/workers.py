@@ -1,4 +1,4 @@
-"""Real ``scrapy runspider`` processes of the spider in ``spiders/``, one variant each."""
+"""Real ``scrapy runspider`` processes of the spiders in ``spiders/``, one variant each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from benchmarks import peers
+from scrapy_redisq import Frontier
+from tests.harness.servers import RedisServer, wait_until
 
-SPIDER = Path(__file__).parent / "spiders" / "follow.py"
+SPIDERS = Path(__file__).parent / "spiders"
 
 
 class DidNotRun(Exception):
@@ -34,41 +35,22 @@ class Variant:
     peer: bool = False
 
 
+def _ours(name: str, dupefilter: str) -> Variant:
+    settings = {"SCHEDULER": "scrapy_redisq.Scheduler", "DUPEFILTER_CLASS": dupefilter}
+    return Variant(name, settings, "REDISQ_URL")
+
+
+def _peer(name: str, package: str) -> Variant:
+    scheduler = f"{package}.scheduler.Scheduler"
+    settings = {"SCHEDULER": scheduler, "DUPEFILTER_CLASS": f"{package}.dupefilter.RFPDupeFilter"}
+    return Variant(name, settings, "REDIS_URL", peer=True)
+
+
 MEMORY = Variant("Scrapy in memory")
-REDISQ_BLOOM = Variant(
-    "scrapy-redisq Bloom",
-    {
-        "SCHEDULER": "scrapy_redisq.Scheduler",
-        "DUPEFILTER_CLASS": "scrapy_redisq.BloomDupeFilter",
-    },
-    "REDISQ_URL",
-)
-REDISQ_EXACT = Variant(
-    "scrapy-redisq exact",
-    {
-        "SCHEDULER": "scrapy_redisq.Scheduler",
-        "DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter",
-    },
-    "REDISQ_URL",
-)
-SCRAPY_REDIS = Variant(
-    "scrapy-redis",
-    {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    },
-    "REDIS_URL",
-    peer=True,
-)
-SCRAPY_REDIS_BLOOM = Variant(
-    "Scrapy-Redis-BloomFilter",
-    {
-        "SCHEDULER": "scrapy_redis_bloomfilter.scheduler.Scheduler",
-        "DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter",
-    },
-    "REDIS_URL",
-    peer=True,
-)
+REDISQ_BLOOM = _ours("scrapy-redisq Bloom", "scrapy_redisq.BloomDupeFilter")
+REDISQ_EXACT = _ours("scrapy-redisq exact", "scrapy_redisq.ExactDupeFilter")
+SCRAPY_REDIS = _peer("scrapy-redis", "scrapy_redis")
+SCRAPY_REDIS_BLOOM = _peer("Scrapy-Redis-BloomFilter", "scrapy_redis_bloomfilter")
 
 
 class Worker:
@@ -88,24 +70,23 @@ class Worker:
         settings: Mapping[str, Any] | None = None,
         go: Path | None = None,
         under: Sequence[str] = (),
-        spider: Path = SPIDER,
+        spider: str = "follow",
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         number = len(list(folder.glob("worker-*.log")))
         self._report = folder / f"worker-{number}.json"
         self._log = folder / f"worker-{number}.log"
-        python = str(peers.python()) if variant.peer else sys.executable
-        command = [*under, python, "-m", "scrapy", "runspider", str(spider)]
-        command += ["-a", f"start_url={start_url}", "-a", f"report={self._report}"]
-        for name, value in (arguments or {}).items():
-            command += ["-a", f"{name}={value}"]
+        told = {"start_url": start_url, "report": self._report, **(arguments or {})}
         if go is not None:
-            command += ["-a", f"go={go}"]
+            told["go"] = go
         chosen = {**variant.settings, **(settings or {})}
         if variant.url_setting:
             chosen[variant.url_setting] = f"redis://127.0.0.1:{redis_port}/0"
-        for name, value in chosen.items():
-            command += ["-s", f"{name}={value}"]
+        python = str(peers.python()) if variant.peer else sys.executable
+        command = [*under, python, "-m", "scrapy", "runspider", str(SPIDERS / f"{spider}.py")]
+        for option, given in (("-a", told), ("-s", chosen)):
+            for name, value in given.items():
+                command += [option, f"{name}={value}"]
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
         }
@@ -130,7 +111,6 @@ class Worker:
         report: dict[str, Any] = json.loads(self._report.read_text())
         if report["reason"] != "finished" or report["errors"]:
             raise DidNotRun(f"{report}\n{self.log[-2000:]}")
-        report["ended"] = time.time()
         return report
 
     def kill(self) -> None:
@@ -139,18 +119,68 @@ class Worker:
         self.process.wait()
 
 
-class Folder:
-    """A temporary folder for workers, with the file that they wait for; a context manager."""
+def crawl(variant: Variant, start_url: str, server: RedisServer, **options: Any) -> dict[str, Any]:
+    """The report of one worker's crawl, into an empty Redis. Raises `DidNotRun`."""
+    with server.client() as client:
+        client.flushall()
+    with tempfile.TemporaryDirectory(prefix="redisq-bench-") as folder:
+        options.setdefault("redis_port", server.port)
+        return Worker(variant, start_url, Path(folder), **options).report()
 
-    def __enter__(self) -> Folder:
-        self.path = Path(tempfile.mkdtemp(prefix="redisq-bench-"))
-        self.go = self.path / "go"
+
+class Fleet:
+    """Workers of one frontier on an empty Redis that have all joined, and begin with `begin`.
+
+    A context manager; when it is left none of them is running any more. ``waiting`` False: they
+    begin at once.
+    """
+
+    def __init__(
+        self,
+        server: RedisServer,
+        number: int,
+        start_url: str = "http://127.0.0.1/",
+        *,
+        variant: Variant = REDISQ_BLOOM,
+        spider: str = "follow",
+        settings: Mapping[str, Any] | None = None,
+        waiting: bool = True,
+    ) -> None:
+        self.frontier = Frontier.from_url(server.url, spider)
+        self.frontier.client.flushall()
+        self._folder = Path(tempfile.mkdtemp(prefix="redisq-bench-"))
+        self._go = self._folder / "go"
+        self._options: dict[str, Any] = {
+            "redis_port": server.port,
+            "settings": settings,
+            "go": self._go if waiting else None,
+            "spider": spider,
+        }
+        self._variant, self._start_url = variant, start_url
+        self.workers = [self.start() for _ in range(number)]
+
+    def __enter__(self) -> Fleet:
+        wait_until(
+            lambda: len(self.frontier.status().get("workers", [])) == len(self.workers),
+            60,
+            f"{len(self.workers)} workers: {self.workers[0].log}",
+        )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+    def __exit__(self, *exc: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+        self.frontier.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> Worker:
+        """One more process."""
+        return Worker(self._variant, self._start_url, self._folder, **self._options)
+
+    def begin(self) -> None:
+        self._go.touch()
+
+    def reports(self, seconds: float = 600) -> list[dict[str, Any]]:
+        """Wait until all have ended by themselves. Raises `DidNotRun`."""
+        until = time.monotonic() + seconds
+        return [worker.report(max(1.0, until - time.monotonic())) for worker in self.workers]

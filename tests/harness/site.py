@@ -6,6 +6,7 @@ Pages are given by a function ``page(path) -> Answer | str | None``; None is a 4
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -28,10 +29,11 @@ class Answer:
     content_type: str = "text/html; charset=utf-8"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Hit:
     """One request that reached the site, ``at`` a time.monotonic(); ``started`` is when its worker
-    began it, where it says so (X-Started)."""
+    began it, where it says so (X-Started), ``ended`` just before its answer was sent, or when its
+    connection was lost; until then the ``status`` is 0."""
 
     at: float
     path: str
@@ -41,6 +43,8 @@ class Hit:
     method: str = "GET"
     headers: Headers = field(default_factory=dict)
     body: bytes = b""
+    ended: float = math.inf
+    status: int = 0
 
 
 class Site:
@@ -121,7 +125,7 @@ class Site:
         self._connections.add(task)
         try:
             while line := await reader.readline():
-                await self._answer(line, reader, writer)
+                await self._answer(line, time.monotonic(), reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
@@ -129,7 +133,7 @@ class Site:
             writer.close()
 
     async def _answer(
-        self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, line: bytes, at: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         method, path, _ = line.decode().split()
         headers: Headers = {}
@@ -137,7 +141,6 @@ class Site:
             name, _, value = header.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        at = time.monotonic()
         started = float(headers.get("x-started", at))
         host, agent = headers.get("host", ""), headers.get("user-agent", "")
         hit = Hit(at, path, host, agent, started, method, headers, body)
@@ -147,16 +150,28 @@ class Site:
             answer = Answer("not found", 404)
         elif isinstance(answer, str):
             answer = Answer(answer)
-        if answer.delay:
-            await asyncio.sleep(answer.delay)
-        while answer.until is not None and not answer.until.is_set():
-            await asyncio.sleep(0.02)
+        try:
+            if answer.delay and await _gone(reader, answer.delay):
+                raise ConnectionResetError
+            while answer.until is not None and not answer.until.is_set():
+                await asyncio.sleep(0.02)
+        finally:
+            hit.ended = time.monotonic()
+        hit.status = answer.status
         content = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
         head = [f"HTTP/1.1 {answer.status} X", f"Content-Type: {answer.content_type}"]
         head += [f"{name}: {value}" for name, value in answer.headers.items()]
         head += [f"Content-Length: {len(content)}", "", ""]
         writer.write("\r\n".join(head).encode() + content)
         await writer.drain()
+
+
+async def _gone(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Whether the client goes away within this time. While it waits it sends nothing."""
+    try:
+        return not await asyncio.wait_for(reader.read(1), seconds)
+    except asyncio.TimeoutError:
+        return False
 
 
 def linked_pages(n: int, links: int = 3, delay: float = 0.0) -> Callable[[str], Answer | None]:

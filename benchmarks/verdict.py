@@ -5,15 +5,20 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.hosts import Hit
+from lab.process_site import address
 from scrapy_redisq.frontier.limits import SlotLimit
+from tests.harness.site import Hit
 
 CLOSE, CLOSE_SHARE = 0.005, 0.1
 """What a start may be early by the site's clock before it counts as a violation with tolerance: so
 many seconds and this share of the delay."""
+
+
+def of_host(hits: Iterable[Hit], host: int) -> list[Hit]:
+    return [hit for hit in hits if hit.host.startswith(f"{address(host)}:")]
 
 
 def too_soon(limit: SlotLimit, starts: Sequence[float]) -> list[float]:
@@ -47,7 +52,7 @@ def over(limit: SlotLimit, hits: Sequence[Hit]) -> int:
     ends: list[float] = []
     count = 0
     for hit in hits:
-        while ends and ends[0] <= hit.arrived:
+        while ends and ends[0] <= hit.at:
             heapq.heappop(ends)
         count += len(ends) >= limit.concurrency
         heapq.heappush(ends, hit.ended)
@@ -72,17 +77,15 @@ def allowed(limit: SlotLimit, answer: float, seconds: float) -> int:
 
 @dataclass
 class Verdict:
-    """Violations of all hosts. ``early``: seconds by which starts were too soon, as the site saw
+    """Violations of all hosts: starts too ``close`` to the one before, too ``fast`` for the rate,
+    ``over`` the concurrency; of the first two also those ``beyond tolerance``, and those ``by
+    workers``' clocks.
+
+    ``early``: seconds by which starts were too soon, as the site saw
     them, of those that were at all; ``early_by_workers``: as they began them; ``way``: seconds
     from a worker's start to the site."""
 
-    close: int = 0
-    close_tolerated: int = 0
-    close_by_workers: int = 0
-    fast: int = 0
-    fast_tolerated: int = 0
-    fast_by_workers: int = 0
-    over: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     early: list[float] = field(default_factory=list)
     early_by_workers: list[float] = field(default_factory=list)
     way: list[float] = field(default_factory=list)
@@ -90,48 +93,36 @@ class Verdict:
 
 def judge(limits: Sequence[SlotLimit], hits: Sequence[Hit]) -> Verdict:
     """Hold the log against the limits of the hosts, by the site's clock and by the workers'."""
-    verdict = Verdict(way=[hit.arrived - hit.began for hit in hits])
+    verdict = Verdict(way=[hit.at - hit.started for hit in hits])
     for host, limit in enumerate(limits):
-        mine = [hit for hit in hits if hit.host == host]
-        arrived = [hit.arrived for hit in mine]
-        began = sorted(hit.began for hit in mine)
-        verdict.over += over(limit, mine)
+        mine = of_host(hits, host)
+        arrived = [hit.at for hit in mine]
+        began = sorted(hit.started for hit in mine)
+        verdict.counts["over"] += over(limit, mine)
 
-        def count(
-            judged: Callable[[SlotLimit, Sequence[float]], list[float]],
-            tolerated: float,
-            *,
-            limit: SlotLimit = limit,
-            arrived: list[float] = arrived,
-            began: list[float] = began,
-        ) -> tuple[int, int, int]:
+        # Each limit with how much of it is tolerated, and where its violations are counted.
+        for judged, tolerated, name in (
+            (too_soon, CLOSE + CLOSE_SHARE * limit.delay, "close"),
+            (too_many, CLOSE + CLOSE_SHARE / limit.rate if limit.rate else 0.0, "fast"),
+        ):
             early = [late for late in judged(limit, arrived) if late > 0]
+            by_workers = [late for late in judged(limit, began) if late > 0]
             verdict.early += early
-            early_by_workers = [late for late in judged(limit, began) if late > 0]
-            verdict.early_by_workers += early_by_workers
-            return (
-                len(early),
-                sum(late > tolerated for late in early),
-                len(early_by_workers),
-            )
-
-        close = count(too_soon, CLOSE + CLOSE_SHARE * limit.delay)
-        verdict.close += close[0]
-        verdict.close_tolerated += close[1]
-        verdict.close_by_workers += close[2]
-        fast = count(too_many, CLOSE + CLOSE_SHARE / limit.rate if limit.rate else 0.0)
-        verdict.fast += fast[0]
-        verdict.fast_tolerated += fast[1]
-        verdict.fast_by_workers += fast[2]
+            verdict.early_by_workers += by_workers
+            verdict.counts[name] += len(early)
+            verdict.counts["beyond tolerance"] += sum(late > tolerated for late in early)
+            verdict.counts["by workers"] += len(by_workers)
     return verdict
 
 
-def refetched(hits: Sequence[Hit], killed: set[int]) -> tuple[int, int]:
+def refetched(hits: Sequence[Hit], killed: set[str]) -> tuple[int, int]:
     """Answers 200 to pages that were answered so before; all of them, and those of pages that no
     worker which was killed had asked for."""
     good = [hit for hit in hits if hit.status == 200]
     by_page = Counter((hit.host, hit.path) for hit in good)
-    by_living = Counter((hit.host, hit.path) for hit in good if hit.worker not in killed)
+    by_living = Counter(
+        (hit.host, hit.path) for hit in good if hit.headers["x-worker"] not in killed
+    )
     return (
         sum(count - 1 for count in by_page.values()),
         sum(count - 1 for count in by_living.values()),

@@ -1,0 +1,100 @@
+"""The sites that are crawled, each in a process of its own that is never the bottleneck."""
+
+from __future__ import annotations
+
+import posixpath
+import random
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from lab.process_site import ProcessSite
+from tests.harness.site import Answer, Hit, Site
+
+INDEX = "/index.html"
+HREF = re.compile(rb"""(<a\b[^>]*?\s)href\s*=\s*(?:"([^"]*)"|'([^']*)')""", re.I | re.S)
+WORDS = ("crawl", "page", "link", "frontier", "lease", "slot", "queue", "worker", "some", "words")
+
+
+class Pages(ProcessSite):
+    """So many pages with ``links`` each, or the first ones of ``folder``. ``delay``: seconds that
+    each answer takes."""
+
+    def __init__(
+        self, pages: int, links: int = 50, *, folder: Path | None = None, delay: float = 0.0
+    ) -> None:
+        bodies = real(folder, pages) if folder else generated(pages, links)
+        super().__init__(partial(_site, bodies, delay))
+        self.pages = len(bodies)
+        self.start_url = self.url(INDEX)
+
+
+def _site(bodies: dict[str, bytes], delay: float) -> Site:
+    return Site({path: Answer(body, delay=delay) for path, body in bodies.items()}.get)
+
+
+def twice(hits: Iterable[Hit]) -> int:
+    """Fetches of pages that had been fetched before."""
+    return sum(count - 1 for count in Counter(hit.path for hit in hits).values())
+
+
+def generated(pages: int, links: int) -> dict[str, bytes]:
+    """``pages`` pages with ``links`` links each, all reachable from the first one."""
+    names = [INDEX, *(f"/catalogue/section-{n % 40}/item-{n:06}.html" for n in range(1, pages))]
+    bodies = {}
+    for number, name in enumerate(names):
+        chance = random.Random(number)
+        targets = [child for child in (2 * number + 1, 2 * number + 2) if child < pages]
+        targets += chance.choices(range(pages), k=max(0, links - len(targets)))
+        entries = "\n".join(
+            f'<li class="entry"><a href="{names[target]}">Item {target}</a>'
+            f" <em>{' '.join(chance.choices(WORDS, k=5))}</em></li>"
+            for target in targets[:links]
+        )
+        bodies[name] = (
+            f"<!DOCTYPE html>\n<html><head><title>Item {number}</title></head>\n"
+            f"<body><h1>Item {number}</h1><ul>\n{entries}\n</ul></body></html>\n"
+        ).encode()
+    return bodies
+
+
+def real(folder: Path, most: int) -> dict[str, bytes]:
+    """The first ``most`` HTML pages below ``folder``, breadth first from its index.
+
+    Links that lead elsewhere are taken out, so that every crawler finds the same pages in
+    whatever order it goes.
+    """
+    root = folder.resolve()
+    bodies: dict[str, bytes] = {}
+    found = deque([INDEX])
+    known = {INDEX}
+    while found and len(bodies) < most:
+        path = found.popleft()
+        bodies[path] = (root / unquote(path).lstrip("/")).read_bytes()
+        for target in (_target(path, match) for match in HREF.finditer(bodies[path])):
+            if target and target not in known and (root / unquote(target).lstrip("/")).is_file():
+                known.add(target)
+                found.append(target)
+    for path, body in bodies.items():
+
+        def cut(match: re.Match[bytes], path: str = path) -> bytes:
+            inside = _target(path, match) in bodies
+            return match[0] if inside else match[1] + b"data-" + match[0][len(match[1]) :]
+
+        bodies[path] = HREF.sub(cut, body)
+    return bodies
+
+
+def _target(path: str, match: re.Match[bytes]) -> str | None:
+    """The path that a link of the page ``path`` leads to, if it is an HTML file of this site."""
+    link = (match[2] or match[3] or b"").decode("utf-8", "replace").strip()
+    try:
+        parts = urlsplit(urljoin(f"http://site{path}", link))
+    except ValueError:
+        return None
+    if parts.netloc != "site" or parts.query or not parts.path.endswith(".html"):
+        return None
+    return quote(posixpath.normpath(unquote(parts.path)), safe="/!$&'()*+,;=:@~-._")

@@ -1,0 +1,1 @@
+"""Sites, servers and processes that tests and benchmarks start on free ports and stop again."""
