@@ -149,7 +149,7 @@ class Measured:
         """Enqueue; without fingerprints, for the dupefilter is weighed by itself."""
         for number, entry in enumerate(entries):
             self.member.add(Enqueue(f"shop{number % slots}", 0, entry, None))
-            if len(self.member.outbox) == MAX_OPERATIONS:
+            if len(self.member.unsent) == MAX_OPERATIONS:
                 self.exchange(self.member)
         self.exchange(self.member)
 

@@ -1,0 +1,36 @@
+"""The benchmarks: each runs at its smallest size, and RESULTS.md has only what they found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import COMMANDS, report
+from tests.harness.launcher import ROOT, fork
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_smallest_size(command: str, tmp_path: Path) -> None:
+    """A command measures something, whatever a busy machine makes of its goals."""
+    output = tmp_path / "output"
+    output.touch()
+    ran = fork("benchmarks", [command, "--quick"], ROOT, output, dict(os.environ, COLUMNS="200"))
+    try:
+        code = ran.wait(120)
+    finally:
+        if ran.poll() is None:
+            ran.kill()
+    assert code == 0, output.read_text()
+    assert "Traceback" not in output.read_text(), output.read_text()
+    assert "reached" in output.read_text()
+
+
+def test_results_are_what_was_measured() -> None:
+    """RESULTS.md and its plots are made of the results, under each the command that makes them."""
+    results = report.read()
+    drawn = report.draw(results)
+    assert report.FILE.read_text("utf-8") == "\n".join(report.document(results, drawn))
+    for name, (_, svg) in drawn.items():
+        assert (report.PLOTS / f"{name}.svg").read_text("utf-8") == svg
