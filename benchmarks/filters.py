@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from importlib import resources
 from typing import Any
 
 import msgspec
 import redis
 
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.scripts import raw_string
+from scrapy_redisq.frontier.scripts import raw_string, source
 from scrapy_redisq.frontier.seen import SeenStatus, seen_filter
 from tests.harness.servers import RedisServer, any_server, bloom_module
 
@@ -31,7 +30,7 @@ local sum = 0
 for i = 1, #answers do sum = sum + answers[i] end
 return sum
 """
-_ADD = "local answers = seen_add(KEYS[1], params, given)" + _SUM
+_ADD = "local answers = seen().add(KEYS[1], params, given)" + _SUM
 
 # The same call without a filter: what is the script's own cost, and no dupefilter's.
 _NOTHING = (
@@ -70,13 +69,12 @@ class Filter:
         self.client = redis.Redis.from_url(self.server.unix_url)
         self._seen = seen_filter(config)
         self._parameters = self._seen.parameters()
-        folder = resources.files("scrapy_redisq.frontier") / "lua"
-        fragment = (folder / self._seen.lua).read_text("utf-8")
+        fragment = source(f"seen=shared/seen/{backend}")
         self._add = self.client.register_script(fragment + _INPUT + _ADD)
         self._ask = self.client.register_script(_READ_ONLY + fragment + _INPUT + _ADD)
         self._nothing = self.client.register_script(_INPUT + _NOTHING)
         self._status = self.client.register_script(
-            fragment + _INPUT + "return seen_status(KEYS[1], params)"
+            fragment + _INPUT + "return seen().status(KEYS[1], params)"
         )
         for script in (self._add, self._ask, self._nothing, self._status):
             self._call(script, self.fresh(BATCH))

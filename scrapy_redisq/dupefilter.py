@@ -137,7 +137,7 @@ class RedisqDupeFilter(BaseDupeFilter):
     def status(self) -> SeenStatus:
         """What the filter holds and has cost. Raises redis-py's errors or `RedisqError`."""
         assert self._client is not None, "open() comes first"
-        return execute(self._client, self._call("seen_status", SeenStatus.from_reply))
+        return execute(self._client, self._call("seen/status", SeenStatus.from_reply))
 
     def close(self, reason: str) -> None:
         if self._client is not None:
@@ -184,7 +184,7 @@ class RedisqDupeFilter(BaseDupeFilter):
             load(script, self._seen.name),
             calls.meta_key(self._name, 0),
             {
-                # seen_status.lua asks for a generation, which is what the keys are named by.
+                # seen/status.lua asks for a generation, which is what the keys are named by.
                 "generation": f"alone:{self._seen.name}",
                 "seen": self._seen.parameters(),
                 **data,
@@ -201,7 +201,7 @@ class RedisqDupeFilter(BaseDupeFilter):
         encoded: object = self._seen.encode(fingerprint)
         if isinstance(encoded, bytes):
             encoded = raw_string(encoded)
-        call = self._call("request_seen", lambda reply: bool(reply[0]), fingerprints=[encoded])
+        call = self._call("seen/add", lambda reply: bool(reply[0]), fingerprints=[encoded])
         try:
             try:
                 return execute(self._client, call)

@@ -98,7 +98,7 @@ def test_all_keys_are_explained() -> None:
     """docs/protocol.md names the keys that the Lua documents."""
     documented = re.findall(
         r"^--   ([\w:.]+) +(?:hash|zset|list|set|string|the)\b",
-        (LUA / "common.lua").read_text("utf-8"),
+        (LUA / "shared" / "keys.lua").read_text("utf-8"),
         re.M,
     )
     named = [
@@ -109,7 +109,7 @@ def test_all_keys_are_explained() -> None:
 
 def test_all_scripts_are_explained() -> None:
     """docs/protocol.md names the scripts: all Lua files but what they share."""
-    shared = {"common", "runs", "turns", "seen_bitmap", "seen_exact", "seen_redisbloom"}
-    scripts = {path.stem for path in LUA.glob("*.lua")} - shared
+    files = {path.relative_to(LUA).with_suffix("").as_posix() for path in LUA.rglob("*.lua")}
+    scripts = {name for name in files if not name.startswith("shared/")}
     rows = table("docs/protocol.md", "Scripts")
     assert {script for row in rows for script in marked(row[0])} == scripts

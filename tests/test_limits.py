@@ -25,7 +25,7 @@ from tests.harness.servers import RedisServer, wait_until
 from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
-TURN = 1_000_000  # us, as in turns.lua
+TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
 FREE, REFUSED = -2, -1
 
 # Settings

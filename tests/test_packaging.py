@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BUILT = {"PKG-INFO", "setup.cfg"}
+LUA = ("push", "run/join", "shared/keys", "shared/slots/state")
 LOCAL_LINK = re.compile(r"\]\((?!https?://)|(?:src|href)=[\"'](?!https?://)")
 
 
@@ -64,9 +65,18 @@ def test_a_source_distribution_has_all(sdist: Path) -> None:
             "docs/how-it-works.svg",
             "docs/sinks.md",
         ),
-        *("example_project/scrapy.cfg", "scrapy_redisq/frontier/lua/common.lua", "CHANGELOG.md"),
+        *("example_project/scrapy.cfg", "CHANGELOG.md"),
     ):
         assert name in held
+
+
+def test_a_wheel_has_all_of_the_package(sdist: Path, tmp_path: Path) -> None:
+    """Python, the Lua files of all folders, and what says that it is typed."""
+    command = [sys.executable, "-W", "ignore", "setup.py", "build_py", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=sdist, check=True, capture_output=True, timeout=120)
+    held = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert held == {name for name in own_files() if name.startswith("scrapy_redisq/")}
+    assert {f"scrapy_redisq/frontier/lua/{name}.lua" for name in LUA} <= held
 
 
 def test_the_description_holds_where_no_files_are(sdist: Path) -> None:

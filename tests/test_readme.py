@@ -75,11 +75,11 @@ def test_settings_table() -> None:
 
 
 def test_table_of_keys() -> None:
-    """The table of keys names those that common.lua documents, with their types."""
+    """The table of keys names those that keys.lua documents, with their types."""
     documented = dict(
         re.findall(
             r"^--   ([\w:.]+) +(hash|zset|list|set|string|the)\b",
-            (LUA / "common.lua").read_text("utf-8"),
+            (LUA / "shared" / "keys.lua").read_text("utf-8"),
             re.M,
         )
     )
@@ -395,7 +395,7 @@ def acl() -> list[str]:
 def test_acl_names_the_commands_of_the_scripts() -> None:
     """The ACL allows each command that a script calls, and no others but those named here."""
     called = set()
-    for file in LUA.glob("*.lua"):
+    for file in LUA.rglob("*.lua"):
         for call in re.findall(
             r"\b(?:redis\.p?call|call|ask|in_chunks)\(\s*(?:left and )?('[^,)]+)",
             file.read_text("utf-8"),

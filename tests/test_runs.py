@@ -326,7 +326,7 @@ class TestNamed:
 
         def slowly(call: Call[Any]) -> Any:
             reply = execute(client, call)
-            if call.script.name == "conclude":
+            if call.script.name == "run/conclude":
                 complete(client, EXACT, "a")
                 # And three seconds pass.
                 shift(client, "ended", -3)

@@ -6,7 +6,6 @@ import hashlib
 import math
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scrapy_redisq.frontier
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.scripts import source
 from scrapy_redisq.frontier.seen import (
     BitmapSeen,
     ExactSeen,
@@ -31,13 +30,12 @@ from scrapy_redisq.frontier.seen import (
 from tests.harness.servers import RedisServer
 
 BASE = "redisq:{books:0}:seen:3"
-LUA = Path(scrapy_redisq.frontier.__path__[0]) / "lua"
 ADD = """
 local fingerprints = {}
 for i = 1, #ARGV do fingerprints[i] = ARGV[i] end
-return seen_add(KEYS[1], PARAMS, fingerprints)
+return seen().add(KEYS[1], PARAMS, fingerprints)
 """
-DROP = "return seen_drop(KEYS[1], tonumber(ARGV[1])) and 1 or 0"
+DROP = "return seen().drop(KEYS[1], tonumber(ARGV[1])) and 1 or 0"
 
 
 def fingerprint(value: object) -> bytes:
@@ -52,10 +50,11 @@ class Filter:
         self.client = client
         self.seen = seen_filter(config)
         params = ", ".join(f"[[{text}]]" for text in self.seen.parameters())
-        fragment = (LUA / self.seen.lua).read_text("utf-8") + f"\nlocal PARAMS = {{{params}}}\n"
+        filter_source = source(f"seen=shared/seen/{self.seen.name}")
+        fragment = f"{filter_source}\nlocal PARAMS = {{{params}}}\n"
         self._add = client.register_script(fragment + ADD)
         self._drop = client.register_script(fragment + DROP)
-        self._status = client.register_script(fragment + "return seen_status(KEYS[1], PARAMS)")
+        self._status = client.register_script(fragment + "return seen().status(KEYS[1], PARAMS)")
 
     def add(self, values: Sequence[object], batch: int = 300) -> list[int]:
         encoded = [self.seen.encode(fingerprint(value)) for value in values]

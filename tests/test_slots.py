@@ -23,7 +23,7 @@ from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 PREFIX = calls.prefix(NAME, 0)
-FREE, REFUSED = -2, -1  # as in turns.lua
+FREE, REFUSED = -2, -1  # as in lua/shared/slots/turns.lua
 
 # Protocol
 

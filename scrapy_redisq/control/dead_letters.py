@@ -17,7 +17,7 @@ from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.serialization.entries import forget_retries
 
 READ_BATCH = 200
-"""Dead letters that one script reads; fewer if they are large, see ``letters.lua``."""
+"""Dead letters that one script reads; fewer if they are large, see ``dead/letters.lua``."""
 
 CHANGE_BATCH = 100
 CHANGE_BYTES = 4_000_000
@@ -64,7 +64,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class _Header(msgspec.Struct):
-    """What ``bury()`` in ``common.lua`` writes before the entry. Times in us."""
+    """What ``bury()`` in ``lua/shared/dead.lua`` writes before the entry. Times in us."""
 
     reason: str
     detail: str

@@ -263,7 +263,7 @@ class Frontier(SlotMethods, LetterMethods):
 
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
         seen = seen_filter(config)
-        script = load("seen_status", config.backend)
+        script = load("seen/status", config.backend)
         data = {"generation": meta.get("generation", ""), "seen": seen.parameters()}
         parts: list[SeenStatus] = [
             self._run(

@@ -57,7 +57,7 @@ class SlotStatus:
 
     @classmethod
     def from_reply(cls, record: list[Any]) -> SlotStatus:
-        """From what ``slots.lua`` replies of one slot."""
+        """From what ``slots/list.lua`` replies of one slot."""
         slot, *values = record
         queued, leased, next_start, *delays = map(_whole, values[:7])
         interval, burst, concurrency = map(_whole, values[7:10])

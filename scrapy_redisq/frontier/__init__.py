@@ -1,6 +1,6 @@
 """The frontier protocol: everything about Redis, nothing about Scrapy.
 
-``lua/``           the scripts; ``common.lua`` documents all keys
+``lua/``           the scripts; ``shared/keys.lua`` documents all keys
 ``scripts``        loads them; ``calls`` what goes into each and comes out
 ``operations``     what goes into an exchange and comes out of it
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held

@@ -31,7 +31,7 @@ def prefix(name: str, shard: int) -> str:
 
 
 def meta_key(name: str, shard: int) -> str:
-    """The key that every script is given; the others are derived in ``common.lua``."""
+    """The key that every script is given; the others are derived in ``lua/shared/keys.lua``."""
     return prefix(name, shard) + "meta"
 
 
@@ -45,8 +45,8 @@ class Joined:
     """The run that a shard is in. ``began``: when, in us by shard 0's clock.
 
     ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
-    ``join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be deleted.
-    ``shards``: how many have keys of this run or of former ones.
+    ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
+    deleted. ``shards``: how many have keys of this run or of former ones.
     """
 
     run: str
@@ -102,12 +102,12 @@ def join(
 ) -> Call[Joined]:
     """Begin or resume a run, and register ``worker`` if there is one. ``ttl`` in seconds.
 
-    ``intent`` as in ``join.lua``; ``follow``: what shard 0 said. ``age``: seconds since the worker
-    was started. ``keep_config``: also a new run takes the stored configuration. ``limits`` of slots
-    by pattern and the terms of AutoThrottle, as ``turns.lua`` has
-    them, take the place of those that are there, unless ``limits`` is None. The
-    decoder raises `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`,
-    `ClearFirst`, `MayComeBack`, `FrontierLost`, or `FrontierError` for another format.
+    ``intent`` as in ``run/join.lua``; ``follow``: what shard 0 said. ``age``: seconds since the
+    worker was started. ``keep_config``: also a new run takes the stored configuration. ``limits``
+    of slots by pattern and the terms of AutoThrottle, as ``lua/shared/slots/state.lua`` has them,
+    take the place of those that are there, unless ``limits`` is None. The decoder raises
+    `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`, `ClearFirst`,
+    `MayComeBack`, `FrontierLost`, or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:
@@ -171,13 +171,13 @@ def join(
     }
     if follow is not None:
         data |= {"run": follow.run, "began": follow.began, "inherits": follow.inherits}
-    return Call.of(load("join"), meta_key(name, shard), data, decode)
+    return Call.of(load("run/join"), meta_key(name, shard), data, decode)
 
 
 def leave(name: str, shard: int, run: str, worker: str, *, dead_max: int = 10_000) -> Call[int]:
     """Give back what ``worker`` holds; -> leases left."""
     data = {"run": run, "worker": worker, "dead_max": dead_max}
-    return Call.of(load("leave"), meta_key(name, shard), data, int)
+    return Call.of(load("run/leave"), meta_key(name, shard), data, int)
 
 
 @dataclass(frozen=True)
@@ -201,22 +201,23 @@ def conclude(
         what, of_run, number, shards = reply
         return Conclusion(what.decode(), of_run.decode(), int(number), int(shards))
 
-    return Call.of(load("conclude"), meta_key(name, shard), data, decode)
+    return Call.of(load("run/conclude"), meta_key(name, shard), data, decode)
 
 
 def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
-    """Open a run for what is to be added; ``visited``: what this said of shard 0. See ``open.lua``.
+    """Open a run for what is to be added; ``visited``: what this said of shard 0, see
+    ``run/open.lua``.
 
     -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
     """
     data = {"run": run, "shard": shard, "visited": visited}
-    return Call.of(load("open"), meta_key(name, shard), data, int)
+    return Call.of(load("run/open"), meta_key(name, shard), data, int)
 
 
 def look(name: str, shard: int) -> Call[tuple[bool, int]]:
     """-> (nothing is left and nobody may add to it, how much there has been to do)."""
     return Call.of(
-        load("look"), meta_key(name, shard), {}, lambda reply: (bool(reply[0]), reply[1])
+        load("run/look"), meta_key(name, shard), {}, lambda reply: (bool(reply[0]), reply[1])
     )
 
 
@@ -233,7 +234,7 @@ def reap(
         "max_deliveries": max_deliveries,
         "dead_max": dead_max,
     }
-    return Call.of(load("reap"), meta_key(name, shard), data, tuple)
+    return Call.of(load("run/reap"), meta_key(name, shard), data, tuple)
 
 
 def recover(
@@ -241,7 +242,7 @@ def recover(
 ) -> Call[int]:
     """-> how many of these queues (slot, priority) and workers had been cut off."""
     data = {"queues": queues, "workers": workers}
-    return Call.of(load("recover"), meta_key(name, shard), data, int)
+    return Call.of(load("run/recover"), meta_key(name, shard), data, int)
 
 
 def parse_queue_key(rest: str) -> tuple[str, str] | None:
@@ -253,8 +254,8 @@ def parse_queue_key(rest: str) -> tuple[str, str] | None:
 
 
 def status(name: str, shard: int) -> Call[dict[str, Any]]:
-    """-> ``status.lua``'s reply, {} if the shard is not there."""
-    return Call.of(load("status"), meta_key(name, shard), {}, unpack)
+    """-> ``run/status.lua``'s reply, {} if the shard is not there."""
+    return Call.of(load("run/status"), meta_key(name, shard), {}, unpack)
 
 
 STARTS, RECENT, KNOWN = 1, 2, 3
@@ -274,7 +275,7 @@ def enqueue_item(
     lease: str | None = None,
     claim: int = 0,
 ) -> tuple[Any, ...]:
-    """One request as ``enqueue()`` of ``common.lua`` takes it; ``delay`` in ms.
+    """One request as ``lua/shared/enqueue.lua`` takes it; ``delay`` in ms.
 
     ``asked``: which of the exact sets is asked about its ``identity``, 0 for none. ``lease``: it
     counts only if the worker holds that. ``claim``: the number of its claim, for what stays with
@@ -339,13 +340,13 @@ def requeue(
         "ids": [raw_string(letter_id) for letter_id in ids],
         "entries": [False if entry is None else raw_string(entry) for entry in entries],
     }
-    return Call.of(load("requeue"), meta_key(name, shard), data, lambda reply: int(reply[0]))
+    return Call.of(load("dead/requeue"), meta_key(name, shard), data, lambda reply: int(reply[0]))
 
 
 def purge(name: str, shard: int, letters: Sequence[tuple[bytes, str]]) -> Call[list[int]]:
     """-> for each of at most 100 dead letters (id, SHA-1) whether it was deleted."""
     data = {"letters": [(raw_string(letter_id), digest) for letter_id, digest in letters]}
-    return Call.of(load("purge"), meta_key(name, shard), data, list)
+    return Call.of(load("dead/purge"), meta_key(name, shard), data, list)
 
 
 NamedLetters = list[tuple[bytes, bytes | None]]
@@ -373,14 +374,17 @@ def letters(
     data: dict[str, Any] = {"most": most}
     if after is not None:
         data["id"], data["number"] = map(raw_string, after)
-    return Call.of(load("letters"), meta_key(name, shard), data, _letters_page)
+    return Call.of(load("dead/letters"), meta_key(name, shard), data, _letters_page)
 
 
 def named_letters(name: str, shard: int, ids: Sequence[bytes]) -> Call[NamedLetters]:
     """-> the first of these dead letters, one at least."""
     data = {"ids": [raw_string(letter_id) for letter_id in ids]}
     return Call.of(
-        load("letters"), meta_key(name, shard), data, lambda reply: _letters_page(reply).letters
+        load("dead/letters"),
+        meta_key(name, shard),
+        data,
+        lambda reply: _letters_page(reply).letters,
     )
 
 
@@ -393,10 +397,10 @@ def clear(
     force: bool = False,
     before: int = 0,
 ) -> Call[tuple[str, int]]:
-    """Delete what is left of a run; -> status and number as in ``clear.lua``."""
+    """Delete what is left of a run; -> status and number as in ``run/clear.lua``."""
     data = {"all": everything, "mark": mark, "force": force, "before": before}
     return Call.of(
-        load("clear"),
+        load("run/clear"),
         meta_key(name, shard),
         data,
         lambda reply: (reply[0].decode(), int(reply[1])),
@@ -411,7 +415,7 @@ def slots(
     cursors: Mapping[str, str] | None = None,
 ) -> Call[tuple[dict[str, str], list[list[Any]]]]:
     """-> (cursors for the next call, {} at the end; what is known of each slot, see
-    ``slots.lua``)."""
+    ``slots/list.lua``)."""
 
     def decode(reply: Any) -> tuple[dict[str, str], list[list[Any]]]:
         answer = unpack(reply)
@@ -419,28 +423,28 @@ def slots(
         return answer["cursors"] or {}, answer["slots"] or []
 
     data = {"names": names, "cursors": cursors or {}}
-    return Call.of(load("slots"), meta_key(name, shard), data, decode)
+    return Call.of(load("slots/list"), meta_key(name, shard), data, decode)
 
 
 def pause(name: str, shard: int, slot: str) -> Call[bool]:
     """-> whether there is a frontier."""
-    return Call.of(load("pause"), meta_key(name, shard), {"slot": slot}, bool)
+    return Call.of(load("slots/pause"), meta_key(name, shard), {"slot": slot}, bool)
 
 
 def resume(name: str, shard: int, slot: str) -> Call[bool]:
     """-> whether there is a frontier."""
-    return Call.of(load("resume"), meta_key(name, shard), {"slot": slot}, bool)
+    return Call.of(load("slots/resume"), meta_key(name, shard), {"slot": slot}, bool)
 
 
 def limit(name: str, shard: int, slot: str, own: str) -> Call[bool]:
     """``own`` as `SlotLimit.to_text` has it, "" for none; -> whether there is a frontier."""
-    return Call.of(load("limit"), meta_key(name, shard), {"slot": slot, "own": own}, bool)
+    return Call.of(load("slots/limit"), meta_key(name, shard), {"slot": slot, "own": own}, bool)
 
 
 def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]:
     """-> (how many requests were dropped, cursor for the next call or "")."""
     return Call.of(
-        load("drop"),
+        load("slots/drop"),
         meta_key(name, shard),
         {"slot": slot, "cursor": cursor},
         lambda reply: (reply[0], reply[1].decode()),
@@ -491,7 +495,9 @@ def crawl_delay(
         "delay": int(delay * 1e6),
         "slot_ttl": int(slot_ttl * 1000),
     }
-    return Call.of(load("crawl_delay"), meta_key(name, shard), data, lambda reply: bool(reply == 1))
+    return Call.of(
+        load("slots/crawl_delay"), meta_key(name, shard), data, lambda reply: bool(reply == 1)
+    )
 
 
 def sweep(
@@ -503,7 +509,7 @@ def sweep(
     """
     data = {"backend": backend, "all": everything, "forget_shards": forget_shards or False}
     return Call.of(
-        load("sweep", backend),
+        load("seen/sweep", backend),
         meta_key(name, shard),
         data,
         lambda reply: reply.decode() if reply else None,

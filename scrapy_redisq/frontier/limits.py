@@ -48,7 +48,7 @@ class SlotLimit:
         return bool(self.delay or self.concurrency or self.rate)
 
     def to_text(self) -> str:
-        """As ``frontier/lua/turns.lua`` keeps it, with times in microseconds."""
+        """As ``lua/shared/slots/state.lua`` keeps it, with times in microseconds."""
         interval = round(1e6 / self.rate) if self.rate else 0
         return f"{round(self.delay * 1e6)} {interval} {self.burst} {self.concurrency}"
 
@@ -72,7 +72,7 @@ class Throttle:
     most: float
 
     def to_text(self) -> str:
-        """As ``frontier/lua/turns.lua`` keeps it, with times in microseconds."""
+        """As ``lua/shared/slots/state.lua`` keeps it, with times in microseconds."""
         delays = (round(delay * 1e6) for delay in (self.start, self.least, self.most))
         return " ".join([repr(self.target), *map(str, delays)])
 

@@ -16,8 +16,8 @@ AGAIN = 2.0
 QUIET = 60.0
 """Seconds that one call waits for a message."""
 
-# As ``announce()`` of ``turns.lua`` writes it: microseconds of at most a year, and a slot of at
-# most as many bytes as a slot's name has (``seeds.MAX_SLOT_LENGTH``) and some to spare.
+# As ``announce()`` of ``slots/state.lua`` writes it: microseconds of at most a year, and a slot of
+# at most as many bytes as a slot's name has (``seeds.MAX_SLOT_LENGTH``) and some to spare.
 _NEWS = re.compile(rb"([0-9]{1,14}) (.{1,300})", re.DOTALL)
 
 

@@ -172,7 +172,7 @@ class Reply:
     in_the_way: str = ""
     """A key that is not of its type, so that some requests wait until it is deleted."""
     turns: list[list[Any]] = field(default_factory=list)
-    """What this worker may do with slots that have limits, see ``turns.lua``."""
+    """What this worker may do with slots that have limits, see ``slots/turns.lua``."""
 
 
 def number_of_requests(operation: Operation) -> int:
@@ -202,7 +202,7 @@ def letter_item(letter: Letter) -> tuple[Any, ...]:
 
 
 def outcome_item(outcome: Outcome) -> tuple[Any, ...]:
-    """As ``report_outcome()`` of ``turns.lua`` reads it: slot, status, us since it was begun, us to
+    """As ``slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
     be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
 
     def us(seconds: float | None) -> int:

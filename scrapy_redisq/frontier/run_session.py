@@ -49,9 +49,9 @@ class Terms:
     started: float = field(default_factory=time.monotonic)
     """When the worker was, by time.monotonic()."""
     limits: Mapping[str, str] = field(default_factory=dict)
-    """Of slots by pattern, see ``turns.lua``."""
+    """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
     throttle: str = ""
-    """Terms of AutoThrottle, see ``turns.lua``."""
+    """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
     back_off: BackOff = field(default_factory=BackOff)
     slot_ttl: float = 3_600.0
     rewind: float = 30.0

@@ -2,7 +2,7 @@
 
 Each procedure is a generator of `Call`, written once for synchronous and asynchronous callers:
 `drive` and `drive_async` run it. Shard 0 keeps the state of the run; why things are done in this
-order is said in ``lua/runs.lua``.
+order is said in ``lua/shared/run_state.lua``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Newcomer:
     terms: RunTerms = ANY_RUN
     age: float = 0.0
     limits: Mapping[str, str] | None = None
-    """Of slots by pattern, see ``turns.lua``."""
+    """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
     throttle: str = ""
     made: float = field(default_factory=time.monotonic)
 

@@ -1,9 +1,8 @@
 """The Lua scripts, put together from their files, and how one is run.
 
-A script is ``common.lua``, for some commands ``turns.lua``, ``runs.lua`` and one ``seen_*.lua``,
-and the command's own file. A `Call` is one run of a script on one shard: `execute` and
-`execute_async` send it and decode the reply, so that everything above is written once for
-synchronous and asynchronous callers.
+A file of ``lua/`` names in its head the files of ``lua/shared/`` that it needs, and they theirs. A
+`Call` is one run of a script on one shard: `execute` and `execute_async` send it and decode the
+reply, so that everything above is written once for synchronous and asynchronous callers.
 """
 
 from __future__ import annotations
@@ -61,30 +60,43 @@ class Script:
     sha: str
 
 
-WITH_TURNS = frozenset(
-    {"exchange", "reap", "leave", "join", "conclude", "clear", "status", "crawl_delay"}
-    | {"slots", "pause", "resume", "limit", "drop"}
-)
-"""Scripts that concern the limits of slots."""
+_INCLUDE = re.compile(r"^-- Include +(\S.*(?:\n-- {3,}\S.*)*)", re.M)
 
-WITH_RUNS = frozenset({"join", "conclude", "clear", "open"})
-"""Scripts by which runs begin and end."""
+
+def includes_of(text: str) -> list[str]:
+    """What the head of a Lua file includes: the files that define the names it uses."""
+    found = _INCLUDE.search(text)
+    return found[1].replace("\n--", " ").split() if found else []
+
+
+def source(file: str, backend: str = "") -> str:
+    """The text of a file of ``lua/``, behind those that its head includes, each of them once.
+
+    They are named by their paths, ``shared/keys``. Of ``NAME=FILE`` a function NAME() is made that
+    returns what the file does, so that it costs nothing where nobody calls it. In a path
+    ``BACKEND`` stands for the dupefilter's ``backend``.
+    """
+    folder = resources.files(__package__) / "lua"
+    texts: dict[str, str] = {}
+
+    def add(included: str) -> None:
+        if included in texts:
+            return
+        function, _, path = included.rpartition("=")
+        text = (folder / f"{path.replace('BACKEND', backend)}.lua").read_text("utf-8")
+        for needed in includes_of(text):
+            add(needed)
+        texts[included] = f"local function {function}()\n{text}end\n" if function else text
+
+    add(file)
+    return "\n".join(texts.values())
 
 
 @functools.cache
-def load(command: str, backend: str | None = None) -> Script:
-    """The script ``command``, with the ``seen_add`` of ``backend`` if it needs one."""
-    folder = resources.files(__package__) / "lua"
-    turns = "turns" if command in WITH_TURNS else ""
-    runs = "runs" if command in WITH_RUNS else ""
-    parts = ["common", turns, runs, f"seen_{backend}" if backend else "", command]
-    texts = [(folder / f"{part}.lua").read_text("utf-8") for part in parts if part]
-    if backend:
-        # Whatever the dupefilter is, some things are kept exactly.
-        exact = (folder / "seen_exact.lua").read_text("utf-8")
-        texts.insert(0, f"local function exact_set()\n{exact}\nreturn seen_add, seen_undo\nend")
-    text = "\n".join(texts)
-    return Script(command, text, hashlib.sha1(text.encode()).hexdigest())
+def load(name: str, backend: str = "") -> Script:
+    """The script in the file ``name`` of ``lua/``, with the dupefilter ``backend``."""
+    text = source(name, backend)
+    return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
 
 
 @dataclass(frozen=True)

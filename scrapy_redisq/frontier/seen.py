@@ -2,12 +2,12 @@
 
 ::
 
-    RedisBloomSeen  seen_redisbloom.lua  scalable Bloom filters of the module, where it is loaded
-    BitmapSeen      seen_bitmap.lua      a scalable blocked Bloom filter on plain strings
-    ExactSeen       seen_exact.lua       64-bit fingerprints in integer sets
+    RedisBloomSeen  redisbloom.lua  scalable Bloom filters of the module, where it is loaded
+    BitmapSeen      bitmap.lua      a scalable blocked Bloom filter on plain strings
+    ExactSeen       exact.lua       64-bit fingerprints in integer sets
 
-A backend knows its Lua fragment (which defines ``seen_add``, ``seen_drop`` and ``seen_status``),
-how a fingerprint is encoded for it and with which parameters it is called. It talks to no server.
+A backend knows its Lua file in ``lua/shared/seen/``, how a fingerprint is encoded for it and with
+which parameters it is called. It talks to no server.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SeenStatus:
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> SeenStatus:
-        """The status from what ``seen_status`` answers: numbers, or texts of numbers."""
+        """The status from what ``seen/status.lua`` answers: numbers, or texts of numbers."""
         count, capacity, fill, loss = (float(value) for value in reply)
         return cls(int(count), int(capacity), fill, loss, count * loss)
 
@@ -106,16 +106,15 @@ class SeenFilter(ABC):
     """One way to store which fingerprints have been seen."""
 
     name: ClassVar[str]
-    lua: ClassVar[str]
-    """File name of the Lua fragment, in the folder ``lua`` beside this module."""
+    """Also of its Lua file in ``lua/shared/seen/``."""
 
     @abstractmethod
     def encode(self, fingerprint: bytes) -> bytes | str:
-        """The fingerprint as the Lua fragment takes it. Any length, best 20 random bytes."""
+        """The fingerprint as the Lua file takes it. Any length, best 20 random bytes."""
 
     @abstractmethod
     def parameters(self) -> list[Any]:
-        """What the Lua fragment's functions take as ``params``."""
+        """What the Lua file's functions take as ``params``."""
 
 
 def _normalised(fingerprint: bytes) -> bytes:
@@ -140,7 +139,6 @@ class RedisBloomSeen(_BloomSeen):
     """Scalable Bloom filters of the RedisBloom module (or one that has its commands)."""
 
     name = "redisbloom"
-    lua = "seen_redisbloom.lua"
 
     def parameters(self) -> list[Any]:
         # As texts: what Redis prints of a Lua number depends on its version.
@@ -151,7 +149,6 @@ class BitmapSeen(_BloomSeen):
     """A scalable blocked Bloom filter on plain strings, for servers without RedisBloom."""
 
     name = "bitmap"
-    lua = "seen_bitmap.lua"
 
     def parameters(self) -> list[Any]:
         layers = bitmap_layers(self.error_rate, self.capacity)
@@ -166,7 +163,6 @@ class ExactSeen(SeenFilter):
     """
 
     name = "exact"
-    lua = "seen_exact.lua"
 
     def __init__(self, capacity: int = 0) -> None:
         self.capacity = capacity
@@ -179,7 +175,7 @@ class ExactSeen(SeenFilter):
 
 
 def exact_member(identity: bytes) -> str:
-    """What is known by ``identity`` as a member of an exact set (``seen_exact.lua``): 64 bits."""
+    """What is known by ``identity`` as a member of an exact set (``seen/exact.lua``): 64 bits."""
     return str(int.from_bytes(_normalised(identity)[:8], "big", signed=True))
 
 
@@ -325,7 +321,7 @@ class Layer:
         return self.segments * self.blocks_per_segment * BLOCK_BYTES
 
     def text(self) -> str:
-        """As seen_bitmap.lua reads it."""
+        """As bitmap.lua reads it."""
         return (
             f"{self.blocks} {self.blocks_per_segment} {self.hashes} {self.capacity} "
             f"{self.error:.6g} {self.slope:.4g}"

@@ -24,7 +24,7 @@ DOCUMENTED = re.compile(
     r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended",
     re.DOTALL,
 )
-"""The keys in the header of common.lua."""
+"""The keys in the head of ``lua/shared/keys.lua``."""
 
 
 @dataclass

@@ -35,13 +35,14 @@ class Mutant:
 
 
 EXCHANGE = "frontier/lua/exchange.lua"
-COMMON = "frontier/lua/common.lua"
-JOIN = "frontier/lua/join.lua"
-REAP = "frontier/lua/reap.lua"
-LEAVE = "frontier/lua/leave.lua"
-CONCLUDE = "frontier/lua/conclude.lua"
-CLEAR = "frontier/lua/clear.lua"
-TURNS = "frontier/lua/turns.lua"
+JOIN = "frontier/lua/run/join.lua"
+REAP = "frontier/lua/run/reap.lua"
+LEAVE = "frontier/lua/run/leave.lua"
+CONCLUDE = "frontier/lua/run/conclude.lua"
+CLEAR = "frontier/lua/run/clear.lua"
+SHARED = "frontier/lua/shared/"
+TURNS = SHARED + "slots/turns.lua"
+BACKOFF = SHARED + "slots/backoff.lua"
 ROBOTS = "frontier/lua/robots.lua"
 
 MUTANTS = [
@@ -110,37 +111,37 @@ MUTANTS = [
     ),
     # What scripts share
     Mutant(
-        COMMON,
+        SHARED + "enqueue.lua",
         "if item[7] and void[item[7]] then",
         "if false then",
         f"{PROTOCOL} {IDENTITY}",
     ),
     Mutant(
-        COMMON,
+        SHARED + "finished.lua",
         "if redis.call('EXISTS', READY, DELAYED) > 0 or not all_idle() then return false end",
         "if redis.call('EXISTS', READY) > 0 or not all_idle() then return false end",
         PROTOCOL,
     ),
     Mutant(
-        COMMON,
+        SHARED + "finished.lua",
         "if known[2] == '1' or leases_held(worker) > 0 then return false end",
         "if leases_held(worker) > 0 then return false end",
         PROTOCOL,
     ),
     Mutant(
-        COMMON,
+        SHARED + "workers.lua",
         "if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end",
         "",
         PROTOCOL,
     ),
     Mutant(
-        COMMON,
+        SHARED + "queues.lua",
         "for i = 1, n do pushed[i] = entries[n + 1 - i] end",
         "for i = 1, n do pushed[i] = entries[i] end",
         PROTOCOL,
     ),
     Mutant(
-        COMMON,
+        SHARED + "identities.lua",
         "local known = not none and (has(key, member) or has(older, member))",
         "local known = not none and has(key, member)",
         f"{PROTOCOL} tests/test_identity.py",
@@ -179,7 +180,7 @@ MUTANTS = [
         PROTOCOL,
     ),
     Mutant(LEAVE, "return_tokens(input.worker)", "", LIMITS),
-    Mutant(COMMON, "put_back(back)", "", PROTOCOL),
+    Mutant(SHARED + "leases.lua", "put_back(back)", "", PROTOCOL),
     Mutant(
         CONCLUDE,
         "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED) > 0 "
@@ -219,13 +220,13 @@ MUTANTS = [
         LIMITS,
     ),
     Mutant(
-        TURNS,
+        BACKOFF,
         "if NOW - item[3] >= state.failed then",
         "if true then",
         "tests/test_backoff.py",
     ),
     Mutant(
-        TURNS,
+        BACKOFF,
         "state.parked = math.max(state.parked, now, NOW + asked)",
         "state.parked = now",
         "tests/test_backoff.py",
@@ -292,13 +293,13 @@ MUTANTS = [
         IDENTITY,
     ),
     Mutant(
-        "frontier/lua/common.lua",
+        SHARED + "kept.lua",
         "if is_new or has_moved or (kept",
         "if is_new or (kept",
         "tests/test_odd_requests.py",
     ),
     Mutant(
-        "frontier/lua/common.lua",
+        SHARED + "kept.lua",
         "if kept and (is_mine or not (owner and is_member(owner))) then",
         "if kept then",
         "tests/test_odd_requests.py",

@@ -2,43 +2,47 @@
 --
 -- Purpose  heartbeat, enqueue, finish, promote and claim in one step, so that every prefix of
 --          the Redis log is a correct frontier: a page's links are in it before or with its end
--- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us),
---          seen (see common.lua), duplicates (found by the worker itself), held (leases that the
---          worker knows of), want (entries to claim), slot_limit, suspect_from (deliveries from
---          which an entry is a suspect: it may be what its workers died of), suspects (how many of
---          those to claim at most), max_deliveries, most_bytes (of an entry), starting, seeded,
---          pages, items, dead_max; and only if there are some:
---          queues, enqueue, also (see common.lua), bundled {lease...} (leases that the worker must
---          hold for what is enqueued with them), claims and settled (see enqueue() and
---          settle() in common.lua), letters {{identity, slot, priority, entry or '',
---          reason, detail, error, status}...} of what could not be enqueued, done {{slot,
---          {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
---          released {lease...}, dead {{lease, reason, detail, error, status,
---          whether nobody has enqueued it}...},
---          delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, room {slot =
---          limit}, tally {count = what is added to it}, turns {{slot, ... (see report_turn() in
---          turns.lua), entries to claim of it}...}, outcomes {{slot, ... (see report_outcome())}...}
---          with back_off {its terms}, statuses {slot = HTTP status of its last answer}, and
---          slot_ttl (ms), for which a slot is remembered
--- Reply    {status} or {status, outcome of each enqueue (see common.lua), created,
+-- Input    worker, run, acked (number of the last exchange whose reply arrived), ttl (us), seen
+--          (parameters of the dupefilter, see shared/seen/), duplicates (found by the worker
+--          itself), held (leases that the worker knows of), want (entries to claim), slot_limit,
+--          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
+--          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
+--          an entry), starting, seeded, pages, items, dead_max; and only if there are some:
+--          queues, enqueue, also (see shared/enqueue.lua), bundled {lease...} (leases that the
+--          worker must hold for what is enqueued with them), claims and settled (see
+--          shared/enqueue.lua and shared/kept.lua), letters {{identity, slot, priority, entry or
+--          '', reason, detail, error, status}...} of what could not be enqueued, done {{slot,
+--          {lease...}}...}, retried {{lease, priority, serialised request, ms}...}, released
+--          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
+--          it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, room
+--          {slot = limit}, tally {count = what is added to it}, turns {{slot, ... (see
+--          report_turn() in shared/slots/turns.lua), entries to claim of it}...}, outcomes {{slot,
+--          ... (see report_outcome() in shared/slots/backoff.lua)}...} with back_off {its terms},
+--          statuses {slot = HTTP status of its last answer}, and slot_ttl (ms), for which a slot
+--          is remembered
+-- Reply    {status} or {status, outcome of each enqueue (see shared/enqueue.lua), created,
 --          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
 --          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:
---          nothing waits), msgpack of turns {turn...} (see give_turn() in
---          turns.lua) or '', seconds for which all that is left has been in slots that are set
---          aside (-1: it is not), key that is in the way of some requests, which wait until it is
---          deleted, or '', lease, record, lease, record...}; the status is
+--          nothing waits), msgpack of turns {turn...} (see give_turn() in shared/slots/turns.lua)
+--          or '', seconds for which all that is left has been in slots that are set aside (-1: it
+--          is not), key that is in the way of some requests, which wait until it is deleted, or
+--          '', lease, record, lease, record...}; the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
 --            rewound  the server lost acknowledged exchanges: it must leave and join again
 --            lost     the run is gone
---            sealed   the shard must be opened before something is enqueued, see open.lua; nothing
---                     was applied
+--            sealed   the shard must be opened before something is enqueued, see run/open.lua;
+--                     nothing was applied
 --            corrupt  a foreign key is in the way, which stands behind; nothing was applied
 -- Cost     O(entries moved + slots touched), whatever is queued
 -- Retry    safe: exchanges are numbered, an applied one is not applied again
 -- Memory   with enqueues the first write adds, so at maxmemory it is refused whole; without,
 --          the first write removes, so that finishing and claiming go on
+-- Include  shared/keys shared/bounds shared/texts shared/clock shared/foreign shared/counts
+--          shared/records shared/queues shared/dead shared/workers shared/leases shared/finished
+--          shared/identities shared/enqueue shared/kept shared/slots/state shared/slots/backoff
+--          shared/slots/turns shared/slots/aside dupefilter=shared/seen/BACKEND
 
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
@@ -88,6 +92,7 @@ read_throttle(meta[6])
 if number_of(meta[10]) > 0 then retry_aside(integer(number_of(meta[10]))) end
 if not replayed then
   -- 4. enqueue
+  local seen
   local function take_in()
     local letters, ids, void = input.letters or NONE, {}, {}
     for i, item in ipairs(letters) do ids[i] = item[1] end
@@ -96,7 +101,7 @@ if not replayed then
     for _, lease in ipairs(input.bundled or NONE) do
       void[lease] = redis.pcall('HEXISTS', leases_of(worker), lease) ~= 1
     end
-    local became = input.enqueue and enqueue(seen_add, meta[1], generation, order, void) or ''
+    local became = input.enqueue and enqueue(seen.add, meta[1], generation, order, void) or ''
     for i, item in ipairs(letters) do
       if new[i] == 1 then
         bury(item[2], item[3], '\0' .. item[4], {reason = item[5], detail = item[6],
@@ -109,9 +114,10 @@ if not replayed then
   end
   outcome = ''
   if input.enqueue or input.letters then
+    seen = dupefilter()
     local added_all
     added_all, outcome = pcall(take_in)
-    if not added_all then return {'corrupt', key_at_fault(seen_undo, outcome)} end
+    if not added_all then return {'corrupt', key_at_fault(seen.undo, outcome)} end
   end
   -- Others may have completed the run while this worker was thought dead.
   if meta[4] == 'complete' and (count_changes.created or 0) > (count_changes.finished or 0)
@@ -396,8 +402,8 @@ end
 
 for slot in pairs(has_turn) do after_turn(slot) end
 
--- What others have written would keep the crawl from ending: times that never come, workers that never
--- die, and leases that the worker knows nothing of.
+-- What others have written would keep the crawl from ending: times that never come, workers that
+-- never die, and leases that the worker knows nothing of.
 if not replayed and input.want > 0 and #claimed == 0 then
   for _, other in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, FAR, '+inf', 'LIMIT', 0, 100)) do
     redis.call('ZADD', WORKERS, NOW + input.ttl, other)

@@ -13,6 +13,7 @@
 -- Retry    safe
 -- Error    another key is in the place of one of these; nothing was changed
 -- Memory   the first write of a text adds, so at maxmemory it is refused whole
+-- Include  shared/keys shared/clock shared/foreign
 
 -- Microseconds.
 local CLAIM = 5000000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FREE = -2
-"""Stands for what is left of the turn of a slot without limits, as in ``turns.lua``."""
+"""Stands for what is left of the turn of a slot without limits, as in ``slots/turns.lua``."""
 
 
 NOT_NOW = 3_600.0
@@ -27,7 +27,7 @@ requests of other slots: a worker may hold but so many in all."""
 
 WATCH = 2.0
 """Seconds for which a slot is asked about in each exchange after it was in trouble: what happens
-soon after is told to nobody (see TELL in ``turns.lua``)."""
+soon after is told to nobody (see TELL in ``slots/backoff.lua``)."""
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """The limits of slots, kept by the worker that starts their requests.
 
 The frontier gives a slot's turn to one worker at a time, for about a second, and tokens for the
-downloads of a slot with a concurrency (see ``frontier/lua/turns.lua``). A download begins when the
-limit allows it by this process's clock, and is told to the frontier with the next exchange. Delays
-of the network make a start later, never earlier.
+downloads of a slot with a concurrency (see ``frontier/lua/shared/slots/``). A download begins when
+the limit allows it by this process's clock, and is told to the frontier with the next exchange.
+Delays of the network make a start later, never earlier.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Turns:
         return [record[0] for record in records if self._take(record, sent_at)]
 
     def _take(self, record: list[Any], sent_at: float) -> bool:
-        """Take in one turn, as ``give_turn()`` of ``turns.lua`` tells it; -> was it refused?"""
+        """Take in one turn, as ``slots/turns.lua`` tells it; -> was it refused?"""
         slot, left, news, next_start, tat, delay, interval, burst, tokens, parked, trouble = record
         now = time.monotonic()
         turn = self._turns.setdefault(slot, Turn(slot))
@@ -250,8 +250,8 @@ class Turns:
         worth: Callable[[str, int], int],
         mine: Callable[[str], bool],
     ) -> list[list[Any]]:
-        """What the next exchange tells, as ``report_turn()`` of ``turns.lua`` reads it, with how
-        many entries to claim.
+        """What the next exchange tells, as ``slots/turns.lua`` reads it, with how many entries to
+        claim.
 
         ``waiting``: leases of each slot, ``worth``: how many are worth having of one of which so
         many may begin soon, ``mine``: whether the slot is of the shard that is told.

@@ -1,0 +1,31 @@
+-- Reads dead letters, newest first, or those named.
+--
+-- Input    most, and id and number of the letter behind which to go on (not given: from the
+--          newest), or ids {id...}
+-- Reply    {number of the last, id, letter, id, letter...}; a letter is 4 bytes length of header,
+--          header, entry (false: there is none); not all of them if they have more than about 4 MB
+-- Cost     O(letters read); reads only
+-- Include  shared/keys shared/bounds shared/foreign
+
+local foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
+if foreign then return foreign_error(foreign) end
+local ids = input.ids
+if not ids then
+  local first = 0
+  if input.id then
+    -- By its rank as it is now. If it is gone, those that were before it tell where it was.
+    local rank = redis.call('ZREVRANK', DEAD, input.id)
+    first = rank and rank + 1 or redis.call('ZCOUNT', DEAD, input.number, '+inf')
+  end
+  ids = redis.call('ZREVRANGE', DEAD, first, first + input.most - 1)
+end
+local answer, bytes = {''}, 0
+for _, id in ipairs(ids) do
+  if bytes >= MOST_BYTES then break end
+  local letter = redis.call('HGET', LETTERS, id)
+  answer[#answer + 1] = id
+  answer[#answer + 1] = letter
+  bytes = bytes + #(letter or '')
+end
+if #answer > 1 then answer[1] = redis.call('ZSCORE', DEAD, answer[#answer - 1]) end
+return answer

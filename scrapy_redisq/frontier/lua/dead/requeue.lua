@@ -1,0 +1,55 @@
+-- Dead letters become requests again, with deliveries counted from zero.
+--
+-- Input    ids {id...}, at most 100; entries {serialised request or false...}, what is to stand in
+--          the place of theirs (retries counted from zero)
+-- Reply    {how many were requeued}; {-1} if the shard must be opened first, see run/open.lua
+-- Cost     O(ids)
+-- Retry    safe: an id is requeued once
+-- Error    another key is in the place of one that all slots share; nothing was requeued
+-- Include  shared/keys shared/texts shared/foreign shared/counts shared/records shared/queues
+--          shared/workers
+
+-- -> slot, priority (as text), entry, header of a dead letter; nil if it is none
+local function parse_letter(letter)
+  if #letter < 4 then return end
+  local length = struct.unpack('>I4', letter)
+  local known, header = pcall(cmsgpack.unpack, string.sub(letter, 5, 4 + length))
+  if not known or type(header) ~= 'table' then return end
+  local slot, priority = header.slot, tostring(header.priority)
+  if type(slot) == 'string' and is_text(slot) and is_priority(priority) then
+    return slot, priority, string.sub(letter, 5 + length), header
+  end
+end
+
+local foreign = foreign_key()
+if foreign then return foreign_error(foreign) end
+local meta = redis.call('HMGET', META, 'state', 'sealed', 'run')
+if not meta[3] then return {0} end
+if meta[2] then return {-1} end
+local n = 0
+for i, id in ipairs(input.ids) do
+  local letter = redis.call('HGET', LETTERS, id)
+  local slot, priority, entry, header = parse_letter(letter or '')
+  -- Of what could not be kept at all there is only the reason.
+  if slot and entry ~= '\0' then
+    if header.foreign then
+      count('foreign', -1)
+      -- What could not be read will be found to be foreign once more; the rest are requests now.
+      if header.reason == 'undecodable' then count('created', -1) end
+    end
+    redis.call('HDEL', LETTERS, id)
+    redis.call('ZREM', DEAD, id)
+    entry = input.entries[i] and '\0' .. input.entries[i] or with_deliveries(entry, 0)
+    put(slot, priority, {entry}, nil, true)
+    n = n + 1
+  end
+end
+count('dead', -n)
+count('finished', -n)
+count('requeued', n)
+if n > 0 and meta[1] == 'complete' then
+  redis.call('HSET', META, 'state', 'open')
+end
+local counts = flush_counts()
+if added > 0 then wake(counts) end
+return {n}

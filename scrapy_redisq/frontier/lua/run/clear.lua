@@ -1,0 +1,94 @@
+-- Deletes what is left of a run, in bounded steps, so that the next one begins empty; or all of a
+-- frontier (`reset`).
+--
+-- Input    all (also dead letters, the dupefilter, limits, what is known of slots and what people
+--          have said about them), mark (only say so, so that all workers are told), force (although
+--          workers are alive), before (us: nothing is done to a run that began then or later; 0:
+--          to none that is open or complete, unless it is to be marked)
+-- Reply    {status, number}: "in_use" with the number of live workers, "marked" with the time (us),
+--          "more" to be called again, "done"
+-- Cost     at most 100 slots, 1,000 queues and 100 workers a call, which are freed in the
+--          background
+-- Retry    safe; interrupted, the state "resetting" makes the next one who joins carry on
+-- Memory   the first write removes
+-- Include  shared/keys shared/texts shared/clock shared/workers shared/run_state
+--          shared/slots/tokens
+
+-- Forgets what is known of a slot, but for what a person has said.
+local function forget_slot(slot)
+  local own, held = unpack(redis.pcall('HMGET', slot_key(slot), 'own', 'held'))
+  redis.call('DEL', slot_key(slot))
+  if own then redis.call('HSET', slot_key(slot), 'own', own) end
+  if held then redis.call('HSET', slot_key(slot), 'held', held) end
+end
+
+local MOST_QUEUES = 1000
+
+local meta = meta_of_run()
+if meta.state and meta.state ~= 'resetting' then
+  if not input.mark and number_of(meta.began) >= input.before then return {'done', '0'} end
+  if input.mark and not input.force and live_workers() > 0 then
+    return {'in_use', integer(live_workers())}
+  end
+end
+if meta.state and (input.all or meta.state ~= 'resetting') then begin_reset(meta) end
+if input.all then
+  if meta.generation then
+    redis.call('HDEL', META, 'generation')
+    throw_away(meta['config:backend'], meta.generation)
+  end
+  redis.call('UNLINK', DEAD, LETTERS, KEPT, ENDED, seen_base('recent:0'), seen_base('recent:1'))
+end
+if input.mark then return {'marked', integer(NOW)} end
+
+-- A foreign key is deleted like what it stands in the place of.
+local function members_of(key, most)
+  local members = redis.pcall('ZRANGE', key, 0, most - 1)
+  if not members.err then return members end
+  redis.call('UNLINK', key)
+  return {}
+end
+
+local queues = 0
+local function delete_queues(slot)
+  local priorities = members_of(levels_of(slot), MOST_QUEUES - queues)
+  for _, priority in ipairs(priorities) do redis.call('UNLINK', queue_of(slot, priority)) end
+  queues = queues + #priorities
+  if queues < MOST_QUEUES then
+    redis.call('UNLINK', levels_of(slot))
+    return true
+  end
+  redis.call('ZREMRANGEBYRANK', levels_of(slot), 0, #priorities - 1)
+end
+
+local touched = 0
+for _, slot in ipairs(members_of(READY, 100)) do
+  touched = touched + 1
+  if not delete_queues(slot) then break end
+  if input.all then forget_slot(slot) end
+  redis.call('ZREM', READY, slot)
+end
+for _, worker in ipairs(members_of(WORKERS, 100)) do
+  touched = touched + 1
+  if input.all then
+    for _, slot in ipairs(redis.call('HKEYS', tokens_key(worker))) do forget_slot(slot) end
+    redis.call('UNLINK', tokens_key(worker))
+  else
+    return_tokens(worker)
+  end
+  redis.call('UNLINK', leases_of(worker), worker_key(worker))
+  redis.call('ZREM', WORKERS, worker)
+end
+if input.all then
+  for _, key in ipairs({RULED, PAUSED}) do
+    for _, slot in ipairs(members_of(key, 100)) do
+      redis.call('DEL', slot_key(slot))
+      redis.call('ZREM', key, slot)
+      touched = touched + 1
+    end
+  end
+end
+if touched > 0 then return {'more', integer(touched)} end
+redis.call('UNLINK', DELAYED, BUSY)
+if input.all then redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL) end
+return {'done', '0'}

@@ -1,0 +1,63 @@
+-- Marks a run complete if nothing is left of it and nobody is there: see shared/run_state.lua.
+--
+-- Input    run ('' on shard 0: whichever there is), seal (the number that shard 0 gave; 0: not
+--          yet), producer (does not end a run that workers with REDISQ_KEEP_ALIVE have left)
+-- Reply    {what, run, number, shards}, what being
+--            complete    the run is, by this call
+--            sealed      this shard is, with `number`; so must be all others, and then this must
+--                        be called on shard 0 again
+--            unfinished  it is not, or not known to be, or was complete before
+-- Cost     O(workers), none of which is alive
+-- Retry    safe
+-- Memory   the first write removes, so that a run can end at maxmemory
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/workers
+--          shared/run_state shared/slots/tokens
+
+local in_the_way = foreign_key()
+if in_the_way then return foreign_error(in_the_way) end
+local meta = meta_of_run()
+local unfinished = {'unfinished', meta.run or '', 0, 0}
+if meta.state ~= 'open' or (input.run ~= '' and meta.run ~= input.run)
+    or (input.producer and meta.keep_alive) then
+  return unfinished
+end
+local first_shard = input.shard == 0
+if first_shard and (meta.seeded ~= '1' or (input.seal > 0 and meta.sealed ~= integer(input.seal)))
+  then
+  return unfinished
+end
+if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED) > 0 then return unfinished end
+local workers = redis.call('ZRANGE', WORKERS, 0, -1, 'WITHSCORES')
+for i = 1, #workers, 2 do
+  if leases_held(workers[i]) > 0 then return unfinished end
+end
+
+-- It ended with the last sign of life, not when somebody came to look.
+redis.call('HDEL', META, 'stuck')
+local ended = number_of(meta.left or meta.began)
+for i = 1, #workers, 2 do
+  local ttl = number_of(redis.pcall('HMGET', worker_key(workers[i]), 'ttl')[1])
+  ended = math.max(ended, tonumber(workers[i + 1]) - ttl)
+  remove_worker(workers[i]) -- one that comes back after all has to go by shard 0
+  return_tokens(workers[i])
+end
+-- What others have done to the counts is no request that waits.
+local counts = flush_counts()
+if counts.created ~= counts.finished then
+  redis.call('HSET', COUNTS, 'created', integer(counts.finished))
+end
+
+local shards = number_of(meta['config:shards'])
+if first_shard and (shards == 1 or input.seal > 0) then
+  redis.call('HDEL', META, 'sealed')
+  redis.call('HSET', META, 'state', 'complete', 'ended', integer(math.min(ended, NOW)))
+  if meta.name then
+    redis.call('ZADD', ENDED, NOW, meta.name)
+    redis.call('ZREMRANGEBYRANK', ENDED, 0, -MOST_ENDED - 1)
+  end
+  return {'complete', meta.run, 0, shards}
+end
+local number = first_shard and next_visit(meta.visited)
+  or math.max(input.seal, number_of(meta.sealed))
+redis.call('HSET', META, 'left', integer(ended), 'sealed', integer(number))
+return {'sealed', meta.run, integer(number), shards}

@@ -1,0 +1,232 @@
+-- Begins or resumes a run, and registers a worker in it.
+--
+-- Input    intent      "crawl"   a worker of this run or the next, on shard 0, which decides
+--                      "push"    a producer, on shard 0: takes the configuration that is there
+--                      "follow"  on another shard, to be in the run that shard 0 is in
+--                      "return"  a worker that was taken for dead comes back into its run
+--          run         id of the run to be begun, if one is; to follow, to return to
+--          format (a number), config {name = text}, keep_config (also a new run takes the stored
+--          one), backend (of config), worker ('' for a producer), info {field, value...} of the
+--          worker, ttl (us), limits {pattern = text...} (see shared/slots/state.lua) or false:
+--          those that are there stay, throttle (text of AutoThrottle's terms, see
+--          shared/slots/state.lua, or '') to crawl: name (REDISQ_RUN or ''), age (us since the
+--          worker was started), resume, keep_alive; to crawl or push: keep_seen; to follow: began
+--          (us), inherits
+-- Reply    msgpack map with `status`:
+--            ok         with run, began (us), new (this call began it), inherits, name, config,
+--                       generation, trash (dupefilters that wait to be deleted), shards (that have
+--                       keys of former runs, or of this one)
+--            over       the run that this worker belongs to is complete; with run, name, and `ago`
+--                       (us; -1: not known)
+--            named      the unfinished run has another name (`name`)
+--            wait       workers of the run that is to be forgotten may still come back: again later
+--            clear      run/clear.lua must be called until it is done, then this again
+--            lost       the run to follow or return to is gone
+--            format     the frontier has another format (`format`)
+--            differs    `differences` {name = {stored, given}}
+--            foreign    `key` is not of the type it must be
+-- Effect   without live workers, slots that were set aside are tried again
+-- Cost     O(1)
+-- Retry    safe: a worker's id is its own, and a begun run is resumed
+-- Memory   the first write removes, so that workers can join and come back at maxmemory
+-- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
+--          shared/slots/aside
+
+local function reply(status, fields)
+  local answer = fields or {}
+  answer.status = status
+  return cmsgpack.pack(answer)
+end
+
+for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
+    [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
+    [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
+    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset', [KEPT] = 'hash'}) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
+end
+
+local meta, intent = meta_of_run(), input.intent
+if meta.format and tonumber(meta.format) ~= input.format then
+  return reply('format', {format = tonumber(meta.format)})
+end
+
+-- The worker was started before that time; not if the clock has gone back since.
+local function is_older_than(time)
+  time = number_of(time)
+  return NOW >= time and NOW - input.age < time
+end
+
+-- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
+-- to reply with
+local function decide()
+  if intent == 'return' then return meta.run == input.run and 'resume' or 'lost' end
+  if intent == 'follow' then
+    if meta.run == input.run then return 'resume' end
+    if number_of(meta.began) >= input.began then return 'lost' end
+    return input.inherits == 'all' and meta.state == 'open' and 'renew' or 'begin'
+  end
+  if intent == 'push' then
+    local reopens = meta.state == 'complete' and meta.name
+    return (meta.state == 'open' or reopens) and 'resume' or 'begin'
+  end
+  -- Of a name that has ended no run begins again; the last one may be opened again by others.
+  local mine = input.name ~= '' and meta.name == input.name
+  local has_ended = input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
+  if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
+  if meta.state == 'complete' then
+    local late = input.name == '' and is_older_than(meta.ended)
+    if input.keep_alive and (mine or late) then return 'resume' end
+    return late and 'over' or 'begin'
+  end
+  if meta.state ~= 'open' then return 'begin' end
+  -- Whoever was started before the run began is one of several that were to begin it.
+  if not input.resume and not has_ended and live_workers() == 0
+      and not is_older_than(meta.began) then
+    -- Who gave no sign of life in time may only have been cut off, as this one was.
+    redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
+    if ms_until_dead(meta.sign, meta.patient) > 0 then return 'wait' end
+    return input.keep_seen and 'renew' or 'begin'
+  end
+  if input.name ~= '' and meta.name and not mine then return 'named' end
+  return 'resume'
+end
+
+local decision = decide()
+if decision == 'over' then
+  local ago = meta.ended and (input.name == '' or meta.name == input.name)
+    and math.max(0, NOW - number_of(meta.ended)) or -1
+  return reply('over', {run = meta.run or '', name = input.name, ago = ago})
+elseif decision == 'named' then
+  return reply('named', {name = meta.name})
+elseif decision == 'lost' or decision == 'wait' then
+  return reply(decision)
+end
+
+-- What a new run has of the one before: nothing, what was "seen" and the dead letters, or "all".
+local inherits = meta.inherits or ''
+if decision ~= 'resume' then
+  inherits = decision == 'renew' and 'all' or ''
+  if intent == 'follow' then inherits = input.inherits
+  elseif decision == 'begin' and input.keep_seen then inherits = 'seen' end
+end
+local keeps_seen = inherits ~= '' and meta.generation
+
+if intent ~= 'push' and (decision == 'resume' or keeps_seen) then
+  local differences, differ = {}, false
+  for name, given in pairs(input.config) do
+    local stored = meta['config:' .. name]
+    -- The backend is what the run was begun with; a producer may have begun it without knowing
+    -- the spider.
+    local free_to_differ = name == 'backend'
+      or (name == 'spider' and (stored == '' or given == ''))
+    if stored and stored ~= given and not free_to_differ then
+      differences[name] = {stored, given}
+      differ = true
+    end
+  end
+  if differ then return reply('differs', {differences = differences}) end
+end
+
+if decision == 'begin' and not is_empty() then
+  if meta.state and meta.state ~= 'resetting' then begin_reset(meta) end
+  return reply('clear')
+end
+
+-- A first write that removes: works at maxmemory too.
+redis.call('ZREM', WORKERS, input.worker)
+
+-- The counts of a new run: what it has of the one before, and numbers that are never used twice.
+local function counts_of_new_run()
+  local old, letters = hash_of(COUNTS), keeps_seen and redis.call('ZCARD', DEAD) or 0
+  local counts = {created = letters, finished = letters, dead = letters, letters = old.letters}
+  if decision == 'renew' then
+    counts.created = letters + number_of(old.created) - number_of(old.finished)
+    for _, name in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays'}) do
+      counts[name] = old[name]
+    end
+  end
+  return counts
+end
+
+if decision ~= 'resume' then
+  local counts = counts_of_new_run()
+  redis.call('DEL', META, COUNTS)
+  redis.call('UNLINK', ROBOTS, ROBOTS_UNTIL, seen_base('recent:0'), seen_base('recent:1'))
+  for name, number in pairs(counts) do
+    if tonumber(number) ~= 0 then redis.call('HSET', COUNTS, name, number) end
+  end
+  if meta.run then throw_away_sets(meta.run) end
+  if not keeps_seen then
+    redis.call('UNLINK', DEAD, LETTERS, KEPT)
+    if meta.generation then throw_away(meta['config:backend'], meta.generation) end
+  end
+  redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
+    'generation', keeps_seen or input.run,
+    'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1)))
+  for _, name in ipairs({'limited', 'throttle', 'behind'}) do
+    if meta[name] then redis.call('HSET', META, name, meta[name]) end
+  end
+  for name, value in pairs(input.config) do
+    local stored = meta['config:' .. name]
+    if stored and (input.keep_config or (keeps_seen and name == 'backend')) then value = stored end
+    redis.call('HSET', META, 'config:' .. name, value)
+    if name == 'order' then redis.call('HSET', META, 'order', value) end
+  end
+  -- Shards that only former runs had are deleted in the background.
+  local shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))
+  if shards > 0 then redis.call('HSET', META, 'shards', shards) end
+elseif intent ~= 'push' and input.config.spider ~= '' then
+  redis.call('HSET', META, 'config:spider', input.config.spider)
+end
+if intent == 'crawl' then
+  if input.name ~= '' then redis.call('HSET', META, 'name', input.name) end
+  if input.keep_alive then redis.call('HSET', META, 'keep_alive', 1) end
+end
+
+if input.limits then
+  redis.call('DEL', LIMITS)
+  for pattern, text in pairs(input.limits) do redis.call('HSET', LIMITS, pattern, text) end
+  if input.throttle ~= '' then redis.call('HSET', META, 'throttle', input.throttle)
+  else redis.call('HDEL', META, 'throttle') end
+  -- Stays: slots may be parked, or a person may have said something about them.
+  if next(input.limits) or input.throttle ~= '' then redis.call('HSET', META, 'limited', 1) end
+end
+
+-- Who starts a crawl again wants slots that were set aside tried again.
+if live_workers() == 0 then
+  redis.call('HDEL', META, 'stuck')
+  if redis.call('ZCARD', ASIDE) > 0 then
+    redis.call('HSET', META, 'retry', integer(NOW))
+    retry_aside(integer(NOW))
+  end
+end
+
+-- Whoever returns may find that others have completed the run meanwhile; it is opened again by what
+-- he adds to it (see exchange.lua).
+if intent ~= 'return' then
+  redis.call('HSET', META, 'state', 'open')
+  if intent ~= 'follow' then redis.call('HDEL', META, 'sealed') end
+end
+
+if input.worker ~= '' then
+  local same_run = decision == 'resume'
+  ms_until_dead(same_run and meta.sign, same_run and meta.patient)
+  redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
+  redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
+    'since', integer(NOW), unpack(input.info))
+  local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
+  set_flag(input.worker, 'starting', was, true)
+  flush_counts()
+end
+
+meta = hash_of(META)
+local config = {}
+for field, value in pairs(meta) do
+  local name = string.match(field, '^config:(.*)$')
+  if name then config[name] = value end
+end
+return reply('ok', {run = meta.run, began = number_of(meta.began), new = decision ~= 'resume',
+  inherits = meta.inherits or '', name = meta.name or '', config = config,
+  generation = meta.generation, trash = redis.call('LLEN', TRASH),
+  shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))})

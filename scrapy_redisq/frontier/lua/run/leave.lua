@@ -1,0 +1,25 @@
+-- A worker leaves: what it still holds goes back, without penalty, to the front.
+--
+-- Input    worker, run, dead_max
+-- Reply    leases left; to be called again while there are some
+-- Cost     at most 100 leases a call, or about 4 MB of them
+-- Retry    safe
+-- Error    another key is in the place of one that all slots share; nothing was given back
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/queues
+--          shared/workers shared/leases shared/finished shared/slots/tokens
+
+local in_the_way = foreign_key()
+if in_the_way then return foreign_error(in_the_way) end
+if redis.call('HGET', META, 'run') ~= input.run then return 0 end
+give_back_leases(input.worker, input.dead_max)
+local left = leases_held(input.worker)
+-- What it has claimed is no longer its own when others come to its pages.
+if left > 0 then redis.pcall('HSET', worker_key(input.worker), 'fenced', 1) end
+if left == 0 then
+  remove_worker(input.worker)
+  return_tokens(input.worker)
+  redis.call('HSET', META, 'left', integer(NOW))
+end
+local counts = flush_counts()
+if added > 0 or all_finished() then wake(counts) end
+return left

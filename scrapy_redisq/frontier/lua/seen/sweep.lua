@@ -1,0 +1,27 @@
+-- Deletes dupefilters that no run uses any more, a bounded number of keys a call.
+--
+-- Input    backend (that this script has), all (the end of a reset: when the last one is
+--          deleted so is meta, after which nothing is left; not if a run has begun meanwhile),
+--          forget_shards (a run, on shard 0: shards that only former runs had are deleted now)
+-- Reply    the backend of the next filter to delete, or false when nothing is left
+-- Cost     at most about 200 keys a call
+-- Retry    safe
+-- Include  shared/keys shared/bounds dupefilter=shared/seen/BACKEND
+
+local function next_filter()
+  local item = redis.call('LINDEX', TRASH, 0)
+  if not item then return false end
+  return string.match(item, '^(%S+) (.+)$')
+end
+local backend, base = next_filter()
+if backend == input.backend and dupefilter().drop(seen_base(base), CHUNK) then
+  redis.call('LPOP', TRASH)
+  backend = next_filter()
+end
+if not backend and input.all and redis.call('HGET', META, 'state') == 'resetting' then
+  redis.call('DEL', META)
+end
+if input.forget_shards and redis.call('HGET', META, 'run') == input.forget_shards then
+  redis.call('HDEL', META, 'shards')
+end
+return backend

@@ -1,0 +1,48 @@
+-- Requests that cannot be stored, and stay in the process of the worker that has claimed them.
+--
+-- Include  shared/keys
+
+-- Whether a worker is in the run, and has not been taken for dead.
+local function is_member(worker)
+  local known = redis.pcall('HMGET', worker_key(worker), 'seq', 'fenced')
+  return known[1] and not known[2]
+end
+
+-- Who has what stays in a process, by its field in `kept`: "WORKER LEASE PAGE", the lease that it
+-- was claimed for ('' if no page stands for it), and what is known of the page that it goes back
+-- to: its identity, or '' where that is the request itself. Nothing after the worker gave it up.
+-- -> worker, lease, page (nil if nobody has it), whether the field is there
+local function claimant(field)
+  local kept = redis.call('HGET', KEPT, field)
+  local worker, lease, page = string.match(kept or '', '^(%S+) (%S*) (.*)$')
+  return worker, lease, page, kept
+end
+
+-- Claims a request that cannot be stored for the worker, in whose process it stays; `is_new`: its
+-- fingerprint or identity was. A claim ends with its worker, or when its page has gone on to
+-- somebody else, who asks for all of it again; else it is there until it is settled.
+-- -> '1' it is the worker's, '0' a duplicate, '3' another worker has it, and no page stands for it
+-- there or here: ask again. What a page stands for never waits: two such might wait for each other.
+local function claim(is_new, field, lease, page)
+  local owner, its_lease, its_page, kept = claimant(field)
+  local is_mine = owner == input.worker and its_lease == lease
+  local has_moved = owner and page ~= '' and its_page == page and not is_mine
+  if is_new or has_moved or (kept and not (owner and is_member(owner))) then
+    redis.call('HSET', KEPT, field, input.worker .. ' ' .. lease .. ' ' .. page)
+    return '1'
+  end
+  return owner and owner ~= input.worker and page == '' and its_page == '' and '3' or '0'
+end
+
+-- Ends claims: input.settled is {{field in `kept`, lease, whether it was dealt with}...}. What was
+-- not may be claimed by others. What another living worker has is its own.
+local function settle()
+  for _, item in ipairs(input.settled) do
+    local owner, lease, _, kept = claimant(item[1])
+    local is_mine = owner == input.worker and lease == item[2]
+    if kept and (is_mine or not (owner and is_member(owner))) then
+      if item[3] then redis.call('HDEL', KEPT, item[1])
+      else redis.call('HSET', KEPT, item[1], '') end
+    end
+  end
+end

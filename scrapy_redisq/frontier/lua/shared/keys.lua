@@ -1,0 +1,71 @@
+-- The keys of a shard, and what a script is given.
+--
+-- KEYS[1]  the shard's meta key, redisq:{NAME:k}:meta; all other names derive from it, so they
+--          share its hash tag and one shard is one Redis Cluster slot
+-- KEYS[2]  a key that never exists: see scripts.Call.keys
+-- ARGV[1]  one msgpack map, called `input` everywhere
+--
+--   meta            hash    format, the shared configuration, and the run: its id, name, state
+--                           (open, complete or resetting), seeded (some worker has added all its
+--                           start requests), began, left (when the last worker went), ended (us),
+--                           generation of its dupefilter, inherits, keep_alive, shards (that former
+--                           runs had), sealed and visited (see shared/run_state.lua), sign and
+--                           patient (see ms_until_dead()), behind (us, see NOW), stuck and retry
+--                           (see shared/slots/aside.lua)
+--   ready           zset    slot -> when it may be claimed next (microseconds)
+--   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
+--   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
+--   delayed         zset    "ID:" .. record -> when it is due (microseconds)
+--   leases:WORKER   hash    lease id -> record
+--   workers         zset    worker -> its deadline (microseconds)
+--   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
+--                           fenced, pages, items
+--   busy            hash    slot -> leases out
+--   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
+--                           nobody enqueued), duplicates, retried, claimed, leased, released,
+--                           reclaimed, stale, starting, waiting, what item pipelines
+--                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
+--                           the last number given to a dead letter (letters) and to a delayed
+--                           entry (delays)
+--   dead            zset    id of a dead letter -> its number, which is the same
+--   letters         hash    id of a dead letter -> 4 bytes length of header, header, entry
+--   limits          hash    pattern of slots -> limit, see shared/slots/state.lua
+--   aside           zset    slot that is set aside -> since when (microseconds)
+--   paused          zset    slot that a person has paused -> since when (microseconds)
+--   ruled           zset    slot that a person has given a limit -> since when (microseconds)
+--   slot:SLOT       hash    what is known of a slot, see shared/slots/state.lua; expires when
+--                           nothing happens, unless a person has said something about the slot
+--   tokens:WORKER   hash    slot -> downloads that the worker may have at a time
+--   robots          hash    host -> "text" .. its robots.txt, compressed, or "by TOKEN" of the
+--                           worker that fetches it
+--   robots_until    zset    host -> when that expires (microseconds)
+--   reaped          string  exists for a second after a reap; beside slot:SLOT, the only key
+--                           that expires
+--   seen:RUN...             the dupefilter; RUN, its generation, is the run that began it
+--   seen:RUN.starts...      identities of the run's start requests, see new_starts()
+--   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
+--   kept            hash    what stays in the process of a worker -> who has it, see claim()
+--   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
+--   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
+
+local PREFIX = string.sub(KEYS[1], 1, -5)
+local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
+local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
+local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
+local KEPT = PREFIX .. 'kept'
+local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
+local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
+local WAKE_CHANNEL = PREFIX .. 'wake'
+local LIMITS, ASIDE = PREFIX .. 'limits', PREFIX .. 'aside'
+local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
+local ENDED = PREFIX .. 'ended'
+
+local function leases_of(worker) return PREFIX .. 'leases:' .. worker end
+local function worker_key(worker) return PREFIX .. 'worker:' .. worker end
+local function levels_of(slot) return PREFIX .. 'levels:' .. slot end
+local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':' .. priority end
+local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
+local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
+local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
+
+local input = cmsgpack.unpack(ARGV[1])

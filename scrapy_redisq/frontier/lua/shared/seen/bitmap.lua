@@ -1,0 +1,232 @@
+-- Seen on plain strings: a scalable blocked Bloom filter, no module needed.
+--
+-- Returns   add, drop, status, and undo, which takes back what this script has recorded and names
+--           the key that was in the way (the same four in each file of this folder).
+-- KEYS      base                  hash: layers (shapes, see below), newest (fingerprints in the
+--                                 newest layer), total, dropped (cursor of seen_drop)
+--           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
+--                                 made when its first bit is set, at its full size
+-- params    {shapes of all layers that there may ever be}, one string: layers joined by ";", each
+--           "blocks blocks_per_segment k capacity error slope" (scrapy_redisq.frontier.seen
+--           computes them). A layer keeps the shape it was made with.
+-- Layout    Fingerprint of 20 bytes: the first four choose the block, each further byte one of
+--           256 bits in one of the block's four quarters in turn, k of them. So a lookup reads
+--           one block a layer, and an insertion writes one block of the newest layer.
+-- Cost      per new fingerprint about 6.5 µs, and 1.5 µs for each layer before the newest.
+-- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
+
+local BLOCK = 128 -- bytes
+local WORDS = '<' .. string.rep('I4', BLOCK / 4)
+local byte = string.byte
+local undo, touched = {}, nil -- functions; the key that was asked last
+
+-- Powers of two by exponent. Bits are tested and set by arithmetic: a call of the bit library
+-- costs three times as much.
+local POWER = {}
+for i = 0, 32 do
+  POWER[i] = 2 ^ i
+end
+
+local function parse(base, number, shape)
+  local blocks, per_segment, k, capacity, rate, slope =
+    string.match(shape, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  return {
+    blocks = tonumber(blocks),
+    per_segment = tonumber(per_segment),
+    k = tonumber(k),
+    capacity = tonumber(capacity),
+    rate = tonumber(rate),
+    slope = tonumber(slope),
+    prefix = base .. ':' .. number .. ':',
+    keys = {},
+  }
+end
+
+-- -> layers, count of the newest, total, shapes as stored
+local function load(base)
+  touched = base
+  local state = redis.call('HMGET', base, 'layers', 'newest', 'total')
+  local layers, shapes = {}, state[1] or ''
+  for shape in string.gmatch(shapes, '[^;]+') do
+    layers[#layers + 1] = parse(base, #layers + 1, shape)
+  end
+  return layers, tonumber(state[2] or 0), tonumber(state[3] or 0), shapes
+end
+
+-- -> key, offset in bytes of the block at `place` (0 to 1) of the layer
+local function locate(layer, place)
+  local block = place * layer.blocks
+  block = block - block % 1
+  local within = block % layer.per_segment
+  local segment = (block - within) / layer.per_segment
+  local key = layer.keys[segment]
+  if not key then
+    key = layer.prefix .. segment
+    layer.keys[segment] = key
+  end
+  return key, within * BLOCK
+end
+
+-- Are the first k bits all set? Mostly decided by the first or second.
+local function holds(block, bits, k)
+  local quarter = 0
+  for i = 1, k do
+    local bit = bits[i]
+    local low = bit % 8
+    local value = byte(block, quarter + (bit - low) / 8 + 1)
+    if value % POWER[low + 1] < POWER[low] then
+      return false
+    end
+    quarter = quarter == 96 and 0 or quarter + 32
+  end
+  return true
+end
+
+local function with_bits(block, bits, k)
+  local words = { struct.unpack(WORDS, block) }
+  local quarter = 1
+  for i = 1, k do
+    local bit = bits[i]
+    local low = bit % 32
+    local at, power = quarter + (bit - low) / 32, POWER[low]
+    local word = words[at]
+    if word % (power + power) < power then
+      words[at] = word + power
+    end
+    quarter = quarter == 25 and 1 or quarter + 8
+  end
+  return struct.pack(WORDS, unpack(words, 1, BLOCK / 4))
+end
+
+-- -> is it in the layer, and then for writing: key, offset, block
+local function look(layer, place, bits)
+  local key, offset = locate(layer, place)
+  touched = key
+  local block = redis.call('GETRANGE', key, offset, offset + BLOCK - 1)
+  if block == '' then
+    return false, key, offset, nil
+  end
+  return holds(block, bits, layer.k), key, offset, block
+end
+
+local function shape_of(params, number)
+  local i = 0
+  for shape in string.gmatch(params[1], '[^;]+') do
+    i = i + 1
+    if i == number then
+      return shape
+    end
+  end
+end
+
+local function seen_add(base, params, fingerprints)
+  local layers, newest, total, shapes = load(base)
+  local before, newest_before, layers_before = total, newest, #layers
+  local answers, written = {}, {}
+  undo[#undo + 1] = function()
+    for i = #written, 1, -1 do
+      redis.call('SETRANGE', unpack(written[i]))
+    end
+    if #layers > 0 then
+      newest = #layers > layers_before and 0 or newest_before
+      redis.call('HSET', base, 'newest', newest, 'total', before)
+    end
+  end
+  for i = 1, #fingerprints do
+    local fingerprint = fingerprints[i]
+    local place = struct.unpack('>I4', fingerprint) / POWER[32]
+    local bits = { byte(fingerprint, 5, 20) }
+
+    local layer = layers[#layers]
+    if not layer or newest >= layer.capacity then
+      -- After the last shape (100,000 times the designed size) the last layer is overfilled.
+      local shape = shape_of(params, #layers + 1)
+      if shape then
+        layer = parse(base, #layers + 1, shape)
+        layers[#layers + 1] = layer
+        shapes = shapes == '' and shape or shapes .. ';' .. shape
+        newest = 0
+        redis.call('HSET', base, 'layers', shapes, 'newest', 0)
+      end
+    end
+
+    local seen = false
+    for older = 1, #layers - 1 do
+      if look(layers[older], place, bits) then
+        seen = true
+        break
+      end
+    end
+    if not seen then
+      local key, offset, block
+      seen, key, offset, block = look(layer, place, bits)
+      if not seen then
+        if not block then
+          redis.call('SETRANGE', key, layer.per_segment * BLOCK - 1, '\0')
+          block = string.rep('\0', BLOCK)
+        end
+        written[#written + 1] = { key, offset, block }
+        redis.call('SETRANGE', key, offset, with_bits(block, bits, layer.k))
+        newest = newest + 1
+        total = total + 1
+      end
+    end
+    answers[i] = seen and 0 or 1
+  end
+  if total > before then
+    redis.call('HSET', base, 'newest', newest, 'total', total)
+  end
+  return answers
+end
+
+local function seen_undo()
+  for i = #undo, 1, -1 do
+    undo[i]()
+  end
+  undo = {}
+  return touched
+end
+
+local function seen_drop(base, limit)
+  local layers = load(base)
+  local dropped = tonumber(redis.call('HGET', base, 'dropped') or 0)
+  local before, deleted = 0, 0 -- segments of earlier layers; of this call
+  for _, layer in ipairs(layers) do
+    local segments = math.ceil(layer.blocks / layer.per_segment)
+    for segment = math.max(0, dropped - before), segments - 1 do
+      if deleted >= limit then
+        redis.call('HSET', base, 'dropped', dropped)
+        return false
+      end
+      redis.call('UNLINK', layer.prefix .. segment)
+      dropped = dropped + 1
+      deleted = deleted + 1
+    end
+    before = before + segments
+  end
+  redis.call('UNLINK', base)
+  return true
+end
+
+-- -> {count, capacity, fill, expected error rate}
+local function seen_status(base, params)
+  local layers, newest, total = load(base)
+  if #layers == 0 then
+    return { 0, parse(base, 1, shape_of(params, 1)).capacity, '0', '0' }
+  end
+  local capacity, expected = 0, 0
+  for number, layer in ipairs(layers) do
+    capacity = capacity + layer.capacity
+    local filled = number == #layers and newest / layer.capacity or 1
+    -- The error of a layer goes with a power of its fill, near enough above a half.
+    expected = expected + layer.rate * filled ^ layer.slope
+  end
+  return {
+    total,
+    capacity,
+    string.format('%.6g', total / capacity),
+    string.format('%.6g', expected),
+  }
+end
+
+return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status}

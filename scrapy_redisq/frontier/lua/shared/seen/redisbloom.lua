@@ -1,0 +1,182 @@
+-- Seen in RedisBloom: scalable filters of the module, one after the other.
+--
+-- Returns   add, drop, status, and undo, which takes back what this script has recorded and names
+--           the key that was in the way (the same four in each file of this folder).
+-- KEYS      base           hash: filters (how many), rate (of error, of all together), unit (size
+--                          of a layer of the newest filter), room (what that filter still takes),
+--                          capacity (what all filters take), total (fingerprints)
+--           base:FILTER    a filter of the module's own type, of LAYERS layers at most
+-- params    {error rate, capacity}, strings. They count when the first filter is made.
+-- Growth    A filter grows by layers of its first layer's size (EXPANSION 1); a layer of the next
+--           filter is SHARE as large as all that is there. At 1e-6 that is 5 bytes a URL at most at
+--           the designed size and 9 at any size past it, and a lookup for each doubling or so.
+--           With one filter whose layers double (EXPANSION 2) it is 12 bytes just past the
+--           designed size; with one filter and EXPANSION 1, a hundred lookups at 100 times of it.
+-- Error     The first filter may err at 0.9 of the rate, filter i at 0.1 / (i (i - 1)) of it: the
+--           sum stays below the rate however many there are. The module gives the first layer of a
+--           filter half of that and each next one half again.
+-- Cost      A new fingerprint takes 0.6 to 0.9 µs of Redis up to twice a capacity of a million, in
+--           calls of 300 on a cloud machine; 0.2 more in calls of 50; 1.9 at 10 times.
+-- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
+
+local LAYERS = 5 -- in one filter
+local SHARE = 0.5 -- size of a layer of the next filter over all that there is
+local CHUNK = 200 -- fingerprints per command: `unpack` has a limit, and a C stack behind it
+local call, format = redis.call, string.format
+local touched -- the key that was asked last
+
+local function rate_of(state, filter)
+  return state.rate * (filter == 1 and 0.9 or 0.1 / (filter * (filter - 1)))
+end
+
+-- How many fingerprints a layer takes that shall take `wanted`: memory comes in four sizes for
+-- each doubling, and the second layer, which is the larger for its smaller error, is to fill one.
+local function unit_of(wanted, rate)
+  local bytes_each = -math.log(rate / 4) / math.log(2) ^ 2 / 8 -- of a Bloom filter at its optimum
+  local bytes = wanted * bytes_each
+  local step = 2 ^ math.floor(math.log(bytes) / math.log(2)) / 4
+  return math.max(1, math.floor((math.ceil(bytes / step) * step - 64) / bytes_each))
+end
+
+local function load(base, params)
+  touched = base
+  local stored =
+    call('HMGET', base, 'filters', 'rate', 'unit', 'room', 'capacity', 'total')
+  return {
+    filters = tonumber(stored[1] or 0),
+    rate = tonumber(stored[2] or params and params[1]),
+    unit = tonumber(stored[3] or 0),
+    room = tonumber(stored[4] or 0),
+    capacity = tonumber(stored[5] or 0),
+    total = tonumber(stored[6] or 0),
+  }
+end
+
+local function add_filter(base, params, state)
+  state.filters = state.filters + 1
+  local rate = rate_of(state, state.filters)
+  local wanted = state.filters == 1 and tonumber(params[2]) or SHARE * state.capacity
+  state.unit = unit_of(wanted, rate)
+  state.room = LAYERS * state.unit
+  state.capacity = state.capacity + state.room
+  touched = base .. ':' .. state.filters
+  call(
+    'BF.RESERVE', base .. ':' .. state.filters, format('%.17g', rate),
+    format('%.0f', state.unit), 'EXPANSION', '1'
+  )
+  call(
+    'HSET', base, 'filters', state.filters, 'rate', format('%.17g', state.rate),
+    'unit', state.unit, 'room', state.room, 'capacity', state.capacity
+  )
+end
+
+-- -> the filter's answers, one for each fingerprint
+local function ask(command, base, filter, fingerprints)
+  local key, answers = base .. ':' .. filter, {}
+  touched = key
+  for first = 1, #fingerprints, CHUNK do
+    local last = math.min(first + CHUNK - 1, #fingerprints)
+    local reply = call(command, key, unpack(fingerprints, first, last))
+    for i = 1, last - first + 1 do
+      answers[first + i - 1] = reply[i]
+    end
+  end
+  return answers
+end
+
+local function seen_add(base, params, fingerprints)
+  if #fingerprints == 0 then
+    return {}
+  end
+  local state = load(base, params)
+  -- Before anything is recorded, for what is recorded by a call that then fails is lost. A
+  -- filter that was deleted is replaced: BF.MADD would make one for 100 members at 1 %.
+  if
+    state.room < #fingerprints
+    or call('EXISTS', base .. ':' .. state.filters) == 0
+  then
+    add_filter(base, params, state)
+  end
+  -- Only what no older filter holds goes into the newest.
+  local items, places = fingerprints, nil
+  for filter = 1, state.filters - 1 do
+    local known = ask('BF.MEXISTS', base, filter, items)
+    local new, new_places = {}, {}
+    for i = 1, #items do
+      if known[i] ~= 1 then
+        new[#new + 1] = items[i]
+        new_places[#new] = places and places[i] or i
+      end
+    end
+    items, places = new, new_places
+  end
+  local answers, count = ask('BF.MADD', base, state.filters, items), 0
+  for i = 1, #items do
+    count = count + answers[i]
+  end
+  if places then
+    local newest = answers
+    answers = {}
+    for i = 1, #fingerprints do
+      answers[i] = 0
+    end
+    for i, place in ipairs(places) do
+      answers[place] = newest[i]
+    end
+  end
+  if count > 0 then
+    call('HSET', base, 'room', state.room - count, 'total', state.total + count)
+  end
+  return answers
+end
+
+-- What is in the way is found before anything is recorded.
+local function seen_undo()
+  return touched
+end
+
+-- The module frees a filter as a whole, in 0.14 ms for each megabyte.
+local function seen_drop(base, limit)
+  local filters = load(base).filters
+  for _ = 1, math.min(limit, filters) do
+    call('UNLINK', base .. ':' .. filters)
+    filters = filters - 1
+  end
+  if filters > 0 then
+    call('HSET', base, 'filters', filters)
+    return false
+  end
+  call('UNLINK', base)
+  return true
+end
+
+-- -> {count, capacity, fill, expected error rate}
+local function seen_status(base, params)
+  local state = load(base, params)
+  if state.filters == 0 then
+    return { 0, unit_of(tonumber(params[2]), rate_of(state, 1)), '0', '0' }
+  end
+  -- Earlier filters are full, and so are the layers of the newest one up to the last.
+  local expected = 0
+  for filter = 1, state.filters - 1 do
+    expected = expected + rate_of(state, filter) * (1 - 2 ^ -LAYERS)
+  end
+  local rate, held = rate_of(state, state.filters), LAYERS * state.unit - state.room
+  local layers = math.max(1, math.ceil(held / state.unit))
+  expected = expected + rate * (1 - 2 ^ (1 - layers))
+  -- A Bloom filter at its optimum has half its bits set when full: (1 - 2^-x)^k at the
+  -- fill x, with k = log2(1 / error).
+  local last_rate = rate / 2 ^ layers
+  local fill = held / state.unit - (layers - 1)
+  local k = math.ceil(-math.log(last_rate) / math.log(2))
+  expected = expected + last_rate * (2 - 2 ^ (1 - fill)) ^ k
+  local capacity = state.capacity - (LAYERS - layers) * state.unit
+  return {
+    state.total,
+    capacity,
+    format('%.6g', state.total / capacity),
+    format('%.6g', expected),
+  }
+end
+
+return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status}

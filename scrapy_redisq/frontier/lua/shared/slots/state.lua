@@ -1,0 +1,161 @@
+-- Slots with limits, or in trouble: who may start requests of them, and when.
+--
+-- A limit is kept exactly by whoever starts requests, not here: for up to TURN one worker at a time
+-- has the turn of a slot with a delay or a rate, and keeps them by its own clock. It reports its
+-- last start; when it does not, the worst is assumed. Of a slot with a concurrency each worker has
+-- tokens, one for each download, and all of them together are never more than allowed.
+--
+-- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none. A rate is an interval and a
+-- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt,
+-- by latencies (AutoThrottle), and by failures, after which a slot is also parked for a while.
+--
+-- The rate is kept by the generic cell rate algorithm, a leaky bucket whose whole state is `tat`
+-- (ITU-T I.371, appendix): a start at t needs t >= tat - (burst - 1) * interval, and then
+-- tat = max(t, tat) + interval.
+--
+-- Include  shared/keys shared/texts shared/clock shared/foreign
+
+-- Microseconds: of a turn, and before its next start that a slot may be claimed.
+local TURN, EARLY = 1000000, 250000
+-- The longest pause between two tries of a slot that is set aside, an hour (us).
+local PROBE = 3600000000
+-- Milliseconds after which a slot that a dead worker left is forgotten.
+local FORGOTTEN = 3600000
+
+local TEXTS = {robots_by = true, owner = true, own = true}
+
+local FIELDS = {
+  'last',     -- when a request was last started
+  'tat',      -- theoretical arrival time of the rate
+  'ends',     -- end of the turn
+  'out',      -- tokens that workers have
+  'parked',   -- nothing is started before it
+  'pause',    -- delay because of failures; halved by each success
+  'fails',    -- failures in a row
+  'failed',   -- when the last one was counted
+  'trouble',  -- since when there has been one at least each CALM
+  'told',     -- when others were last told of one
+  'status',   -- HTTP status of the last answer, 0: there was none
+  'robots',   -- delay that robots.txt asks for
+  'robots_by', -- run and host that it is from
+  'throttle', -- delay that comes from latencies
+  'latency',  -- the last of them
+  'held',     -- 1: nothing is started before a person says so
+  'owner',    -- worker that has the turn
+  'own',      -- a limit that a person gave, in the place of those in `limits`
+}
+
+-- The same as foreign_key(), also of what is kept of slots.
+local function foreign_key_of_slots()
+  return foreign_key({'HLEN', LIMITS, 'ZCARD', ASIDE, 'ZCARD', PAUSED, 'ZCARD', RULED})
+end
+
+-- AutoThrottle, if it is on: target concurrency, delay of a slot not yet known, shortest and
+-- longest delay (us).
+local throttle
+local function read_throttle(text)
+  if not text then return end
+  local target, first, least, most = string.match(text, '^(%S+) (%d+) (%d+) (%d+)$')
+  if number_of(target) <= 0 then return end -- somebody has bent it
+  throttle = {target = number_of(target), first = number_of(first), least = number_of(least),
+    most = number_of(most)}
+end
+
+local any_limits
+
+local function limit_of(slot, own)
+  local text = own
+  if any_limits == nil then any_limits = redis.call('EXISTS', LIMITS) == 1 end
+  if text == '' and any_limits then
+    local patterns, domain = {slot}, slot
+    while string.find(domain, '.', 1, true) do
+      domain = string.match(domain, '%.(.*)$')
+      patterns[#patterns + 1] = '*.' .. domain
+    end
+    patterns[#patterns + 1] = '*'
+    for _, found in ipairs(redis.call('HMGET', LIMITS, unpack(patterns))) do
+      if found then
+        text = found
+        break
+      end
+    end
+  end
+  local delay, interval, burst, concurrency = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+  return {delay = number_of(delay), interval = number_of(interval),
+    burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
+end
+
+local slots = {}
+
+-- -> what is known of a slot: FIELDS, and its `limit`
+local function slot_of(slot)
+  local state = slots[slot]
+  if not state then
+    state = {}
+    -- Another key in its place is one that says nothing, and is replaced.
+    local values = redis.pcall('HMGET', slot_key(slot), unpack(FIELDS))
+    for i, name in ipairs(FIELDS) do
+      if TEXTS[name] then
+        state[name] = values[i] or ''
+      else
+        local number = number_of(values[i])
+        state[name] = number < FAR and number or 0 -- somebody has bent it
+      end
+    end
+    state.limit = limit_of(slot, state.own)
+    slots[slot] = state
+  end
+  return state
+end
+
+local function throttled(state)
+  if not throttle then return 0 end
+  return state.throttle > 0 and state.throttle or throttle.first
+end
+
+local function delay_of(state)
+  return math.max(state.limit.delay, state.pause, state.robots, throttled(state))
+end
+
+local function is_exclusive(state) return delay_of(state) > 0 or state.limit.interval > 0 end
+
+local function is_limited(state)
+  return is_exclusive(state) or state.limit.concurrency > 0 or state.parked > NOW
+    or state.held == 1
+end
+
+local function next_by_delay(state) return state.last > 0 and state.last + delay_of(state) or 0 end
+
+local function first_start(state)
+  return math.max(NOW, next_by_delay(state), state.parked,
+    state.tat - (state.limit.burst - 1) * state.limit.interval)
+end
+
+local function save_slot(slot, state)
+  local values = {}
+  for _, name in ipairs(FIELDS) do
+    local value = state[name]
+    if value ~= 0 and value ~= '' then
+      values[#values + 1] = name
+      values[#values + 1] = type(value) == 'number' and integer(value) or value
+    end
+  end
+  local key = slot_key(slot)
+  redis.call('DEL', key)
+  if #values > 0 then
+    redis.call('HSET', key, unpack(values))
+    -- What a person said stays, and tokens do until they are back.
+    if state.own == '' and state.held == 0 and state.out == 0 then
+      local idle = math.max(first_start(state), state.ends) - NOW
+      redis.call('PEXPIRE', key, (input.slot_ttl or FORGOTTEN) + math.ceil(idle / 1000))
+    end
+  end
+end
+
+local function look_again(slot, at) redis.call('ZADD', READY, 'XX', integer(at), slot) end
+
+-- Workers that have requests of the slot are told to start none for some time (us), or with 0 to
+-- ask what they may do. A user without the right to publish gets no error for it.
+local function announce(slot, time)
+  redis.pcall('PUBLISH', WAKE_CHANNEL, integer(time) .. ' ' .. slot)
+end

@@ -1,0 +1,64 @@
+-- Who is in the run, what each of them holds, and who is dead.
+--
+-- Include  shared/keys shared/texts shared/clock shared/counts
+
+-- A worker's flag ('starting': it may still add start requests; 'waiting': it found nothing to
+-- claim) is a field of the worker and a sum over the workers in counts.
+local function set_flag(worker, name, was, is)
+  if was ~= is then
+    redis.call('HSET', worker_key(worker), name, is and 1 or 0)
+    count(name, is and 1 or -1)
+  end
+end
+
+local function remove_worker(worker)
+  local flags = redis.pcall('HMGET', worker_key(worker), 'starting', 'waiting')
+  if flags[1] == '1' then count('starting', -1) end
+  if flags[2] == '1' then count('waiting', -1) end
+  redis.call('ZREM', WORKERS, worker)
+  redis.call('DEL', worker_key(worker))
+end
+
+local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') end
+
+-- -> ms until a worker that gives no sign of life is dead; 0: one is, or there is none. To be
+-- called whenever a worker gives one.
+-- While Redis is away or stopped nobody can give one, and
+-- somebody is the first to come back: after half a TTL without any no worker is dead before
+-- `patient`. A shorter gap leaves each a quarter of its TTL to come back. `sign`: when the last
+-- one was, more or less.
+local function ms_until_dead(sign, patient)
+  sign, patient = tonumber(sign or ''), tonumber(patient or '')
+  if NOW - (sign or NOW) > input.ttl / 2 then
+    patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
+    redis.call('HSET', META, 'patient', integer(patient))
+  end
+  if not (math.abs(NOW - (sign or 0)) <= input.ttl / 16) then -- or no number at all
+    redis.call('HSET', META, 'sign', integer(NOW))
+  end
+  if NOW - SERVER_TIME ~= BEHIND then
+    redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME))
+  end
+  local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2] or NOW)
+  if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end
+  return math.max(0, math.ceil((deadline - NOW) / 1000))
+end
+
+-- How many leases a worker holds; none if another key is in their place.
+local function leases_held(worker) return tonumber(redis.pcall('HLEN', leases_of(worker))) or 0 end
+
+-- Ids of the leases that a worker holds, in the order of their claims; nil if another key is in
+-- their place.
+local function lease_ids(worker)
+  local ids = redis.pcall('HKEYS', leases_of(worker))
+  if ids.err then return end
+  local function number(id) return tonumber(string.match(id, '^%d+')) or 0 end
+  table.sort(ids, function(a, b) return number(a) < number(b) end)
+  return ids
+end
+
+-- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
+-- publish gets no error for it: the others find the work by asking.
+local function wake(counts)
+  if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
+end

@@ -1,0 +1,29 @@
+-- Sets the delay that a host's robots.txt asks for in the host's slot.
+--
+-- Input    run, host, slot, delay (us, 0: none), slot_ttl (ms)
+-- Reply    1: the slot's delay has changed, and workers that hold requests of it are told; 0: it
+--          has not; -1: the run is not this one
+-- Cost     O(log slots)
+-- Retry    safe
+-- Error    another key is in the place of one that all slots share; nothing was changed
+-- Include  shared/keys shared/foreign shared/slots/state
+
+local foreign = foreign_key_of_slots()
+if foreign then return foreign_error(foreign) end
+if redis.call('HGET', META, 'run') ~= input.run then return -1 end
+local state = slot_of(input.slot)
+local was, of_run = state.robots, input.run .. ' '
+local by = of_run .. input.host
+-- Of several hosts in one slot the longest delay counts; what the host itself said before, and what
+-- was said in former runs, does not.
+if input.delay >= was or state.robots_by == by
+    or string.sub(state.robots_by, 1, #of_run) ~= of_run then
+  state.robots, state.robots_by = input.delay, input.delay > 0 and by or ''
+end
+if state.robots == 0 and was == 0 then return 0 end
+redis.call('HSET', META, 'limited', 1)
+save_slot(input.slot, state) -- which also keeps it from being forgotten
+if state.robots == was then return 0 end
+look_again(input.slot, first_start(state) - EARLY)
+announce(input.slot, 0)
+return 1

@@ -1,0 +1,39 @@
+-- A person gives up a slot's requests: first those that are delayed, then those in its queues.
+-- They count as finished. What workers hold goes on.
+--
+-- Input    slot, cursor ('0' at first, then what the last call replied)
+-- Reply    {how many were dropped, cursor; '' when nothing is left}
+-- Cost     O(1) for each of at most 100 queues, or about 100 delayed requests looked at
+-- Retry    safe
+-- Error    another key is in the place of one that all slots share; nothing was dropped
+-- Include  shared/keys shared/foreign shared/counts shared/records shared/workers shared/finished
+
+local in_the_way = foreign_key()
+if in_the_way then return foreign_error(in_the_way) end
+local slot, dropped, cursor = input.slot, 0, ''
+if input.cursor ~= 'queues' then
+  local found = redis.call('ZSCAN', DELAYED, input.cursor, 'COUNT', 100)
+  for i = 1, #found[2], 2 do
+    local member = found[2][i]
+    if origin_of(delayed_record(member)) == slot then
+      dropped = dropped + redis.call('ZREM', DELAYED, member)
+    end
+  end
+  cursor = found[1] == '0' and 'queues' or found[1]
+else
+  local levels = redis.pcall('ZRANGE', levels_of(slot), 0, 99)
+  if levels.err then redis.call('UNLINK', levels_of(slot)) end
+  for _, priority in ipairs(levels) do
+    local queue = queue_of(slot, priority)
+    dropped = dropped + (tonumber(redis.pcall('LLEN', queue)) or 0)
+    redis.call('UNLINK', queue)
+    redis.call('ZREM', levels_of(slot), priority)
+  end
+  if redis.call('EXISTS', levels_of(slot)) == 1 then cursor = 'queues'
+  else redis.call('ZREM', READY, slot) end
+end
+count('finished', dropped)
+count('dropped', dropped)
+local counts = flush_counts()
+if dropped > 0 and all_finished() then wake(counts) end
+return {dropped, cursor}

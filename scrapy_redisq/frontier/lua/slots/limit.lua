@@ -1,0 +1,18 @@
+-- A person gives a slot a limit, in the place of those of the settings.
+--
+-- Input    slot, own (the limit as shared/slots/state.lua has it; '': those of the settings hold
+--          again)
+-- Reply    1; 0 if there is no frontier
+-- Cost     O(1)
+-- Retry    safe
+-- Error    another key is in the place of one that all slots share; nothing was changed
+-- Include  shared/keys shared/foreign shared/slots/state shared/slots/rules
+
+local foreign = foreign_key_of_slots()
+if foreign then return foreign_error(foreign) end
+if redis.call('EXISTS', META) == 0 then return 0 end
+local state = slot_of(input.slot)
+state.own = input.own
+state.limit = limit_of(input.slot, input.own)
+rule(input.slot, state)
+return 1

@@ -1,0 +1,63 @@
+-- What is known of slots, for people: those that have requests, queued or held by workers, and
+-- those that are set aside, paused or limited by a person.
+--
+-- Input    names {slot...}, or cursors {key = cursor} ('0' at first, then those of the last reply)
+-- Reply    msgpack map: cursors {key = cursor} of what there is more of, slots {{slot, queued (at
+--          least, if the slot has requests of more than 50 priorities),
+--          leased, us until the next start, us of its delay by limit, by robots.txt, by latencies
+--          and by failures, interval, burst, concurrency, the person's limit or '', us for which it
+--          is parked, failures in a row, status of the last answer (0: none), and in us since 1970
+--          since when it has been set aside, paused and limited by a person (0: it is not)}...}
+-- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
+
+local foreign = foreign_key_of_slots()
+if foreign then return foreign_error(foreign) end
+read_throttle(redis.call('HGET', META, 'throttle'))
+local names, known, cursors = {}, {}, {}
+local function add(slot)
+  if not known[slot] and is_text(slot) then
+    known[slot] = true
+    names[#names + 1] = slot
+  end
+end
+for _, slot in ipairs(input.names or {}) do add(slot) end
+for name, cursor in pairs(input.cursors or {}) do
+  local key, found = PREFIX .. name, nil
+  if name == 'busy' then found = redis.call('HSCAN', key, cursor, 'COUNT', 50)
+  else found = redis.call('ZSCAN', key, cursor, 'COUNT', name == 'ready' and 150 or 50) end
+  for i = 1, #found[2], 2 do add(found[2][i]) end
+  if found[1] ~= '0' then cursors[name] = found[1] end
+end
+
+local share = math.max(10, math.min(1000, math.floor(10000 / #names))) -- of the queues of a call
+local function queued(slot)
+  local levels = levels_of(slot)
+  local priorities = redis.pcall('ZRANGE', levels, 0, share - 1)
+  -- The levels that are not looked at have an entry at least.
+  local sum = #priorities == share and redis.call('ZCARD', levels) - share or 0
+  for _, priority in ipairs(priorities) do
+    local length = redis.pcall('LLEN', queue_of(slot, priority))
+    sum = sum + (tonumber(length) or 0) -- a foreign key has none
+  end
+  return sum
+end
+
+-- Since when a slot is in a set (us). What cannot be is now: it is in the set, after all.
+local function since(key, slot)
+  local score = redis.call('ZSCORE', key, slot)
+  if not score then return 0 end
+  local at = tonumber(score)
+  return at and at >= 1 and at <= NOW and at or NOW
+end
+
+local answer = {}
+for i, slot in ipairs(names) do
+  local state = slot_of(slot)
+  local limit = state.limit
+  answer[i] = {slot, queued(slot), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
+    first_start(state) - NOW, limit.delay, state.robots, throttled(state), state.pause,
+    limit.interval, limit.burst, limit.concurrency, state.own, math.max(0, state.parked - NOW),
+    state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot)}
+end
+return cmsgpack.pack({cursors = cursors, slots = answer})

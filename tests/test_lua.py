@@ -1,0 +1,103 @@
+"""The Lua files: what their heads say is so, and a server takes each script."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import redis
+
+from scrapy_redisq.frontier.scripts import includes_of, load, source
+
+FOLDER = Path(str(resources.files("scrapy_redisq.frontier"))) / "lua"
+FILES = {
+    path.relative_to(FOLDER).with_suffix("").as_posix(): path.read_text("utf-8")
+    for path in FOLDER.rglob("*.lua")
+}
+SHARED = sorted(name for name in FILES if name.startswith("shared/"))
+SCRIPTS = sorted(set(FILES) - set(SHARED))
+BACKENDS = sorted(name.rpartition("/")[2] for name in SHARED if name.startswith("shared/seen/"))
+
+MOST_LINES = 300
+STRING = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
+DEFINED = re.compile(r"^local (?:function (\w+)|([\w, ]+))", re.M)
+BOUND = re.compile(r"^ +local (?!function)([\w, ]+)|function[ \w]*\(([\w, ]+)\)", re.M)
+
+
+def code_of(text: str) -> str:
+    """Without comments and strings."""
+    return "\n".join(STRING.sub("''", line).partition("--")[0] for line in text.split("\n"))
+
+
+def names(found: list[tuple[str, str]]) -> set[str]:
+    """What one of two groups of a pattern found, which may be several names."""
+    return {name.strip() for groups in found for name in "".join(groups).split(",")}
+
+
+def definitions(text: str) -> set[str]:
+    """What a file defines for those that include it."""
+    return names(DEFINED.findall(code_of(text)))
+
+
+def uses(text: str, name: str) -> bool:
+    """Whether a file uses what another one defines. Where it also has a name of its own like that,
+    only a call counts."""
+    code = code_of(text)
+    call = r"\(" if name in names(BOUND.findall(code)) else r"\b"
+    return re.search(rf"(?<![.\w]){name}{call}", code) is not None
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_head_includes_what_the_file_uses(name: str) -> None:
+    """Neither less, as it would fail when it gets there, nor more, as each file costs time."""
+    text = FILES[name]
+    included = includes_of(text)
+    assert {entry.rpartition("=")[2] for entry in included} <= {*SHARED, "shared/seen/BACKEND"}
+    own = definitions(text)
+    used = {
+        room
+        for room in SHARED
+        if room != name
+        and not room.startswith("shared/seen/")
+        and any(uses(text, word) for word in definitions(FILES[room]) - own)
+    }
+    functions = {entry for entry in included if "=" in entry}
+    assert set(included) - functions == used
+    assert all(uses(text, entry.partition("=")[0]) for entry in functions)
+
+
+def test_a_name_is_defined_once() -> None:
+    """A file that is included never hides what another one defines."""
+    owners: dict[str, str] = {}
+    for name in SHARED:
+        if not name.startswith("shared/seen/"):
+            for word in definitions(FILES[name]):
+                assert owners.setdefault(word, name) == name
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_included_is_there_once(name: str) -> None:
+    """Also where several files include it, and before each file that does."""
+    text = source(name, "bitmap")
+    for file in SHARED:
+        if FILES[file] in text and not file.startswith("shared/seen/"):
+            assert text.count(FILES[file]) == 1
+            for included in includes_of(FILES[file]):
+                assert text.index(FILES[included.rpartition("=")[2]]) < text.index(FILES[file])
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_file_is_a_room(name: str) -> None:
+    """Small enough to be read at once."""
+    assert FILES[name].count("\n") < MOST_LINES
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_server_takes_the_script(client: redis.Redis, name: str) -> None:
+    """It is Lua, with no more local names than a server allows."""
+    backends = BACKENDS if "BACKEND" in source(name, "exact") else [""]
+    for backend in backends:
+        script = load(name, backend)
+        assert client.script_load(script.text) == script.sha
