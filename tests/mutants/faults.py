@@ -323,7 +323,7 @@ MUTANTS = [
         LOCAL,
     ),
     Mutant(
-        "worker/in_progress.py",
+        "worker/page.py",
         "self.sent[shard] = max(number, self.sent.get(shard, 0))",
         "pass",
         LOCAL,
