@@ -29,6 +29,7 @@ from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
 from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
 from tests.harness.worker import EXACT, NAME, Worker
 
@@ -63,6 +64,12 @@ class Process:
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
         self.local = LocalQueue()
         filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
+        exchange_loop: Any = SimpleNamespace(
+            run_session=self.run, enqueue=self.run.enqueue, finish=self.run.finish
+        )
+        self.requests = LocalRequests(
+            self.engine, exchange_loop, self.in_progress, self.local, crawler.stats
+        )
         self.outbox = Outbox(
             crawler,
             RedisqSettings.read(crawler.settings),
@@ -70,15 +77,8 @@ class Process:
             serializer=Serializer(crawler.spider, max_bytes=10_000),
             dupefilter=filter_class.from_crawler(crawler),
             in_progress=self.in_progress,
-            local=self.local,
-            exchange_loop=cast(
-                Any,
-                SimpleNamespace(
-                    run_session=self.run,
-                    enqueue=self.run.enqueue,
-                    finish=self.run.finish,
-                ),
-            ),
+            local_requests=self.requests,
+            exchange_loop=exchange_loop,
         )
 
     @contextmanager
@@ -105,12 +105,12 @@ class Process:
                 reply = self.member.exchange(shard=session.shard, starting=True)
                 assert reply is not None
                 for claim in reply.claimed:
-                    self.outbox.granted(claim)
+                    self.requests.granted(claim)
                 for claim in reply.waits:
                     self.local.is_with_another(claim)
                 for enqueue in reply.duplicates:
                     if isinstance(enqueue, Claim):
-                        self.outbox.refused(enqueue)
+                        self.requests.refused(enqueue)
 
     def fetch(self, slot: str = "a") -> Request:
         """Begin with a page of the frontier."""
@@ -132,14 +132,14 @@ class Process:
     def end(self, *requests: Request) -> None:
         """Scrapy is done with them."""
         self.engine.in_progress -= set(requests)
-        self.outbox.end_kept()
+        self.requests.collect_ended()
         for page in self.in_progress.end(self.engine.in_progress):
             self.run.finish(page.session, page.finish(), page.sent)
 
     def rejoin(self) -> None:
         """Go on as a new worker: all leases are void."""
         self.member.rejoin()
-        self.outbox.rejoined()
+        self.requests.rejoined()
 
 
 NewProcess = Callable[..., Process]
@@ -241,7 +241,7 @@ def test_start_requests_of_a_worker_that_comes_back(
     first.member.rejoin()
     second.ask(None, "http://a/others")
     second.exchange()
-    first.outbox.rejoined()
+    first.requests.rejoined()
     first.exchange()
     assert first.start() is mine
     assert first.start() is None
@@ -265,7 +265,7 @@ def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewPro
     first.engine.closing = True
     first.end(page, outer)
     first.exchange()
-    assert (held(first), len(first.local), first.outbox.lost) == (0, 0, 0)
+    assert (held(first), len(first.local), first.requests.lost) == (0, 0, 0)
     page = second.fetch()
     outer = second.ask(page, "http://a/outer")
     second.ask(page, "http://a/inner")
@@ -284,7 +284,7 @@ def test_what_nothing_asks_for_again_is_told(process: NewProcess) -> None:
     first.exchange()
     first.engine.closing = True
     first.end()
-    assert first.outbox.lost == 2
+    assert first.requests.lost == 2
 
 
 def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> None:

@@ -6,7 +6,7 @@
 ``outbox``       what becomes of a request that Scrapy hands in
 ``inbox``        leases that wait to be started
 ``in_progress``  what becomes of the requests in progress; ``page`` is one of them
-``local_queue``  requests that cannot be stored; ``shared_values`` notices objects that would be
-                 copied
+``local_requests``  what becomes of those that cannot be stored; ``local_queue`` has them in order
+``shared_values``   notices objects of which each request would get a copy
 ``politeness/``  whether a download may begin, and what its end says of its slot
 """

@@ -31,6 +31,7 @@ from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
@@ -92,6 +93,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         throttles=bool(settings.throttle),
         retries=crawler.settings.getbool("RETRY_ENABLED"),
     )
+    local_requests = LocalRequests(engine, exchange_loop, in_progress, local, crawler.stats)
     outbox = Outbox(
         crawler,
         settings,
@@ -99,7 +101,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         serializer=serializer,
         dupefilter=dupefilter,
         in_progress=in_progress,
-        local=local,
+        local_requests=local_requests,
         exchange_loop=exchange_loop,
     )
     worker = Worker(
@@ -115,6 +117,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             inbox,
             in_progress,
             local,
+            local_requests,
             outbox,
             gate,
             retry_pauses,

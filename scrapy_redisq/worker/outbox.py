@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import time
@@ -22,11 +21,11 @@ from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease, Letter, Settle
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease
 from scrapy_redisq.frontier.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
-from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere, of_refused
+from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.meta import (
     DELAY_KEY,
@@ -39,7 +38,7 @@ from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
-from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.shared_values import SharedValues
@@ -52,10 +51,6 @@ MOST_CHILDREN_BYTES = 1_000_000
 
 LONGEST_WAIT = 1.0
 """Seconds that they wait for it."""
-
-TRY_AGAIN = 2.0
-"""Seconds after which a request that stays here is tried again whose slot was in trouble; each time
-so much longer."""
 
 _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
@@ -78,8 +73,8 @@ class Outbox:
         serializer: Serializer,
         dupefilter: BaseDupeFilter,
         in_progress: InProgress,
-        local: LocalQueue,
         exchange_loop: ExchangeLoop,
+        local_requests: LocalRequests,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -95,14 +90,12 @@ class Outbox:
         self._foreign_filter = None if isinstance(dupefilter, RedisqDupeFilter) else dupefilter
         self._one_slot = settings.scheduling == "priority"
         self._in_progress = in_progress
-        self._local = local
+        self._local_requests = local_requests
         self._seen_cache = SeenCache()
         self._warned_local = False
         self._warned_delay = False
         self._warned_shared = False
         self._start_values = SharedValues()
-        self.lost = 0
-        """Requests that were only here, that nothing asks for again, and that were given up."""
         self._start_repeats = Repeats()
         self._own_start = secrets.token_bytes(16)
 
@@ -189,7 +182,7 @@ class Outbox:
             taken = self._take_unfiltered(given, request, delay, of_start)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
-        if taken and request not in self._local:
+        if taken and request not in self._local_requests:
             if cacheable:
                 self._seen_cache.add(url)
             if not self._warned_shared and (request.meta or request.cb_kwargs):
@@ -228,7 +221,7 @@ class Outbox:
             entry = self._serializer.dumps(request)
         except Unserializable as error:
             claim = Claim(slot, fingerprint, also=also)
-            return self._keep(request, delay, error, claim, of_start=of_start)
+            return self._keep(request, delay, error, claim, asked_again=of_start)
         root = self._root()
         self._send(
             self._asking_page(),
@@ -277,7 +270,7 @@ class Outbox:
             entry = self._serializer.dumps(request, None if identity == own else identity)
         except Unserializable as error:
             asked_again = of_start and self._settings.same_start
-            return self._keep(request, delay, error, claim, identity, of_start=asked_again)
+            return self._keep(request, delay, error, claim, identity, asked_again=asked_again)
         # A filter of others has been told of what it lets through: it would not let it through
         # again for another fetch of the page.
         root = self._root()
@@ -325,11 +318,11 @@ class Outbox:
         for page in self._in_progress.with_children_since(time.monotonic() - LONGEST_WAIT):
             self._send_ahead(page)
 
-    def _send(self, page: Page | None, operation: Enqueue | Claim | Settle) -> None:
+    def _send(self, page: Page | None, enqueue: Enqueue) -> None:
         """Send what comes of ``page``, which is to be ended after it."""
-        session = self._exchange_loop.enqueue(operation)
+        session = self._exchange_loop.enqueue(enqueue)
         if page is not None:
-            page.sent[session.shard] = session.enqueued
+            page.ends_after(session)
 
     def _is_retry(
         self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page
@@ -404,33 +397,22 @@ class Outbox:
         claim: Claim | None = None,
         identity: bytes | None = None,
         *,
-        of_start: bool = False,
+        asked_again: bool = False,
     ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
-        another worker has it. ``of_start``: every worker asks for it."""
-        slot, asking, root = self._slot(request), self._asking_page(), self._root()
-        if root is not None and root.is_void and not self._is_let_through(request):
-            return True
+        another worker has it. ``asked_again``: by each worker's ``start()``."""
+        slot, asking = self._slot(request), self._asking_page()
+        if asking is not None and (asking_request := current_page.get()) is not None:
+            self._in_progress.identity_of(asking_request)  # is known to it from now on
+            # A filter of others may not let it through again for another fetch of the page.
+            asked_again = self._foreign_filter is None or request.dont_filter
         page = Page(
             Lease("", slot, int(request.priority), 0, b""),
             self._exchange_loop.run_session.shard_of(slot),
             identity=identity or self._fingerprint(request),
-            root=root,
-            of_start=of_start,
+            comes_again=asked_again,
         )
-        if asking is not None and root is not None:
-            # Where there is nothing to settle, nothing need wait: a request that asks for itself
-            # again and again would hold all that were before it.
-            page.asker = asking if asking.claim or asking.asker is None else asking.asker
-            page.asker.unwritten += 1
-        if claim is not None:
-            claim = replace(claim, tag=request)
-            if root is not None:
-                claim = replace(claim, lease=root.lease.id, page=self._identity_of(root))
-            self._send(asking, claim)
-        self._local.take(request, page, delay, claim)
-        if claim is None:
-            self._will_run(delay)
+        self._local_requests.take(request, page, asking, delay, claim)
         if not self._warned_local:
             self._warned_local = True
             logger.warning(
@@ -443,111 +425,9 @@ class Outbox:
         self._stats.inc_value("scheduler/unserializable")
         return True
 
-    def _identity_of(self, root: Page) -> bytes:
-        """Of the root of what asks now: that itself, if it is not known yet."""
-        asking = current_page.get()
-        known = root.identity or (asking and self._in_progress.identity_of(asking))
-        assert known
-        return known
-
-    def _is_let_through(self, request: Request) -> bool:
-        """Whether a filter of others has let the request through: it may not do so again for
-        another fetch of the page."""
-        return self._foreign_filter is not None and not request.dont_filter
-
-    def _will_run(self, delay: float) -> None:
-        self._stats.inc_value("scheduler/enqueued/memory")
-        self._stats.inc_value("scheduler/enqueued")
-        if delay > 0:
-            asyncio.get_running_loop().call_later(delay, self._engine.wake)
-        else:
-            self._engine.wake()
-
-    # What becomes of requests that stay here
-
-    def granted(self, claim: Claim) -> None:
-        """The request is this worker's."""
-        assert isinstance(claim.tag, Request)
-        known = self._local.granted(claim.tag)
-        if known is None:  # its page is somebody else's by now, or the spider is being closed
-            self._exchange_loop.enqueue(Settle(claim, done=False))
-            return
-        page, delay = known
-        page.claim = claim
-        self._local.push(claim.tag, delay)
-        self._will_run(delay)
-
-    def refused(self, claim: Claim) -> None:
-        """The request is a duplicate."""
-        assert isinstance(claim.tag, Request)
-        if page := self._local.refused(claim.tag):
-            self._end(claim.tag, page)
-
-    def send_again(self) -> None:
-        """Ask about what other workers had."""
-        for claim in self._local.to_ask_again():
-            self._exchange_loop.enqueue(claim)
-
-    def end_kept(self) -> None:
-        """Settle what is over. What was sent back is tried again here."""
-        closing = self._engine.closing
-        if closing:
-            for request, page, asked in self._local.forget_waiting():
-                page.given_back = True
-                self.lost += page.root is None and not page.of_start and asked is None
-                self._end(request, page)
-        for request, page in self._in_progress.end_kept(self._engine.in_progress):
-            if page.given_back and not closing:
-                page.given_back = False
-                pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
-                page.delay = 0.0
-                self._local.push(request, pause)
-                asyncio.get_running_loop().call_later(pause, self._engine.wake)
-                continue
-            self._local.forget(request)
-            self._end(request, page)
-
-    def _end(self, request: Request, page: Page) -> None:
-        """A request that stayed here is over, with all that came of it, or was given up."""
-        dealt_with = page.problem is None and not page.given_back
-        if page.root is None and page.problem is not None and not page.given_back:
-            self._bury(request, page.lease.slot, page.problem)
-            dealt_with = True
-        # With a void root it is asked for again by whoever has that page by now.
-        if page.claim is not None and not (page.root and page.root.is_void):
-            settle = Settle(page.claim, dealt_with)
-            if dealt_with:
-                shard = self._exchange_loop.run_session.shard_of(settle.slot)
-                self._exchange_loop.finish(shard, settle, page.sent)
-            else:  # before the page that asks for it again can be somebody else's
-                self._send(page, settle)
-        if page.asker is None:
-            return
-        if page.problem is not None and page.asker is page.root:
-            text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
-            page.problem = replace(page.problem, detail=text)
-        page.asker.end_of(page)
-
     def forgotten(self) -> None:
         """All leases are void, and what is cached of them."""
         self._seen_cache.clear()
-
-    def rejoined(self) -> None:
-        """All claims are void: others fetch the pages again, and ask for what they asked for. What
-        no page stands for is claimed again."""
-        for request, page, asked in self._local.forget_waiting(asked=True):
-            root = page.root
-            if root is not None and root.is_void:
-                if page.asker is not None:
-                    page.asker.end_of(page)
-                if not self._is_let_through(request):
-                    continue
-                page.root = page.asker = None
-            claim, page.claim = asked or page.claim, None
-            self._local.take(request, page, 0.0, claim)
-            if claim is not None:
-                self._exchange_loop.enqueue(claim)
-        self._engine.wake()
 
     def _refuse(self, request: Request, reason: str, error: Exception) -> None:
         """A request that cannot be kept at all: its page is not done, it is dead; and where no page
@@ -562,22 +442,7 @@ class Outbox:
             slot = self._slot(request)
         except Exception:  # the slot may be what is wrong with it
             slot = ""
-        self._bury(request, slot, problem)
-
-    def _bury(self, request: Request, slot: str, problem: Problem) -> None:
-        """Make a dead letter of a request that no page stands for."""
-        self._stats.inc_value(f"redisq/dead/{problem.reason}")
-        self._exchange_loop.enqueue(
-            Letter(
-                slot,
-                0,
-                of_refused(request),
-                problem.reason,
-                problem.text,
-                error=problem.error,
-                status=problem.status,
-            )
-        )
+        self._local_requests.bury(request, slot, problem)
 
     def count_filtered(self) -> None:
         """Bring the stats about duplicates up to date."""

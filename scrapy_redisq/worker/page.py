@@ -111,8 +111,9 @@ class Page:
     root: Page | None = None
     asker: Page | None = None
     claim: Claim | None = None
-    of_start: bool = False
-    """Of a request that stays here: each worker's ``start()`` asks for it."""
+    comes_again: bool = True
+    """Of a request that stays here: its root asks for it when it is fetched again, or if there is
+    none each worker's ``start()``."""
     sent_back: int = 0
     """How often a request that stays here was, for the trouble of its slot or of its sink."""
     shared: SharedValues = field(default_factory=SharedValues)
@@ -150,6 +151,10 @@ class Page:
                 children=children,
             )
         return Finish(lease, "done", children=children)
+
+    def ends_after(self, session: ShardSession) -> None:
+        """It is to be ended after all that ``session`` has been given until now."""
+        self.sent[session.shard] = session.enqueued
 
     def end_of(self, kept: Page) -> None:
         """A request that stayed here, and that this one asked for, is over or was given up."""

@@ -36,6 +36,7 @@ from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.politeness.gate import DownloadGate
@@ -65,6 +66,7 @@ class Parts:
     inbox: Inbox[ShardSession]
     in_progress: InProgress
     local: LocalQueue
+    local_requests: LocalRequests
     outbox: Outbox
     gate: DownloadGate
     retry_pauses: RetryPauses
@@ -92,6 +94,7 @@ class Worker:
         self._in_progress = parts.in_progress
         self._local = parts.local
         self._outbox = parts.outbox
+        self._local_requests = parts.local_requests
         self._one_slot = parts.settings.scheduling == "priority"
         self._unfinished: dict[int, int] = {}
         self._held_up = False
@@ -120,11 +123,11 @@ class Worker:
         except RedisqError as error:
             logger.error("Could not leave the frontier as it should be left: %s", error)
         finally:
-            if self._outbox.lost:
+            if self._local_requests.lost:
                 logger.warning(
                     "%d requests that cannot be serialised were only in this process and are "
                     "lost (see stat scheduler/unserializable)",
-                    self._outbox.lost,
+                    self._local_requests.lost,
                 )
             self._outbox.count_filtered()
             self.stats.set_value("redisq/exchanges", self.exchange_loop.exchanges)
@@ -367,8 +370,8 @@ class Worker:
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
         self._outbox.send_late_children()
-        self._outbox.send_again()
-        self._outbox.end_kept()
+        self._local_requests.ask_again()
+        self._local_requests.collect_ended()
         for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is not None and not page.given_back:
@@ -405,7 +408,7 @@ class Worker:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
         for claim in reply.claimed:
-            self._outbox.granted(claim)
+            self._local_requests.granted(claim)
         for claim in reply.waits:
             self._local.is_with_another(claim)
         for enqueue in reply.duplicates:
@@ -413,7 +416,7 @@ class Worker:
             if not isinstance(request, Request):
                 continue
             if isinstance(enqueue, Claim):
-                self._outbox.refused(enqueue)
+                self._local_requests.refused(enqueue)
             self._outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider
@@ -458,7 +461,7 @@ class Worker:
         self._outbox.forgotten()
 
     def rejoined(self) -> None:
-        self._outbox.rejoined()
+        self._local_requests.rejoined()
 
     def lost(self, error: Exception) -> None:
         self._lost = True

@@ -311,13 +311,13 @@ MUTANTS = [
         "tests/test_odd_requests.py",
     ),
     Mutant(
-        "worker/outbox.py",
+        "worker/local_requests.py",
         "if page.claim is not None and not (page.root and page.root.is_void):",
         "if page.claim is not None:",
         LOCAL,
     ),
     Mutant(
-        "worker/outbox.py",
+        "worker/local_requests.py",
         "page.asker = asking if asking.claim or asking.asker is None else asking.asker",
         "page.asker = root",
         LOCAL,

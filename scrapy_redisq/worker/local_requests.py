@@ -1,0 +1,182 @@
+"""Requests that cannot be stored, and so stay in this process: claimed, tried, settled.
+
+See `Page` for what they are to the page that asked for them, and ``claim()`` of ``common.lua`` for
+what the frontier knows of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from scrapy.http import Request
+
+from scrapy_redisq._scrapy.engine import Engine
+from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.frontier.operations import Claim, Letter, Settle
+from scrapy_redisq.serialization.identity import of_refused
+from scrapy_redisq.worker.in_progress import InProgress
+from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.page import Page, Problem
+
+TRY_AGAIN = 2.0
+"""Seconds after which one is tried again whose slot was in trouble; each time so much longer."""
+
+
+class LocalRequests:
+    """Takes care of them until they are over."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        exchange_loop: ExchangeLoop,
+        in_progress: InProgress,
+        queue: LocalQueue,
+        stats: Any,
+    ) -> None:
+        self._engine = engine
+        self._exchange_loop = exchange_loop
+        self._in_progress = in_progress
+        self._queue = queue
+        self._stats = stats
+        self.lost = 0
+        """Those that nothing asks for again, and that were given up."""
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._queue
+
+    def take(
+        self, request: Request, page: Page, asking: Page | None, delay: float, claim: Claim | None
+    ) -> None:
+        """Take a request that comes of ``asking``, whose identity is known; None: of ``start()`` or
+        of nowhere. To be tried after ``delay`` seconds, or so long after ``claim`` was granted."""
+        root = asking and (asking.root or asking)
+        if root is not None and root.is_void and page.comes_again:
+            return
+        if asking is not None:
+            page.root = root
+            # Where there is nothing to settle, nothing need wait: a request that asks for itself
+            # again and again would hold all that were before it.
+            page.asker = asking if asking.claim or asking.asker is None else asking.asker
+            page.asker.unwritten += 1
+        if claim is not None:
+            claim = replace(claim, tag=request)
+            if root is not None:
+                assert root.identity is not None
+                claim = replace(claim, lease=root.lease.id, page=root.identity)
+            self._send(claim, asking)
+        self._queue.take(request, page, delay, claim)
+        if claim is None:
+            self._will_run(delay)
+
+    def _send(self, operation: Claim | Settle, page: Page | None) -> None:
+        session = self._exchange_loop.enqueue(operation)
+        if page is not None:
+            page.ends_after(session)
+
+    def _will_run(self, delay: float) -> None:
+        self._stats.inc_value("scheduler/enqueued/memory")
+        self._stats.inc_value("scheduler/enqueued")
+        if delay > 0:
+            asyncio.get_running_loop().call_later(delay, self._engine.wake)
+        else:
+            self._engine.wake()
+
+    # What the frontier says of claims
+
+    def granted(self, claim: Claim) -> None:
+        """The request is this worker's."""
+        assert isinstance(claim.tag, Request)
+        known = self._queue.granted(claim.tag)
+        if known is None:
+            self._exchange_loop.enqueue(Settle(claim, done=False))
+            return
+        page, delay = known
+        page.claim = claim
+        self._queue.push(claim.tag, delay)
+        self._will_run(delay)
+
+    def refused(self, claim: Claim) -> None:
+        """The request is a duplicate."""
+        assert isinstance(claim.tag, Request)
+        if page := self._queue.refused(claim.tag):
+            self._end(claim.tag, page)
+
+    def ask_again(self) -> None:
+        """Ask about what other workers had."""
+        for claim in self._queue.to_ask_again():
+            self._exchange_loop.enqueue(claim)
+
+    def rejoined(self) -> None:
+        """All claims are void: others fetch the pages again, and ask for what they asked for. What
+        no page stands for is claimed again."""
+        for request, page, asked in self._queue.forget_waiting(asked=True):
+            if page.root is not None and page.root.is_void:
+                if page.asker is not None:
+                    page.asker.end_of(page)
+                if page.comes_again:
+                    continue
+                page.root = page.asker = None
+            claim, page.claim = asked or page.claim, None
+            self._queue.take(request, page, 0.0, claim)
+            if claim is not None:
+                self._exchange_loop.enqueue(claim)
+        self._engine.wake()
+
+    # Ends
+
+    def collect_ended(self) -> None:
+        """Settle what is over. What was sent back is tried again here."""
+        closing = self._engine.closing
+        if closing:
+            for request, page, asked in self._queue.forget_waiting():
+                page.given_back = True
+                self.lost += page.root is None and not page.comes_again and asked is None
+                self._end(request, page)
+        for request, page in self._in_progress.end_kept(self._engine.in_progress):
+            if page.given_back and not closing:
+                page.given_back = False
+                pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
+                page.delay = 0.0
+                self._queue.push(request, pause)
+                asyncio.get_running_loop().call_later(pause, self._engine.wake)
+                continue
+            self._queue.forget(request)
+            self._end(request, page)
+
+    def _end(self, request: Request, page: Page) -> None:
+        """It is over, with all that came of it, or was given up."""
+        dealt_with = page.problem is None and not page.given_back
+        if page.root is None and page.problem is not None and not page.given_back:
+            self.bury(request, page.lease.slot, page.problem)
+            dealt_with = True
+        # With a void root it is asked for again by whoever has that page by now.
+        if page.claim is not None and not (page.root and page.root.is_void):
+            settle = Settle(page.claim, dealt_with)
+            if dealt_with:
+                session = self._exchange_loop.run_session.shard_of(settle.slot)
+                self._exchange_loop.finish(session, settle, page.sent)
+            else:  # before the page that asks for it again can be somebody else's
+                self._send(settle, page)
+        if page.asker is None:
+            return
+        if page.problem is not None and page.asker is page.root:
+            text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
+            page.problem = replace(page.problem, detail=text)
+        page.asker.end_of(page)
+
+    def bury(self, request: Request, slot: str, problem: Problem) -> None:
+        """Make a dead letter of a request that no page stands for."""
+        self._stats.inc_value(f"redisq/dead/{problem.reason}")
+        self._exchange_loop.enqueue(
+            Letter(
+                slot,
+                0,
+                of_refused(request),
+                problem.reason,
+                problem.text,
+                error=problem.error,
+                status=problem.status,
+            )
+        )
