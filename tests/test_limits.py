@@ -218,6 +218,17 @@ def test_entries_that_a_worker_takes_of_a_new_slot(member: Callable[..., Worker]
     assert len(ask(worker, want=40).leases) == 4
 
 
+def test_entries_that_a_worker_asks_for_of_its_slot(member: Callable[..., Worker]) -> None:
+    """As many as it says, however much room it has for others: what it holds beyond its tokens
+    nobody else could start."""
+    worker, other = (member({"host": {"concurrency": 3}}) for _ in range(2))
+    worker.send(f"/{n}" for n in range(40))
+    assert len(ask(worker, want=1).leases) == 1
+    assert len(ask(worker, want=10, turns=report(tokens=1, want=0)).leases) == 0
+    assert len(ask(worker, want=10, turns=report(tokens=1, want=1)).leases) == 1
+    assert len(ask(other, want=10).leases) == 2
+
+
 def test_stock_of_a_worker() -> None:
     """A limited slot's requests that may begin within a second are worth holding, one at least."""
     now = time.monotonic()

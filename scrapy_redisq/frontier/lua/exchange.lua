@@ -373,7 +373,7 @@ end
 
 if input.want > 0 and not replayed then
   local due_slots = redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0,
-    input.want + full)
+    input.want + full + #turns)
   local open = {}
   for _, slot in ipairs(due_slots) do
     -- Each of them is to get an entry: a turn without one would keep the slot from other workers.
@@ -383,7 +383,8 @@ if input.want > 0 and not replayed then
       condemn_slot(slot)
       room = 0
     end
-    if room > 0 and not has_turn[slot] then room = admit(slot, math.min(room, input.want)) end
+    -- Of those that it told of it has got what it asked for.
+    if room > 0 then room = has_turn[slot] and 0 or admit(slot, math.min(room, input.want)) end
     if room > 0 then open[#open + 1] = {slot, room} end
   end
   -- An equal share of each slot first, then what is left of those that have more.
