@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -33,11 +34,20 @@ from hypothesis.stateful import (
 from scrapy_redisq.errors import FrontierLost, RunMismatch, RunOver
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Enqueue, Lease, Reply
+from scrapy_redisq.frontier.operations import BackOff, Enqueue, Lease, Outcome, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.worker.politeness import turns
+from tests.harness.limited import (
+    LIMITS,
+    Clock,
+    LimitedWorker,
+    Starts,
+    check_claims,
+    let_time_pass,
+)
 from tests.harness.model import Model, read_shard
 from tests.harness.servers import RedisServer
 from tests.harness.worker import Worker, fingerprint_of
@@ -76,9 +86,10 @@ def page_of(lease: Lease) -> int:
     return int(lease.entry.split(b"/")[1])
 
 
-class Browser(Worker):
+class Browser(LimitedWorker):
     """A worker with a cache of seen URLs, which is void when its leases are."""
 
+    clock = Clock()
     cache: set[int]
     from_nowhere: list[bytes]
     """Entries of requests that no page stands for."""
@@ -92,6 +103,7 @@ class Browser(Worker):
 
 class Crawl(RuleBasedStateMachine):
     client: redis.Redis
+    clock = Browser.clock
 
     @initialize(
         site=sites,
@@ -101,6 +113,7 @@ class Crawl(RuleBasedStateMachine):
         scheduling=st.sampled_from(["slot", "priority"]),
         shards=st.sampled_from([1, 1, 3]),
         filtered=st.booleans(),
+        limit=st.sampled_from(["", "", *LIMITS]),
     )
     def begin(
         self,
@@ -111,8 +124,12 @@ class Crawl(RuleBasedStateMachine):
         scheduling: str,
         shards: int,
         filtered: bool,
+        limit: str,
     ) -> None:
         self.client.flushall()
+        self.clock.ahead = 0.0
+        self.starts = Starts(self.clock)
+        self.limits = {"*": LIMITS[limit]} if limit and scheduling == "slot" else {}
         self.filtered = filtered  # the start requests are
         self.links = [
             [link % len(site) for link in [*links, page + 1]] for page, links in enumerate(site)
@@ -153,6 +170,8 @@ class Crawl(RuleBasedStateMachine):
         batch = session._in_flight
         assert batch is not None
         self.model.exchange(worker.id, session, reply, batch.operations, batch.local_duplicates)
+        if reply.status == "ok" and self.config.scheduling == "slot":
+            check_claims(self.client, NAME, worker.id, session.shard, reply)
 
     def joined(self, worker: Worker, joined: calls.Joined, again: bool) -> None:
         self.model.join(worker.id, joined, again, worker.terms.name)
@@ -179,7 +198,25 @@ class Crawl(RuleBasedStateMachine):
             if not worker.holding:
                 self.exchange(worker, 2, shard)
         held = self.held_by(worker)
-        return (worker, held[lease % len(held)]) if held else None
+        picked = held[lease % len(held)] if held else None
+        return (worker, picked) if picked and self.download(worker, picked) else None
+
+    def download(self, worker: Browser, lease: Lease) -> bool:
+        """Whether the worker downloads it, or may begin to now."""
+        if lease.id in worker.downloads:
+            return True
+        if not worker.begin(lease):
+            return False
+        shard = self.shard_of(lease)
+        limit = self.model.ruled.get((shard, lease.slot), self.limits.get("*", "0 0 1 0"))
+        self.starts.check(lease.slot, limit)
+        at_a_time = sum(
+            slot == lease.slot and id not in other.void
+            for other in self.workers
+            for id, (slot, _, _) in other.downloads.items()
+        )
+        assert at_a_time <= (int(limit.split()[3]) or at_a_time), f"{at_a_time} at a time"
+        return True
 
     def shard_of(self, lease: Lease) -> int:
         return shard_of(lease.slot, self.config.shards)
@@ -195,6 +232,9 @@ class Crawl(RuleBasedStateMachine):
             self.client.zadd(workers, {worker: 1}, xx=True)
             if (shard, worker) in self.model.expired:
                 self.model.expired[shard, worker] = True
+        for one in self.workers:
+            if one.id == worker:
+                one.lose_tokens()
 
     def promote(self) -> None:
         """Make time pass for what is delayed."""
@@ -260,6 +300,8 @@ class Crawl(RuleBasedStateMachine):
             NAME,
             self.config,
             terms=calls.RunTerms(name),
+            limits=self.limits,
+            back_off=BackOff(give_up=3),
             observe=self.observe,
             on_join=self.joined,
             on_leave=self.left,
@@ -334,6 +376,8 @@ class Crawl(RuleBasedStateMachine):
         for shard in range(self.config.shards):
             self.exchange(worker, pages, shard)
         for lease in self.held_by(worker)[:pages]:
+            if not self.download(worker, lease):
+                continue
             self.browse(worker, lease, delay=delay)
             if not together and worker in self.workers:
                 self.as_the_model()
@@ -432,6 +476,61 @@ class Crawl(RuleBasedStateMachine):
             pipeline.restore(key, 0, dump)
         pipeline.execute()
         self.model = copy.deepcopy(model)
+        # What it does not know of any more it cannot heed.
+        self.starts.forget()
+        for worker in self.workers:
+            worker.lose_tokens()
+            worker.turns.forgotten()
+
+    @rule(host=st.sampled_from(HOSTS), how=st.sampled_from(["pause", "resume", "", *LIMITS]))
+    @precondition(lambda self: self.config.scheduling == "slot")
+    def rule_a_slot(self, host: str, how: str) -> None:
+        """A person pauses a slot, lets it go on, gives it a limit or takes that back."""
+        shard = shard_of(host, self.config.shards)
+        if how == "pause":
+            assert execute(self.client, calls.pause(NAME, shard, host))
+            self.model.paused.add((shard, host))
+        elif how == "resume":
+            assert execute(self.client, calls.resume(NAME, shard, host))
+            self.model.paused.discard((shard, host))
+        else:
+            assert execute(self.client, calls.limit(NAME, shard, host, LIMITS.get(how, "")))
+            self.model.ruled.pop((shard, host), None)
+            if how:
+                self.model.ruled[shard, host] = LIMITS[how]
+            self.starts.forget(host)
+        for worker in self.workers:
+            worker.void |= {id for id, (slot, _, _) in worker.downloads.items() if slot == host}
+            worker.hears(host)
+
+    @rule(
+        number=numbers,
+        pick=st.integers(0, 3),
+        asked=st.sampled_from([None, None, 3_600.0]),
+    )
+    @precondition(lambda self: self.config.scheduling == "slot")
+    def fail(self, number: int, pick: int, asked: float | None) -> None:
+        """A host answers with 503, and perhaps asks to be left alone."""
+        if picked := self.pick(number, pick):
+            worker, lease = picked
+            outcome = Outcome(lease.slot, 503, time.monotonic(), failed=True, retry_after=asked)
+            worker.sessions[self.shard_of(lease)].outcomes.append(outcome)
+            worker.turns.suspend(lease.slot, asked or 0.0)
+            worker.finish(lease, "released")
+
+    @rule(number=numbers, pick=st.integers(0, 3), well=st.booleans())
+    def begin_a_download(self, number: int, pick: int, well: bool) -> None:
+        """It takes its time; perhaps the host is already known to answer again."""
+        if (picked := self.pick(number, pick)) and well:
+            worker, lease = picked
+            outcome = Outcome(lease.slot, 200, time.monotonic(), failed=False)
+            worker.sessions[self.shard_of(lease)].outcomes.append(outcome)
+
+    @rule(number=numbers)
+    def wait_in_vain(self, number: int) -> None:
+        """What a worker cannot start goes back."""
+        worker = self.worker(number)
+        worker.give_up(lease for lease in worker.to_start() if not worker.turns.soon(lease.slot))
 
     @rule(host=st.sampled_from(HOSTS))
     def drop(self, host: str) -> None:
@@ -452,6 +551,10 @@ class Crawl(RuleBasedStateMachine):
             self.requeue()
         else:
             self.promote()
+            self.let_time_pass()
+
+    def let_time_pass(self) -> None:
+        let_time_pass(self.client, NAME, self.config.shards, self.clock, hours=2)
 
     # What others do
 
@@ -548,6 +651,9 @@ class Crawl(RuleBasedStateMachine):
             for shard in range(self.config.shards):
                 self.reap(shard)
         self.requeue()
+        for shard, slot in sorted(self.model.paused):
+            assert execute(self.client, calls.resume(NAME, shard, slot))
+        self.model.paused.clear()
         worker = self.add_worker()
 
         for _ in range(100):
@@ -555,8 +661,11 @@ class Crawl(RuleBasedStateMachine):
             if worker.complete and not worker.holding:
                 break
             for lease in self.held_by(worker):
-                self.browse(worker, lease)
+                if self.download(worker, lease):
+                    self.browse(worker, lease)
+            self.wait_in_vain(-1)
             self.promote()
+            self.let_time_pass()
         assert worker.complete
         self.as_the_model()
         done = {entry.url for entry in self.model.entries.values() if entry.state == "done"}
@@ -592,13 +701,16 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.long
-def test_a_crawl_in_which_everything_goes_wrong(client: redis.Redis) -> None:
+def test_a_crawl_in_which_everything_goes_wrong(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever happens, in whatever order: nothing is lost and every count is exact."""
 
     class CrawlHere(Crawl):
         pass
 
     CrawlHere.client = client
+    monkeypatch.setattr(turns, "time", Browser.clock)
     run_state_machine_as_test(
         CrawlHere,
         settings=settings(

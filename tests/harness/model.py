@@ -21,7 +21,7 @@ from scrapy_redisq.frontier.slot_names import shard_of
 
 DOCUMENTED = re.compile(
     r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
-    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended",
+    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|aside|paused|ruled|slot:.*|tokens:.+",
     re.DOTALL,
 )
 """The keys in the head of ``lua/shared/keys.lua``."""
@@ -44,6 +44,13 @@ class Shard:
     dead: list[str] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
     generations: set[str] = field(default_factory=set)
+    tokens: dict[str, dict[str, int]] = field(default_factory=dict)
+    slots: dict[str, dict[str, str]] = field(default_factory=dict)
+    expires: set[str] = field(default_factory=set)
+    """Slots that are forgotten when nothing happens."""
+    aside: dict[str, float] = field(default_factory=dict)
+    paused: dict[str, float] = field(default_factory=dict)
+    ruled: dict[str, float] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
     def count(self, name: str) -> int:
@@ -81,6 +88,21 @@ class Shard:
             flags = [info.get(flag) == "1" for info in self.info.values()]
             assert self.count(flag) == sum(flags), flag
         assert sorted(self.dead) == sorted(self.letters)
+        self._check_slots()
+
+    def _check_slots(self) -> None:
+        out = Counter[str]()
+        for worker, tokens in self.tokens.items():
+            assert worker in self.workers, "tokens that nobody would give back"
+            assert all(n > 0 for n in tokens.values())
+            out.update(tokens)
+        assert out == {slot: int(s["out"]) for slot, s in self.slots.items() if "out" in s}
+        for slot, state in self.slots.items():
+            if {"out", "held", "own"} & state.keys():
+                assert slot not in self.expires, "forgotten while it matters"
+        assert set(self.paused) == {slot for slot, s in self.slots.items() if "held" in s}
+        assert set(self.ruled) == {slot for slot, s in self.slots.items() if "own" in s}
+        assert not self.paused.keys() & self.aside.keys(), "the crawl would end beside it"
 
 
 def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
@@ -116,7 +138,20 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
                     setattr(real, kind, {n: int(v) for n, v in texts(value).items()})
 
             readers.append(hash_read)
-        elif kind in {"ready", "levels", "workers"}:
+        elif kind in {"tokens", "slot"}:
+            pipeline.hgetall(key)
+
+            def slot_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
+                if kind == "slot":
+                    real.slots[rest] = texts(value)
+                else:
+                    real.tokens[rest] = {slot: int(n) for slot, n in texts(value).items()}
+
+            readers.append(slot_read)
+            if kind == "slot":
+                pipeline.pttl(key)
+                readers.append(lambda left, slot=rest: left >= 0 and real.expires.add(slot))  # type: ignore[misc]
+        elif kind in {"ready", "levels", "workers", "aside", "paused", "ruled"}:
             pipeline.zrange(key, 0, -1, withscores=True)
 
             def zset_read(value, kind=kind, rest=rest):  # type: ignore[no-untyped-def]
@@ -190,6 +225,9 @@ class Model:
     seeded: set[int] = field(default_factory=set)
     """Shards that know that some worker has added all its start requests."""
     began: int = 0
+    paused: set[tuple[int, str]] = field(default_factory=set)
+    ruled: dict[tuple[int, str], str] = field(default_factory=dict)
+    """(Shard, slot) that a person has paused, or given a limit, which is kept through all runs."""
     applied: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Exchanges by worker; the number of the last one is what the server keeps."""
 
@@ -433,3 +471,6 @@ class Model:
                 assert real.count(name) == self.counts[number, name], name
             assert real.count("stale") == self.counts[number, "stale"]
             assert set(real.workers) == {w for shard, w in self.expired if shard == number}
+            assert set(real.paused) == {slot for shard, slot in self.paused if shard == number}
+            own = {slot: state["own"] for slot, state in real.slots.items() if "own" in state}
+            assert own == {slot: t for (shard, slot), t in self.ruled.items() if shard == number}
