@@ -418,6 +418,24 @@ def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.
     assert [lease.slot for lease in ask(again).leases] == ["host"]
 
 
+def test_a_slot_that_was_forgotten_while_it_was_set_aside(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Its last request was given up, and an hour later there are others, and it answers: it does
+    not let the crawl end beside them."""
+    worker = member(back_off=BackOff(give_up=1))
+    worker.send(["/0"], slot="host")
+    (lease,) = ask(worker).leases
+    outcome(worker, True)
+    worker.finish(lease, "dead", reason="retries")
+    ask(worker, 0)
+    client.delete(f"redisq:{{{NAME}:0}}:slot:host")  # as it is after REDISQ_SLOT_TTL
+    worker.send(["/1", "/2"], slot="host")
+    assert ask(worker, 1).leases
+    assert ask(worker, 0).stuck is None
+    assert client.zcard(f"redisq:{{{NAME}:0}}:aside") == 0
+
+
 def news(pubsub: redis.client.PubSub) -> list[bytes]:
     """The slots that were told of since the last call."""
     heard = []

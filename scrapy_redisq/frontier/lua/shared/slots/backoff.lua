@@ -16,9 +16,16 @@ local function is_worn(state, terms)
   return terms[3] > 0 and state.trouble > 0 and state.failed - state.trouble >= terms[3]
 end
 
--- A slot that has not failed for long is not aside because it once did now and then.
+-- A slot that has not failed for long is not aside because it once did now and then; nor is one of
+-- which nothing is known any more, as when it had nothing to be fetched for an hour.
+local any_aside
 local function calm_down(slot, state)
-  if state.trouble == 0 or NOW - state.failed < CALM or state.fails > 0 then return end
+  if state.trouble == 0 then
+    if any_aside == nil then any_aside = redis.call('EXISTS', ASIDE) == 1 end
+    if any_aside then redis.call('ZREM', ASIDE, slot) end
+    return
+  end
+  if NOW - state.failed < CALM or state.fails > 0 then return end
   state.trouble = 0
   redis.call('ZREM', ASIDE, slot)
   save_slot(slot, state)
