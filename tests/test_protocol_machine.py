@@ -55,7 +55,7 @@ from tests.harness.worker import Worker, fingerprint_of
 T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "0"))
-"""Crawls to try instead of 60, and to shrink if one fails: 3,000 take five minutes."""
+"""Crawls to try instead of 30, and to shrink if one fails: 3,000 take five minutes."""
 
 NAME = "books"
 HOSTS = ["a", "b:80", "ü"]
@@ -714,7 +714,7 @@ def test_a_crawl_in_which_everything_goes_wrong(
     run_state_machine_as_test(
         CrawlHere,
         settings=settings(
-            max_examples=EXAMPLES or 60,
+            max_examples=EXAMPLES or 30,
             phases=[phase for phase in Phase if EXAMPLES or phase is not Phase.shrink],
             stateful_step_count=40,
             deadline=None,
