@@ -193,7 +193,7 @@ def check_claims(client: redis.Redis, name: str, worker: str, shard: int, reply:
         assert left <= EARLY, f"claimed of a slot that is parked for {left} us"
         turns = {turn[0]: turn for turn in reply.turns}
         if slot not in turns:
-            assert not state.get("owner"), "claimed while others have the turn"
+            assert "pause" not in state, "claimed without a turn"
             continue
         _, ends, _, _, _, delay, interval, _, tokens, *_ = turns[slot]
         assert ends != 0 or tokens != 0, "claimed without a turn or a token"
