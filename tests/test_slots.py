@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
 from scrapy_redisq.frontier.operations import Outcome, Reply
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.worker import inbox as inbox_module
+from scrapy_redisq.worker.in_progress import InProgress
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.politeness.gate import DownloadGate
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
 from tests.harness.servers import RedisServer, wait_until
@@ -365,6 +372,55 @@ def since(site: Site, number: int, at: float) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("limit", ["200000 0 1 0", "0 0 1 2"])
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_resumed_slot_is_claimed_by_those_who_held_it(
+    redis_server: RedisServer, limit: str, hears: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had to give back requests of a paused slot with a limit was told that it is parked for an
+    hour; it takes it up as soon as the frontier does, also if it cannot hear of it."""
+    wakes: list[bool] = []
+    downloads = SimpleNamespace(by_slot=lambda: lambda slot: 0)
+    engine: Any = SimpleNamespace(downloads=downloads, closing=False, wake=lambda: None)
+    inbox: Inbox[ShardSession] = Inbox(8, 16, by_slot=True)
+    with redis_server.client() as client:
+        worker = Worker(client, NAME, EXACT, limits={"*": limit})
+        session, in_progress = worker.sessions[0], InProgress(lambda request: b"")
+        gate = DownloadGate(
+            engine,
+            inbox,
+            in_progress,
+            None,
+            worker.sessions,
+            lambda: wakes.append(True),
+            lease_ttl=60,
+        )
+        worker.send(f"/{n}" for n in range(8))
+
+        def exchange() -> int:
+            for lease, _ in gate.give_up(full=False):
+                worker.finish(lease, "released")
+            told, sent_at = gate.report(session), time.monotonic()
+            reply = worker.exchange(4, turns=told, room=inbox.room())
+            assert reply is not None
+            for lease in reply.leases:
+                inbox.add(lease, session)
+            for lease, _ in gate.received(reply, told, sent_at):
+                worker.finish(lease, "released")
+            return len(inbox)
+
+        assert exchange() > 0
+        execute(client, calls.pause(NAME, 0, "host"))
+        gate.announced("host", 0)
+        assert [exchange() for _ in range(3)] == [0, 0, 0]
+        monkeypatch.setattr(inbox_module, "PATIENCE", 0.0)  # a second has passed
+        execute(client, calls.resume(NAME, 0, "host"))
+        if hears:
+            gate.announced("host", 0)
+            assert len(wakes) == 2
+        wait_until(exchange, 10, "it is claimed again")
+
+
 def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
     """Two workers stop a paused host within a second while others go on, go on with it when it is
     resumed, and keep a new limit within a second; what is dropped keeps no crawl from its end."""

@@ -232,9 +232,11 @@ class DownloadGate:
         if not (self._inbox or self._inbox.stuck):
             return []
         downloading, turns = self._engine.downloads.by_slot(), self._turns
-        return self._inbox.give_up(
-            lambda slot: downloading(slot) is not None and turns.soon(slot), full=full
-        )
+
+        def can_start(slot: str) -> bool:
+            return downloading(slot) is not None and (turns.soon(slot) or turns.gave_up(slot))
+
+        return self._inbox.give_up(can_start, full=full)
 
     def fetched(self, request: Request) -> None:
         """Scrapy's downloader is done with ``request``, which it perhaps never downloaded: a cache
@@ -298,7 +300,8 @@ class DownloadGate:
     def announced(self, slot: str, parked: float) -> None:
         """Others say that ``slot`` is parked for some seconds, or with 0 that something else about
         it has changed."""
-        if slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
+        ruled = parked <= 0 and self._turns.knows(slot)  # perhaps it was parked for an hour
+        if ruled or slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
             self._turns.suspend(slot, parked, told=True)
             self._wake()
 

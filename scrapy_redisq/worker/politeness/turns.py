@@ -141,6 +141,16 @@ class Turns:
         and nothing else need happen first."""
         return self.wait(slot) < NOT_NOW
 
+    def knows(self, slot: str) -> bool:
+        """Whether ``slot`` has, or had lately, limits that this worker heeds."""
+        return slot in self._turns
+
+    def gave_up(self, slot: str) -> bool:
+        """Whether the frontier knows that this worker has no use for ``slot``: it gives no requests
+        of it without a turn, so what was known of the slot before is no reason to refuse them."""
+        turn = self._turns.get(slot)
+        return turn is not None and turn.given_up
+
     def has(self, slot: str) -> bool:
         """Whether ``slot`` is limited and this worker has a turn or a token for it."""
         turn = self._turns.get(slot)
