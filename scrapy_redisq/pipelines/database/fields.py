@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
-import inspect
 import types
 import typing
 from collections.abc import Mapping
@@ -20,10 +19,9 @@ from typing import Any
 from uuid import UUID
 
 from itemadapter import ItemAdapter
-from scrapy.item import Field as ScrapyField
-from scrapy.item import Item
 
 from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.pipelines.annotations import bare, field_types
 from scrapy_redisq.pipelines.values import enum_values, is_url_class
 
 KINDS = (
@@ -103,7 +101,7 @@ def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:
     names = ItemAdapter.get_field_names_from_class(item_class)
     if names is None:
         return {name: _declared(name, kind) for name, kind in kinds.items()}
-    annotations = _annotations(item_class, [name for name in names if name not in kinds])
+    found = field_types(item_class, [name for name in names if name not in kinds])
     fields = {}
     for name in names:
         if name in kinds:
@@ -111,7 +109,7 @@ def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:
             continue
         where = f"{class_path(item_class)}.{name}"
         instead = f"REDISQ_TABLES[{class_path(item_class)!r}]['columns'][{name!r}]"
-        annotation = annotations[name]
+        annotation = found[name]
         if isinstance(annotation, Exception):
             raise SinkMismatch(
                 f"{where}: its type cannot be resolved ({annotation}); import what it names where "
@@ -146,43 +144,6 @@ def _declared(name: str, kind: Any) -> Field:
     return Field(name, kind_of(kind))
 
 
-def _annotations(item_class: type, names: list[str]) -> dict[str, Any]:
-    """The type of each field, or the error that resolving it gave."""
-    found: dict[str, Any]
-    if hasattr(item_class, "model_fields"):
-        return {name: item_class.model_fields[name].annotation for name in names}
-    try:
-        found = typing.get_type_hints(item_class)
-    except Exception:  # one name that is not known makes it fail for all of them
-        found = {name: _annotation(item_class, name) for name in names}
-    if issubclass(item_class, Item):
-        return {name: _scrapy_type(item_class, name, found.get(name)) for name in names}
-    old_style = {
-        attribute.name: attribute.type for attribute in getattr(item_class, "__attrs_attrs__", ())
-    }
-    return {name: found.get(name, old_style.get(name) or Any) for name in names}
-
-
-def _annotation(item_class: type, name: str) -> Any:
-    for base in item_class.__mro__:
-        raw = inspect.get_annotations(base).get(name)
-        if raw is not None:
-            holder = type(name, (), {"__annotations__": {name: raw}, "__module__": base.__module__})
-            try:
-                return typing.get_type_hints(holder, localns=dict(vars(base)))[name]
-            except Exception as error:
-                return error
-    return None
-
-
-def _scrapy_type(item_class: type[Item], name: str, annotation: Any) -> Any:
-    """``scrapy.Field(type=int)``, else ``name: int = scrapy.Field()``, else no type."""
-    given = item_class.fields[name].get("type")
-    if given is not None:
-        return given
-    return Any if annotation in (None, ScrapyField) else annotation
-
-
 def _may_be_missing(item_class: type, name: str) -> bool:
     """Whether the field can be unset, or is None by default whatever its annotation says."""
     if dataclasses.is_dataclass(item_class):
@@ -197,17 +158,7 @@ def _may_be_missing(item_class: type, name: str) -> bool:
 
 def _read(annotation: Any) -> tuple[str, bool, tuple[type, ...]]:
     """Kind, whether None may stand there, and nested item classes."""
-    while True:
-        if hasattr(annotation, "__supertype__"):  # NewType
-            annotation = annotation.__supertype__
-        elif typing.get_origin(annotation) is typing.Annotated:
-            annotation = typing.get_args(annotation)[0]
-        elif type(annotation).__name__ == "TypeAliasType":  # type Price = Decimal
-            annotation = annotation.__value__
-        elif isinstance(annotation, typing.TypeVar):
-            annotation = annotation.__bound__ or Any
-        else:
-            break
+    annotation = bare(annotation)
     origin = typing.get_origin(annotation)
     if annotation in (Any, object):
         return ANY, True, ()

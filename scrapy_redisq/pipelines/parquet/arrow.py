@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import SinkMismatch
+from scrapy_redisq.pipelines.annotations import bare, field_types
 from scrapy_redisq.pipelines.encoding import as_text, unwritable
 from scrapy_redisq.pipelines.values import (
     aware_utc,
@@ -210,27 +211,22 @@ def _fields(item_class: type, inside: tuple[type, ...]) -> dict[str, ArrowType] 
         names = None
     if names is None:
         return None
-    try:
-        hints = get_type_hints(item_class)
-    except Exception as error:  # an annotation is any expression
-        logger.warning(
-            "%s: its annotations cannot be read, so all columns are text: %s: %s",
-            item_class.__qualname__,
-            type(error).__name__,
-            error,
-        )
-        hints = {}
+    hints = field_types(item_class, list(names))
+    for name, hint in hints.items():
+        if isinstance(hint, Exception):  # an annotation is any expression
+            logger.warning(
+                "%s.%s: its annotation cannot be read, so the column is text: %s: %s",
+                *(item_class.__qualname__, name, type(hint).__name__, hint),
+            )
+            hints[name] = Any
     inside = (*inside, item_class)
-    return {name: _arrow_type(hints.get(name, Any), inside) for name in names}
+    return {name: _arrow_type(hints[name], inside) for name in names}
 
 
 def _arrow_type(hint: Any, inside: tuple[type, ...]) -> ArrowType:
     """The column for an annotation. ``inside`` are the classes around it: a tree is text."""
-    while hasattr(hint, "__supertype__"):  # NewType
-        hint = hint.__supertype__
+    hint = bare(hint)
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _arrow_type(arguments[0], inside)
     if origin in (Union, types.UnionType):
         kinds = [argument for argument in arguments if argument is not type(None)]
         return _arrow_type(kinds[0], inside) if len(kinds) == 1 else TEXT
