@@ -399,8 +399,10 @@ def test_where_an_export_goes(redisq: Redisq, frontier: Frontier, tmp_path: Path
     die(frontier, "w1", 2)
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "file").write_text("old")
+    (tmp_path / "file").chmod(0o640)
     assert redisq("dead", "export", "books", "link").code == 0
     assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "file").read_text().count("\n") == 2
     os.mkfifo(tmp_path / "pipe")
     read: list[str] = []

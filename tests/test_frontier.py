@@ -270,6 +270,13 @@ class TestPush:
         frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
         assert [found.slot for found in frontier.slots()] == [str(slot)]
 
+    @pytest.mark.parametrize("one", ["https://a/", {"url": "https://a/"}, Request("https://a/")])
+    def test_one_that_is_in_no_list(self, frontier: Frontier, one: Any) -> None:
+        """Its letters, or its fields, were refused one by one."""
+        with pytest.raises(TypeError, match="a list"):
+            frontier.push(one)
+        assert frontier.config() is None
+
     def test_callbacks_are_named(self, frontier: Frontier) -> None:
         ((_, refused),) = frontier.push([Request("https://a.example/", callback=print)]).errors
         assert "'callback': 'parse'" in refused

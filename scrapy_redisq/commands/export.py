@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
+import stat
 import sys
 import tempfile
 from argparse import Namespace
@@ -59,14 +61,22 @@ def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) ->
         "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
     ) as file:
         try:
+            if path.exists():  # who could read it still can
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             written = write_all(file.write)
             file.flush()
-            # Its letters may be purged from Redis next.
+            # Its letters may be purged from Redis next: neither it nor its name may be lost.
             os.fsync(file.fileno())
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink()
             raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # not every file system can
+            os.fsync(folder)
+    finally:
+        os.close(folder)
     return written
 
 

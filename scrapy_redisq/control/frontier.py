@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from scrapy.http import Request
+
 from scrapy_redisq.control.dead_letters import LetterMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
@@ -156,8 +158,10 @@ class Frontier(SlotMethods, LetterMethods):
 
         On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
         on. What is wrong with single requests is reported in the result's ``errors`` and does not
-        stop the others.
+        stop the others. Raises TypeError for a single one that is not in a list.
         """
+        if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
+            raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
         result = Pushed()
         joined: calls.Joined | None = None
         numbered = enumerate(requests_or_urls, start=1)
