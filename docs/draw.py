@@ -2,7 +2,7 @@
 
 ``make picture`` calls it. A room is a module or package directly in scrapy_redisq; what it is for
 is the first sentence of its docstring. The floors are those of the map in
-``scrapy_redisq/__init__.py``; tests/test_architecture.py holds the imports against them.
+``scrapy_redisq/__init__.py``; tests/docs/test_architecture.py holds the imports against them.
 """
 
 from __future__ import annotations

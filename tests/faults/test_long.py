@@ -13,7 +13,7 @@ from tests.faults.rig import Rig
 from tests.faults.size import SIZE
 from tests.harness.servers import bloom_module
 from tests.harness.site import Answer, linked_pages
-from tests.test_seen import make
+from tests.protocol.test_seen import make
 
 SOAK = int(os.environ.get("REDISQ_FAULT_SOAK", SIZE.pick(2_000, 100_000)))
 MOST_KEYS = 7 + 1 + bitmap_layers(1e-6, 1_000_000)[0].segments

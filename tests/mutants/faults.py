@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROTOCOL = "tests/test_protocol.py tests/test_protocol_machine.py"
-RUNS = "tests/test_runs.py"
-LIMITS = "tests/test_limits.py"
-LOCAL = "tests/test_local_requests.py"
-IDENTITY = "tests/test_identity.py tests/test_crawl.py"
-BATCH = "tests/test_sink_batch.py"
-WRITER = "tests/test_sink_writer.py"
+PROTOCOL = "tests/protocol/test_protocol.py tests/protocol/test_protocol_machine.py"
+RUNS = "tests/protocol/test_runs.py"
+LIMITS = "tests/crawls/test_limits.py"
+LOCAL = "tests/protocol/test_local_requests.py"
+IDENTITY = "tests/crawls/test_identity.py tests/crawls/test_crawl.py"
+BATCH = "tests/sinks/test_batch.py"
+WRITER = "tests/sinks/test_writer.py"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ MUTANTS = [
         EXCHANGE,
         "if slot_of(slot).fails < 2 then",
         "if true then",
-        "tests/test_backoff.py",
+        "tests/crawls/test_backoff.py",
     ),
     Mutant(
         EXCHANGE,
@@ -95,13 +95,13 @@ MUTANTS = [
         EXCHANGE,
         "if added > 0 or (finished and (ended or state[2] == '1')) then wake(counts) end",
         "",
-        f"{PROTOCOL} tests/test_frontier.py",
+        f"{PROTOCOL} tests/control/test_frontier.py",
     ),
     Mutant(
         EXCHANGE,
         "reserve = math.min(reserve, math.floor((input.want + NOW % 2) / 2))",
         "reserve = 0",
-        f"{LIMITS} tests/test_fleet_limits.py",
+        f"{LIMITS} tests/crawls/test_fleet_limits.py",
     ),
     Mutant(
         EXCHANGE,
@@ -144,7 +144,7 @@ MUTANTS = [
         SHARED + "identities.lua",
         "local known = not none and (has(key, member) or has(older, member))",
         "local known = not none and has(key, member)",
-        f"{PROTOCOL} tests/test_identity.py",
+        f"{PROTOCOL} tests/crawls/test_identity.py",
     ),
     # Runs
     Mutant(
@@ -223,19 +223,19 @@ MUTANTS = [
         BACKOFF,
         "if NOW - item[3] >= state.failed then",
         "if true then",
-        "tests/test_backoff.py",
+        "tests/crawls/test_backoff.py",
     ),
     Mutant(
         BACKOFF,
         "state.parked = math.max(state.parked, now, NOW + asked)",
         "state.parked = now",
-        "tests/test_backoff.py",
+        "tests/crawls/test_backoff.py",
     ),
     Mutant(
         ROBOTS,
         "elseif stored and stored ~= mine and not input.take then",
         "elseif false then",
-        "tests/test_robots.py",
+        "tests/crawls/test_robots.py",
     ),
     Mutant(
         "worker/politeness/turn.py",
@@ -253,14 +253,14 @@ MUTANTS = [
         "middlewares/retry.py",
         "retry.meta[DELAY_KEY] = pause",
         "",
-        "tests/test_retry.py",
+        "tests/crawls/test_retry.py",
     ),
     # One worker
     Mutant(
         "frontier/shard_session.py",
         "self.unsent.extendleft(reversed(self._in_flight.operations))",
         "",
-        f"{PROTOCOL} tests/test_frontier.py",
+        f"{PROTOCOL} tests/control/test_frontier.py",
     ),
     Mutant(
         "frontier/shard_session.py",
@@ -272,7 +272,7 @@ MUTANTS = [
         "frontier/shard_session.py",
         "and operation.lease not in waiting",
         "",
-        f"{PROTOCOL} tests/test_frontier.py",
+        f"{PROTOCOL} tests/control/test_frontier.py",
     ),
     Mutant(
         "frontier/shard_session.py",
@@ -284,7 +284,7 @@ MUTANTS = [
         "frontier/loop.py",
         "self.worker.forgotten()",
         "",
-        "tests/test_crawl.py tests/faults/test_redis.py",
+        "tests/crawls/test_crawl.py tests/faults/test_redis.py",
     ),
     Mutant(
         "worker/outbox.py",
@@ -296,19 +296,19 @@ MUTANTS = [
         SHARED + "kept.lua",
         "if is_new or has_moved or (kept",
         "if is_new or (kept",
-        "tests/test_odd_requests.py",
+        "tests/crawls/test_odd_requests.py",
     ),
     Mutant(
         SHARED + "kept.lua",
         "if kept and (is_mine or not (owner and is_member(owner))) then",
         "if kept then",
-        "tests/test_odd_requests.py",
+        "tests/crawls/test_odd_requests.py",
     ),
     Mutant(
         "frontier/shard_session.py",
         "self.acknowledged += claims",
         "",
-        "tests/test_odd_requests.py",
+        "tests/crawls/test_odd_requests.py",
     ),
     Mutant(
         "worker/local_requests.py",
@@ -332,32 +332,32 @@ MUTANTS = [
         "worker/in_progress.py",
         "ended = [request for request, page in self._unwritten.items() if not page.unwritten]",
         "ended = list(self._unwritten)",
-        "tests/test_sink_batch.py tests/test_sink_redis.py",
+        "tests/sinks/test_batch.py tests/sinks/test_redis.py",
     ),
     Mutant(
         "worker/in_progress.py",
         "if isinstance(failure.value, CloseSpider):",
         "if False:",
-        "tests/test_ends.py",
+        "tests/crawls/test_ends.py",
     ),
     Mutant(
         "serialization/identity.py",
         "return marked, repeats.number(fingerprint + marked)",
         "return marked, 0",
-        "tests/test_identity.py",
+        "tests/crawls/test_identity.py",
     ),
     # Sinks
     Mutant(
         "pipelines/rows.py",
         "return _digest(spider, identity.hex(), callback, str(number))",
         "return _digest(spider, identity.hex(), callback)",
-        f"{BATCH} tests/test_sink_database.py",
+        f"{BATCH} tests/sinks/test_database.py",
     ),
     Mutant(
         "pipelines/batch.py",
         " or (pages is not None and pages.lacks_files(page))",
         "",
-        "tests/test_ends.py",
+        "tests/crawls/test_ends.py",
     ),
     Mutant(
         "pipelines/database/upsert.py",
@@ -382,12 +382,12 @@ MUTANTS = [
         "server/embedded/share.py",
         "if not locks.leave():",
         "if locks.leave() is None:",
-        "tests/test_embedded.py",
+        "tests/server/test_embedded.py",
     ),
     Mutant(
         "server/embedded/share.py",
         "cls._joined.clear()",
         "",
-        "tests/test_embedded.py",
+        "tests/server/test_embedded.py",
     ),
 ]

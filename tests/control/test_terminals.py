@@ -29,9 +29,9 @@ from scrapy_redisq.control import dead_letters as letters
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Finish
+from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Redisq, at
 from tests.harness.servers import RedisServer, any_server
-from tests.test_frontier import Worker, some_urls
 
 
 @pytest.fixture

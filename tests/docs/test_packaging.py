@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BUILT = {"PKG-INFO", "setup.cfg"}
 LUA = ("push", "run/join", "shared/keys", "shared/slots/state")
 LOCAL_LINK = re.compile(r"\]\((?!https?://)|(?:src|href)=[\"'](?!https?://)")

@@ -38,7 +38,7 @@ from tests.harness.site import Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300})}
 KEY = "books:items"
-DOCS = Path(__file__).parent.parent / "docs/sinks.md"
+DOCS = Path(__file__).parents[2] / "docs/sinks.md"
 
 
 class Title(str):

@@ -179,13 +179,13 @@ class TestValues:
             (Book(title=threading.Lock()), "['title']: _thread.lock", "plain values"),
             (
                 Shelf(set(), [Text("a")]),
-                "['note'][0]: tests.test_value_classes.Text",
+                "['note'][0]: tests.unit.test_value_classes.Text",
                 "plain values",
             ),
-            (Rights.READ | Rights.WRITE, ": tests.test_value_classes.Rights: a combina", ""),
+            (Rights.READ | Rights.WRITE, ": tests.unit.test_value_classes.Rights: a combina", ""),
             (lambda: None, ": function", "plain values"),
             (Cyclic(), "['itself']", ""),
-            (Unlisted(), ": tests.test_value_classes.Unlisted", "REDISQ_VALUE_CLASSES"),
+            (Unlisted(), ": tests.unit.test_value_classes.Unlisted", "REDISQ_VALUE_CLASSES"),
         ],
     )
     def test_what_cannot_be_stored_is_named(
@@ -219,7 +219,7 @@ class TestWhatRedisSays:
         ("name", "parts"),
         [
             ("os.system", {}),
-            ("tests.test_value_classes.Nobody", {}),
+            ("tests.unit.test_value_classes.Nobody", {}),
             (7, {}),
             ([], []),
             (f"{__name__}.Book", {"__class__": 1}),

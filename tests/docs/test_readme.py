@@ -32,7 +32,7 @@ from tests.harness.crawl import Crawl
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, linked_pages
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 LUA = ROOT / "scrapy_redisq" / "frontier" / "lua"
 

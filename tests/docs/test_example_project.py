@@ -25,7 +25,7 @@ from parsel import Selector
 
 from tests.harness.servers import wait_until
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "example_project"
+EXAMPLE = Path(__file__).resolve().parents[2] / "example_project"
 sys.path.insert(0, str(EXAMPLE))
 
 from shop_site.catalogue import Catalogue  # noqa: E402

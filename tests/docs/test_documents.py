@@ -49,7 +49,7 @@ def test_files_are_there(name: str) -> None:
     for word in marked(TEXTS[name]):
         if not re.fullmatch(r"[\w/.]+(/|\.(py|lua|md|svg|cfg))", word):
             continue
-        found = [(root / word).exists() for root in (ROOT, PACKAGE)]
+        found = [(root / word).exists() for root in (ROOT, PACKAGE, LUA)]
         found += [path.name == word for root in (LUA, ROOT / "tests") for path in root.rglob("*.*")]
         assert any(found), f"{name} names {word}"
 

@@ -29,9 +29,9 @@ from scrapy_redisq.commands.slot_table import SlotSummary, rate_text, slot_table
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
+from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Ran, Redisq, at, scrapy
 from tests.harness.servers import RedisServer, any_server, free_port, wait_until
-from tests.test_frontier import Worker, some_urls
 
 STATUS_FIELDS = {
     *("frontier", "run", "state", "created", "finished", "queued", "delayed", "leased", "dead"),

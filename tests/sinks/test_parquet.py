@@ -44,7 +44,7 @@ from tests.harness.site import Answer, Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
-DOCS = Path(__file__).parent.parent / "docs/sinks.md"
+DOCS = Path(__file__).parents[2] / "docs/sinks.md"
 SECRET = "wJalrXUtnFEMIK7MDENG"
 
 
@@ -189,7 +189,7 @@ class TestColumns:
     def test_every_value_comes_back(self, tmp_path: Path) -> None:
         """Values are read as they were written; what has no column type of its own is JSON."""
         write(tmp_path, [self.FULL, Book(url="")])
-        full, empty = read(tmp_path / "tests.test_sink_parquet.Book")
+        full, empty = read(tmp_path / "tests.sinks.test_parquet.Book")
         assert full.pop("redisq_key") == KEY
         assert empty.pop("redisq_key") == KEY[1:] + "1"
         age = datetime.now(timezone.utc) - full.pop("redisq_written")
@@ -285,7 +285,7 @@ class TestColumns:
         """All kinds of item classes have the columns of their annotations; a field of the class
         itself is JSON."""
         write(tmp_path, [item])
-        (found,) = read(tmp_path / f"tests.test_sink_parquet.{type(item).__name__}")
+        (found,) = read(tmp_path / f"tests.sinks.test_parquet.{type(item).__name__}")
         assert schema(type(item)) == types
         assert {name: found[name] for name in row} == row
 
@@ -332,7 +332,7 @@ class TestColumns:
     def test_decimals_that_fit(self, tmp_path: Path, price: Decimal) -> None:
         """The largest decimals and superfluous zeros are no reason to refuse."""
         write(tmp_path, [Book(url="u", price=price)])
-        (row,) = read(tmp_path / "tests.test_sink_parquet.Book")
+        (row,) = read(tmp_path / "tests.sinks.test_parquet.Book")
         assert row["price"] == price
 
     def test_unknown_field_is_refused(self) -> None:
@@ -405,7 +405,7 @@ class TestFiles:
     def test_batch_that_is_tried_again(self, tmp_path: Path) -> None:
         """A batch of which one file could be written and another could not is there once in the
         end, and nothing is left of the failure."""
-        obstacle = tmp_path / "tests.test_sink_parquet.AttrsBook"
+        obstacle = tmp_path / "tests.sinks.test_parquet.AttrsBook"
         obstacle.write_text("")
 
         async def run() -> None:
@@ -562,7 +562,7 @@ asyncio.run(pipeline.open())
         ended = subprocess.run(
             [sys.executable, "-c", script],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
             text=True,
             check=False,
@@ -642,7 +642,7 @@ class TestObjectStore:
         """Files in a bucket are read as they were written; the first check leaves nothing."""
         items = [TestColumns.FULL, Book(url="é")]
         write("s3://books/%(spider)s/a b", items, items, **store.settings)
-        rows = store.rows("books/books/a b/tests.test_sink_parquet.Book")
+        rows = store.rows("books/books/a b/tests.sinks.test_parquet.Book")
         assert [row["url"] for row in rows] == [item.url for item in items] * 2
         assert rows[0]["authors"][0]["name"] == "Жюль"
         assert len(store.client().find("books")) == 2

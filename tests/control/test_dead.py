@@ -19,9 +19,9 @@ from scrapy_redisq.control import dead_letters as letters_module
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.serialization.fields import loads_fields
+from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Redisq
 from tests.harness.servers import RedisServer
-from tests.test_frontier import Worker, some_urls
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""The view from outside: pushing, looking on, ruling, and the command line."""

@@ -1,0 +1,1 @@
+"""What the documents, the example and the package say is so."""

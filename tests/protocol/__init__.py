@@ -1,0 +1,1 @@
+"""The frontier on a real server, driven step by step, without Scrapy."""

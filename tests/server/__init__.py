@@ -1,0 +1,1 @@
+"""How a server is opened, waited for, refused; and the embedded one."""

@@ -1,0 +1,1 @@
+"""What becomes of items, in real databases, files and servers."""
