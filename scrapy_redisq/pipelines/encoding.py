@@ -11,7 +11,7 @@ from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import RowRefused
 
-__all__ = ["as_text", "encoder", "unwritable"]
+__all__ = ["encoder", "unwritable"]
 
 
 def encoder(form: str) -> msgspec.json.Encoder | msgspec.msgpack.Encoder:
@@ -48,20 +48,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "unicode_string"):  # pydantic's URLs, which are no str since 2.10
         return value.unicode_string()
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no plain value")
-
-
-_json = encoder("json")
-
-
-def as_text(value: Any) -> str:
-    """A text as it is, anything else as JSON: dates and numbers as one would write them.
-
-    Raises `TypeError` or `ValueError` for what neither can be.
-    """
-    if type(value) is str:
-        return value
-    encoded = _json.encode(value)
-    return str(msgspec.json.decode(encoded)) if encoded[:1] == b'"' else encoded.decode()
 
 
 def unwritable(name: object, why: object) -> RowRefused:

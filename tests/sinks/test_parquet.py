@@ -211,7 +211,7 @@ class TestColumns:
             ],
             "shelf": {"name": "a\0b", "born": None},
             "tags": ["x"],
-            "extra": '{"n":[1,{"m":null}]}',
+            "extra": '{"n": [1, {"m": null}]}',
             "anything": "05",
             "several": "5",
             "mixed": "1",
@@ -273,7 +273,7 @@ class TestColumns:
             (
                 Tree("root", [Tree("leaf")]),
                 {"name": "string", "children": "list<element: string>"},
-                {"name": "root", "children": ['{"name":"leaf","children":[]}']},
+                {"name": "root", "children": ['{"name": "leaf", "children": []}']},
             ),
         ],
         ids=["attrs", "pydantic", "scrapy.Item", "tree"],
@@ -317,6 +317,8 @@ class TestColumns:
             ("tags", "ab"),
             ("anything", object()),
             ("extra", {"x": "\ud800"}),
+            ("extra", {"x": float("nan")}),
+            ("extra", {1: "a", "1": "b"}),
         ],
     )
     def test_what_would_be_cut_is_refused(self, name: str, value: Any) -> None:
@@ -365,7 +367,7 @@ class TestColumns:
         assert (first["url"], first["n"], first["on"], first["x"]) == ("u", "1", None, None)
         assert first["id"] == str(UUID(int=5))
         assert (second["on"], second["data"], second["n"]) == ("2026-09-01", "/w==", None)
-        assert second["all"] == '["2026-09-01","1.5"]'
+        assert second["all"] == '["2026-09-01", "1.5"]'
 
 
 class TestFiles:

@@ -15,7 +15,6 @@ from sqlalchemy.exc import NoReferencedTableError
 from scrapy_redisq.errors import SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database import schema
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN
-from scrapy_redisq.pipelines.database.conversion import json_text
 from scrapy_redisq.pipelines.database.fields import Field, class_path, item_fields
 from scrapy_redisq.pipelines.database.keys import KEY_LENGTH, has_default
 from scrapy_redisq.pipelines.database.mapping import (
@@ -27,6 +26,7 @@ from scrapy_redisq.pipelines.database.mapping import (
 from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
 from scrapy_redisq.pipelines.database.plans import Plan
 from scrapy_redisq.pipelines.database.records import Record
+from scrapy_redisq.pipelines.exact_json import json_text
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 

@@ -20,6 +20,7 @@ Values are checked here rather than by pyarrow, which would cut off decimals and
 
 from __future__ import annotations
 
+import json
 import logging
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +37,8 @@ from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.annotations import bare, field_types
-from scrapy_redisq.pipelines.encoding import as_text, unwritable
+from scrapy_redisq.pipelines.encoding import unwritable
+from scrapy_redisq.pipelines.exact_json import json_text
 from scrapy_redisq.pipelines.values import (
     aware_utc,
     binary,
@@ -45,6 +47,7 @@ from scrapy_redisq.pipelines.values import (
     exact_text,
     finite_decimal,
     integer,
+    plain,
     real,
 )
 
@@ -163,7 +166,12 @@ def _string(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return exact_text(as_text(value))
+    """A text, a date or a number as one would write it, anything else as JSON."""
+    stored = plain(value)
+    if isinstance(stored, str):
+        return exact_text(stored)
+    written = json_text(stored)
+    return str(json.loads(written)) if written[:1] == '"' else written
 
 
 def _no_bool(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
