@@ -93,7 +93,9 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         throttles=bool(settings.throttle),
         retries=crawler.settings.getbool("RETRY_ENABLED"),
     )
-    local_requests = LocalRequests(engine, exchange_loop, in_progress, local, crawler.stats)
+    local_requests = LocalRequests(
+        engine, exchange_loop, in_progress, local, crawler.stats, most=inbox.most
+    )
     outbox = Outbox(
         crawler,
         settings,

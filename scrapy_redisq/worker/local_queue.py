@@ -20,9 +20,6 @@ from scrapy_redisq.worker.page import Page
 ASK_AGAIN = 1.0
 """Seconds after which it is asked again whether another worker has dealt with a request."""
 
-MOST_ASKED = 300
-"""Requests that are asked about again at a time."""
-
 
 class LocalQueue:
     """Requests of this process by priority, then first in, first out; some wait for their time, and
@@ -37,9 +34,12 @@ class LocalQueue:
         self._delayed: list[tuple[float, int, Request]] = []
         self._asked: dict[Request, tuple[Claim, float]] = {}
         """What the frontier is asked about, and seconds that it waits then."""
+        self._new: deque[Claim] = deque()
+        """Of these what it has not been asked about yet."""
         self._others: deque[Claim] = deque()
-        """Of these what another worker has."""
+        """And what another worker has."""
         self._ask_at = 0.0
+        self._rootless = 0
         self._pages: dict[Request, Page] = {}
         self._in_progress: set[Request] = set()
         self._arrivals = itertools.count()
@@ -57,12 +57,16 @@ class LocalQueue:
         return request in self._pages
 
     def take(self, request: Request, page: Page, delay: float, claim: Claim | None) -> None:
-        """Take a request, for ``delay`` seconds from now, or from when ``claim`` is granted."""
+        """Take a request, for ``delay`` seconds from now, or from when ``claim`` is granted. One
+        that no page stands for is among what `to_ask` returns."""
         self._pages[request] = page
+        self._rootless += page.root is None
         if claim is None:
             self.push(request, delay)
-        else:
-            self._asked[request] = claim, delay
+            return
+        self._asked[request] = claim, delay
+        if page.root is None:
+            self._new.append(claim)
 
     def push(self, request: Request, delay: float = 0.0) -> None:
         """Have a request started after ``delay`` seconds."""
@@ -117,12 +121,21 @@ class LocalQueue:
             self._others.append(claim)
             self._ask_at = time.monotonic() + ASK_AGAIN
 
-    def to_ask_again(self) -> list[Claim]:
-        """What is with other workers and has to be asked about again now."""
-        if time.monotonic() < self._ask_at:
-            return []
-        number = min(len(self._others), MOST_ASKED)
-        return [self._others.popleft() for _ in range(number)]
+    def to_ask(self, most: int) -> list[Claim]:
+        """What no page stands for and the frontier has to be asked about now.
+
+        All workers have these, from ``start()``: no more than ``most`` are claimed or in progress,
+        so that each gets its part. What others had is asked about again after `ASK_AGAIN`.
+        """
+        room = most - (self._rootless - len(self._new) - len(self._others))
+        waiting = [self._new]
+        if time.monotonic() >= self._ask_at:
+            waiting.append(self._others)
+        asked: list[Claim] = []
+        for claims in waiting:
+            while claims and len(asked) < room:
+                asked.append(claims.popleft())
+        return asked
 
     # Ends
 
@@ -130,19 +143,22 @@ class LocalQueue:
         """The request has ended; -> its page, if it was here."""
         self._asked.pop(request, None)
         self._in_progress.discard(request)
-        return self._pages.pop(request, None)
+        page = self._pages.pop(request, None)
+        self._rootless -= page is not None and page.root is None
+        return page
 
     def forget_waiting(self, *, asked: bool = False) -> list[tuple[Request, Page, Claim | None]]:
         """Forget what was not started, but for what the frontier is being asked about, unless
         ``asked``; -> that, with claims that were not granted."""
-        with_others = {claim.tag for claim in self._others}
-        kept = set() if asked else self._asked.keys() - with_others
+        not_asked = {claim.tag for claims in (self._new, self._others) for claim in claims}
+        kept = set() if asked else self._asked.keys() - not_asked
         gone = [
             (request, page, self._asked[request][0] if request in self._asked else None)
             for request, page in self._pages.items()
             if request not in self._in_progress and request not in kept
         ]
         self._ready, self._delayed = {}, []
+        self._new.clear()
         self._others.clear()
         for request, _, _ in gone:
             self.forget(request)

@@ -25,7 +25,10 @@ TRY_AGAIN = 2.0
 
 
 class LocalRequests:
-    """Takes care of them until they are over."""
+    """Takes care of them until they are over.
+
+    ``most``: of those that no page stands for, how many the worker has at a time.
+    """
 
     def __init__(
         self,
@@ -34,12 +37,15 @@ class LocalRequests:
         in_progress: InProgress,
         queue: LocalQueue,
         stats: Any,
+        *,
+        most: int,
     ) -> None:
         self._engine = engine
         self._exchange_loop = exchange_loop
         self._in_progress = in_progress
         self._queue = queue
         self._stats = stats
+        self._most = most
         self.lost = 0
         """Those that nothing asks for again, and that were given up."""
 
@@ -65,10 +71,12 @@ class LocalRequests:
             if root is not None:
                 assert root.identity is not None
                 claim = replace(claim, lease=root.lease.id, page=root.identity)
-            self._send(claim, asking)
+                self._send(claim, asking)
         self._queue.take(request, page, delay, claim)
         if claim is None:
             self._will_run(delay)
+        elif root is None:
+            self.ask()
 
     def _send(self, operation: Claim | Settle, page: Page | None) -> None:
         session = self._exchange_loop.enqueue(operation)
@@ -103,9 +111,9 @@ class LocalRequests:
         if page := self._queue.refused(claim.tag):
             self._end(claim.tag, page)
 
-    def ask_again(self) -> None:
-        """Ask about what other workers had."""
-        for claim in self._queue.to_ask_again():
+    def ask(self) -> None:
+        """Ask about what no page stands for, as far as this worker may have more of it."""
+        for claim in self._queue.to_ask(self._most):
             self._exchange_loop.enqueue(claim)
 
     def rejoined(self) -> None:
@@ -120,8 +128,9 @@ class LocalRequests:
                 page.root = page.asker = None
             claim, page.claim = asked or page.claim, None
             self._queue.take(request, page, 0.0, claim)
-            if claim is not None:
+            if claim is not None and page.root is not None:
                 self._exchange_loop.enqueue(claim)
+        self.ask()
         self._engine.wake()
 
     # Ends

@@ -370,8 +370,8 @@ class Worker:
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
         self._outbox.send_late_children()
-        self._local_requests.ask_again()
         self._local_requests.collect_ended()
+        self._local_requests.ask()
         for page in self._in_progress.end(working_on):
             self.pages += 1
             if page.problem is not None and not page.given_back:

@@ -31,6 +31,7 @@ from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
+from tests.harness.servers import wait_until
 from tests.harness.worker import EXACT, NAME, Worker
 
 KEPT = "redisq:{books:%d}:kept"
@@ -44,7 +45,12 @@ class Process:
     """A worker whose requests are started and ended by hand, on a real frontier."""
 
     def __init__(
-        self, client: redis.Redis, config: FrontierConfig = EXACT, *, foreign: bool = False
+        self,
+        client: redis.Redis,
+        config: FrontierConfig = EXACT,
+        *,
+        foreign: bool = False,
+        most: int = 10,
     ) -> None:
         self.member = Worker(client, NAME, config)
         crawler = get_crawler(Books)
@@ -68,7 +74,7 @@ class Process:
             run_session=self.run, enqueue=self.run.enqueue, finish=self.run.finish
         )
         self.requests = LocalRequests(
-            self.engine, exchange_loop, self.in_progress, self.local, crawler.stats
+            self.engine, exchange_loop, self.in_progress, self.local, crawler.stats, most=most
         )
         self.outbox = Outbox(
             crawler,
@@ -128,6 +134,16 @@ class Process:
         self.in_progress.keep(*popped)
         self.engine.in_progress.add(popped[0])
         return popped[0]
+
+    def work(self) -> list[str]:
+        """Ask for what may be asked for, start all that is here, be done with it. -> the URLs"""
+        self.requests.ask()
+        self.exchange()
+        started = []
+        while (request := self.start()) is not None:
+            started.append(request)
+        self.end(*started)
+        return [request.url for request in started]
 
     def end(self, *requests: Request) -> None:
         """Scrapy is done with them."""
@@ -412,3 +428,29 @@ def test_a_row_whose_page_stays_here_can_wait(process: NewProcess) -> None:
     assert asyncio.run(later()) == [True, True, False]
     first.end(page)
     assert len(first.local) == 0
+
+
+def test_each_worker_has_its_part_of_the_start_requests(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """Nobody claims more than it may hold, be it the first that asks; who has them dies, and others
+    have the rest."""
+    first, second = process(most=3), process(most=3)
+    urls = [f"http://a/{number}" for number in range(10)]
+    for each in (first, second):
+        for url in urls:
+            each.ask(None, url)
+    first.exchange()
+    assert kept(client) == 3
+    begun = [first.start() for _ in range(4)]
+    assert begun[-1] is None
+    assert second.work() == []  # the first three are another's; it is to ask for others
+    assert second.work() == urls[3:6]
+    assert second.work() == urls[6:9]
+    first.end(*(request for request in begun if request))
+    first.exchange()
+    wait_until(lambda: [*first.work(), *second.work()] == urls[9:], 10, "the last one")
+    wait_until(
+        lambda: not (first.work() or second.work() or first.local or second.local), 20, "all"
+    )
+    assert kept(client) == 0

@@ -143,6 +143,7 @@ class TestLocalQueue:
         queue.take(requests[0], local_page("a"), 0.0, None)
         for request, claim in zip(requests[1:], claims[1:], strict=True):
             queue.take(request, local_page("a"), 9.0, claim)
+        assert queue.to_ask(3) == claims[1:]
         queue.is_with_another(claims[1])
         assert [gone[0] for gone in queue.forget_waiting()] == requests[:2]
         assert queue.granted(requests[1]) is None
