@@ -19,7 +19,12 @@ from scrapy.http import Request
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 
-from scrapy_redisq._scrapy.crawl import cannot_start, require_asyncio, scheduler_of
+from scrapy_redisq._scrapy.crawl import (
+    cannot_start,
+    heed_an_early_stop,
+    require_asyncio,
+    scheduler_of,
+)
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import RedisqError, RunOver
 from scrapy_redisq.participation import why_alone
@@ -66,6 +71,7 @@ class Scheduler(BaseScheduler):
     async def _open(self, spider: Spider) -> None:
         try:
             require_asyncio()
+            heed_an_early_stop(self.crawler)
             engine = Engine(self.crawler)
             self.worker = await build(self.crawler, spider, engine, self._started)
         except RunOver as over:

@@ -12,15 +12,18 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 from weakref import WeakSet
 
-from scrapy import Spider
+from scrapy import Spider, signals
 from scrapy.core import downloader as scrapys_downloader
 from scrapy.crawler import Crawler
 from scrapy.pipelines import ItemPipelineManager
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from scrapy_redisq.errors import RedisqError
 
 logger = logging.getLogger(__name__)
+
+STARTING_POLL = 0.05
+"""Seconds between looks at whether an engine that has been started runs."""
 
 
 def require_asyncio() -> None:
@@ -139,6 +142,32 @@ def stop_at_hangup() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
 
     signal.signal(signal.SIGHUP, hung_up)
+
+
+def heed_an_early_stop(crawler: Crawler) -> None:
+    """Stop a crawl that was asked to stop while its spider was being opened, which may take as long
+    as Redis is away.
+
+    Scrapy takes such a crawl for stopped, starts it, and never ends it. With a reactor SIGTERM
+    ends the process before that; without one, and in a script that stops a crawler, it goes on.
+    """
+
+    async def stop() -> None:
+        while not engine.running:
+            await asyncio.sleep(STARTING_POLL)
+        crawler.crawling = True
+        if hasattr(crawler, "stop_async"):  # 2.14
+            await crawler.stop_async()
+        else:
+            await maybe_deferred_to_future(crawler.stop())
+
+    def started() -> None:
+        if not crawler.crawling:
+            tasks.append(asyncio.ensure_future(stop()))
+
+    engine: Any = crawler.engine
+    tasks: list[asyncio.Task[None]] = []  # the loop alone would forget it
+    crawler.signals.connect(started, signals.engine_started, weak=False)
 
 
 def spider_with_limits(spider: Spider) -> Spider | None:

@@ -19,6 +19,7 @@ from scrapy import Request
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.crawl import Crawl, Run, several
+from tests.harness.proxy import Proxy
 from tests.harness.servers import RedisServer, any_server, wait_until
 from tests.harness.site import Answer, Site, folder_pages, linked_pages
 
@@ -629,6 +630,22 @@ class TestTrouble:
             assert worker.reason == "finished", worker.log
             assert set(site.counts().values()) == {1}
         nothing_left(redis_server)
+
+    def test_stopped_while_it_waits_for_redis(self, redis_server: RedisServer, crawl: Run) -> None:
+        """Without a reactor, too, it ends soon after Redis is there, and leaves the rest."""
+        with Site(linked_pages(300)) as site, Proxy(redis_server.port) as proxy:
+            proxy.cut()
+            url = redis_server.url_through(proxy.port)
+            settings = {"TWISTED_REACTOR_ENABLED": False, "REDISQ_URL": url}
+            worker = crawl("follow", site, settings=settings)
+            worker.wait_for("Spider opened")
+            worker.terminate()
+            worker.wait_for("Received SIGTERM")
+            proxy.mend()
+            assert worker.wait(30).reason == "shutdown"
+            assert len(site.counts()) < 300
+        with Frontier.from_url(redis_server.url, "follow") as frontier:
+            assert frontier.status()["state"] == "stopped"
 
 
 class TestConfigurations:
