@@ -89,6 +89,14 @@ def test_links_lead_somewhere(name: str) -> None:
         assert not heading or heading in anchors, f"{name} links to {target}"
 
 
+def test_one_word_for_one_thing() -> None:
+    """What has been renamed is called by its new name everywhere."""
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua"), *(ROOT / "docs").iterdir()]
+    for file in [*files, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        former = re.search(r"courier|roster|membership|intake", file.read_text("utf-8"), re.I)
+        assert former is None, f"{file.relative_to(ROOT)} says {former[0]}: see the glossary"
+
+
 def table(document: str, heading: str) -> list[list[str]]:
     """The cells of the table below a heading, without its head."""
     section = TEXTS[document].split(f"## {heading}\n")[1].split("\n## ")[0]
