@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
+from benchmarks.common import Result, Target
+from benchmarks.comparison import Comparison
 from benchmarks.pages import Pages
-from benchmarks.proxy import Proxy
 from benchmarks.workers import (
-    MEMORY,
     REDISQ_BLOOM,
     REDISQ_EXACT,
     SCRAPY_REDIS,
     SCRAPY_REDIS_BLOOM,
-    DidNotRun,
     Variant,
-    crawl,
 )
 from tests.harness.servers import RedisServer, any_server
 
@@ -85,97 +79,13 @@ COLUMNS = ["site", "round trip ms", "variant", "pages", "pages/s", "x memory"]
 COLUMNS += ["CPU ms/page", "CPU x memory"]
 
 
-class Bench:
-    """One Redis server and the rows so far."""
-
-    def __init__(self, size: Size, server: RedisServer) -> None:
-        self.size, self.server = size, server
-        self.rows: list[dict[str, Any]] = []
-        self.notes: list[str] = []
-        self._runs: dict[str, bool] = {}
-
-    def crawl(self, variant: Variant, site: Pages, redis_port: int) -> Figures:
-        """One crawl of the whole site. Raises `DidNotRun`."""
-        report = crawl(variant, site.start_url, self.server, redis_port=redis_port)
-        if report["pages"] != site.pages:
-            raise DidNotRun(f"{variant.name} fetched {report['pages']} of {site.pages} pages")
-        return {
-            "pages": report["pages"],
-            "pages/s": report["pages"] / report["seconds"],
-            "CPU ms/page": report["cpu"] / report["pages"] * 1000,
-            "exchanges": report["exchanges"],
-        }
-
-    def compare(
-        self, name: str, site: Pages, round_trip: int, variants: tuple[Variant, ...], rounds: int
-    ) -> None:
-        """Rows of the variants and of Scrapy in memory, in alternating rounds."""
-        with Proxy(self.server.port, round_trip / 1000) as proxy:
-            if round_trip and name == "generated":
-                self.notes.append(
-                    f"Round trip {round_trip} ms: a PING took {proxy.measured() * 1000:.1f} ms."
-                )
-            runs = alternating(
-                {
-                    variant.name: partial(self.crawl, variant, site, proxy.port)
-                    for variant in (MEMORY, *filter(self.runs, variants))
-                },
-                rounds,
-            )
-        for variant, measured in runs.items():
-            self._add(name, round_trip, variant, measured, runs[MEMORY.name])
-
-    def beside(self, name: str, site: Pages, round_trip: int, peer: Variant) -> None:
-        """One crawl by a peer, beside the row that Scrapy in memory has already."""
-        memory = self.row(name, round_trip, MEMORY)
-        if memory is not None and self.runs(peer):
-            with Proxy(self.server.port, round_trip / 1000) as proxy:
-                figures = self.crawl(peer, site, proxy.port)
-            self._add(name, round_trip, peer.name, [figures], [memory])
-
-    def runs(self, variant: Variant) -> bool:
-        """Whether a peer runs with this Scrapy at all; noted once if not."""
-        if variant.peer and variant.name not in self._runs:
-            try:
-                with Pages(3, links=3) as tiny:
-                    self.crawl(variant, tiny, self.server.port)
-                self._runs[variant.name] = True
-            except (DidNotRun, subprocess.CalledProcessError) as error:
-                self._runs[variant.name] = False
-                detail = getattr(error, "stderr", None) or str(error)
-                self.notes.append(f"{variant.name} did not run: {detail.strip().splitlines()[-1]}")
-        return self._runs.get(variant.name, True)
-
-    def _add(
-        self,
-        site: str,
-        round_trip: int,
-        variant: str,
-        measured: list[Figures],
-        memory: list[Figures],
-    ) -> None:
-        """Ratios are medians of the rounds' ratios, so that they are between neighbours in time."""
-        figures = medians(measured)
-        row = {"site": site, "round trip ms": round_trip, "variant": variant, **figures}
-        row["pages"] = int(figures["pages"])
-        row["x memory"] = ratio(measured, memory, "pages/s")
-        row["CPU x memory"] = ratio(measured, memory, "CPU ms/page")
-        self.rows.append(row)
-
-    def row(self, site: str, round_trip: int, variant: Variant) -> dict[str, Any] | None:
-        """The row of a measurement, None if it was not made."""
-        wanted = (site, round_trip, variant.name)
-        rows = ((row["site"], row["round trip ms"], row["variant"]) for row in self.rows)
-        return next((row for row, key in zip(self.rows, rows, strict=True) if key == wanted), None)
-
-
 def run(*, quick: bool) -> Result:
     """Crawl the sites with all variants, one process each."""
     size = QUICK if quick else FULL
     with closing(RedisServer(any_server("redis-7"))) as server:
-        bench = Bench(size, server)
-        _generated(bench)
-        _real(bench)
+        bench = Comparison(server)
+        _generated(bench, size)
+        _real(bench, size)
     bench.notes.append(
         "Each line is the median of "
         f"{size.rounds} rounds; from the first response to the close of the spider; Scrapy's "
@@ -191,8 +101,7 @@ def run(*, quick: bool) -> Result:
     return Result("crawl", title, COLUMNS, bench.rows, list(_targets(bench)), bench.notes)
 
 
-def _generated(bench: Bench) -> None:
-    size = bench.size
+def _generated(bench: Comparison, size: Size) -> None:
     with Pages(size.pages) as site:
         for round_trip in size.round_trips:
             variants = size.ours if round_trip else (*size.ours, *size.peers)
@@ -204,8 +113,7 @@ def _generated(bench: Bench) -> None:
                         bench.beside("generated", small, round_trip, peer)
 
 
-def _real(bench: Bench) -> None:
-    size = bench.size
+def _real(bench: Comparison, size: Size) -> None:
     for package in size.real_sites:
         folder = REAL_SITES[package]
         if not (folder / "index.html").exists():
@@ -218,7 +126,7 @@ def _real(bench: Bench) -> None:
                 bench.compare(package, site, 20, (REDISQ_BLOOM,), rounds=1)
 
 
-def _targets(bench: Bench) -> Iterator[Target]:
+def _targets(bench: Comparison) -> Iterator[Target]:
     ours = [row for row in bench.rows if row["variant"].startswith("scrapy-redisq")]
     for figure, what, wanted in (
         ("x memory", "pages/s", f">= {FASTER_THAN_MEMORY} x"),

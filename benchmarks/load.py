@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import redis
@@ -18,8 +14,7 @@ from scrapy import Request, Spider
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-from benchmarks import peers
-from benchmarks.peer_queue import SCRIPT, serve, url_in_order
+from benchmarks.peer_queue import serve, url_in_order
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Enqueue, Finish
@@ -101,7 +96,7 @@ def push_claim_finish(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
     def timed() -> dict[str, float]:
         began = time.perf_counter()
         finished = finishing = 0
-        while time.perf_counter() - began < asked["seconds"]:
+        while not finished or time.perf_counter() - began < asked["seconds"]:
             for enqueue in itertools.islice(source, MAX_CLAIMS):
                 member.add(enqueue)
             reply = member.received(execute(client, member.call(want=MAX_CLAIMS)))
@@ -175,63 +170,6 @@ def bare_redis_py(asked: dict[str, Any]) -> Callable[[], dict[str, float]]:
         return {"requests": done, "seconds": seconds}
 
     return timed
-
-
-class Clients:
-    """So many processes that do the same job at the same time; a context manager.
-
-    They are started once and used again: starting one takes as long as a measurement.
-    """
-
-    def __init__(self, number: int, *, peer: bool = False) -> None:
-        command = [sys.executable, "-m", "benchmarks.load"]
-        if peer:
-            command = [str(peers.python()), str(SCRIPT)]
-        self._processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(number)
-        ]
-
-    def __enter__(self) -> Clients:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-
-    def run(
-        self, number: int, prepared: Callable[[], object] = lambda: None, **job: Any
-    ) -> list[dict[str, float]]:
-        """Let ``number`` of them do ``job``, with ``prepared`` called when all are ready."""
-        chosen = self._processes[:number]
-        for client, process in enumerate(chosen):
-            self._tell(process, json.dumps({**job, "client": client, "clients": number}))
-        for process in chosen:
-            self._answer(process)
-        prepared()
-        for process in chosen:
-            self._tell(process, "go")
-        return [json.loads(self._answer(process)) for process in chosen]
-
-    @staticmethod
-    def _tell(process: subprocess.Popen[str], line: str) -> None:
-        assert process.stdin is not None
-        process.stdin.write(line + "\n")
-        process.stdin.flush()
-
-    @staticmethod
-    def _answer(process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError("a client ended in the midst of its work; its error stands above")
-        return line
 
 
 if __name__ == "__main__":

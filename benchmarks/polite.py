@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
-import random
-import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,38 +11,13 @@ from typing import Any
 import psutil
 
 from benchmarks.common import Result, Target
-from benchmarks.verdict import CLOSE, CLOSE_SHARE, allowed, judge, of_host, refetched
-from benchmarks.workers import REDISQ_EXACT, Fleet
-from lab.process_site import ProcessSite, address
+from benchmarks.hosts import LEASE_TTL, Host, crawl, hosts_of
+from benchmarks.verdict import CLOSE, CLOSE_SHARE, Crawled, judge, refetched
 from scrapy_redisq.frontier.limits import SlotLimit
 from tests.harness.servers import RedisServer, any_server
-from tests.harness.site import Answer, Hit, Site
 
 SHARE = 0.95
 UNHURT = 0.97
-LEASE_TTL = 2
-"""Seconds until the requests and tokens of a killed worker go to others."""
-
-PROMPT = 0.05
-"""Seconds that answers of most hosts take."""
-
-STRETCH = (1.0, 1.25, 1.5, 2.0, 3.0)
-"""By which the limits below are made slower, so that fifty hosts have fifty limits."""
-
-LIMITS = (
-    (SlotLimit(delay=0.2), PROMPT),
-    (SlotLimit(delay=0.35), PROMPT),
-    (SlotLimit(delay=0.5), PROMPT),
-    (SlotLimit(delay=1.0), PROMPT),
-    (SlotLimit(rate=4.0), PROMPT),
-    (SlotLimit(rate=2.0, burst=4), PROMPT),
-    (SlotLimit(rate=1.5, burst=10), PROMPT),
-    (SlotLimit(concurrency=1), 0.5),
-    (SlotLimit(concurrency=2), 0.75),
-    (SlotLimit(delay=0.25, concurrency=1, rate=3.0, burst=3), 0.1),
-)
-"""Ten kinds of limits, and seconds that answers of such a host take. As for a crawl of ten minutes
-with times a tenth as long."""
 
 
 @dataclass(frozen=True)
@@ -77,156 +46,6 @@ SLOW = 0.2
 COLUMNS = ["scenario", "requests", "kills", "closer than delay", "over rate", "over concurrency"]
 COLUMNS += ["with tolerance", "by workers' clocks", "worst ms", "share", "worst host"]
 COLUMNS += ["missing", "twice", "CPU busy"]
-
-
-@dataclass(frozen=True)
-class Host:
-    """How a host answers. Times in seconds.
-
-    ``answer``: what an answer takes. ``trouble_at``: from when, after the first request to it, it
-    answers 503 with ``Retry-After: retry_after``, for ``trouble``.
-    """
-
-    answer: float = 0.0
-    trouble_at: float = 0.0
-    trouble: float = 0.0
-    retry_after: int = 0
-
-
-class Hosts(Site):
-    """The site."""
-
-    def __init__(self, hosts: Sequence[Host]) -> None:
-        super().__init__(lambda path: None, hosts=len(hosts))
-        self._hosts = {address(number): host for number, host in enumerate(hosts)}
-        self._first: dict[str, float] = {}
-
-    def answer(self, hit: Hit) -> Answer:
-        name = hit.host.partition(":")[0]
-        host = self._hosts[name]
-        since = hit.at - self._first.setdefault(name, hit.at)
-        if host.trouble_at <= since < host.trouble_at + host.trouble:
-            return Answer("later", 503, {"Retry-After": str(host.retry_after)}, host.answer)
-        return Answer("ok", delay=host.answer)
-
-
-@dataclass(frozen=True)
-class Crawled:
-    """What one fleet did to a site. ``pages``: pushed to each host. ``killed``: pids. ``cores``:
-    kept busy."""
-
-    limits: Sequence[SlotLimit]
-    pages: Sequence[int]
-    began: float
-    hits: list[Hit]
-    killed: set[str]
-    cores: float
-
-    def shares(self, seconds: float) -> list[float]:
-        """Pages of each host that were asked for within a time, of those that its limits allow."""
-        fetched = {
-            (hit.host.partition(":")[0], hit.path)
-            for hit in self.hits
-            if hit.status == 200 and hit.at < self.began + seconds
-        }
-        in_time = Counter(host for host, _ in fetched)
-        return [in_time[address(host)] / pages for host, pages in enumerate(self.pages)]
-
-    def share(self, seconds: float, hosts: range | None = None) -> float:
-        """The same of some hosts together."""
-        shares = self.shares(seconds)
-        chosen = hosts or range(len(self.pages))
-        got = sum(shares[host] * self.pages[host] for host in chosen)
-        return got / sum(self.pages[host] for host in chosen)
-
-    def asked_too_early(self, host: int, retry_after: float) -> tuple[int, int]:
-        """Requests that a host got within the time of its Retry-After; -> those that their workers
-        began before the 503 was sent and all others, and so in flight or not."""
-        mine = of_host(self.hits, host)
-        early = {
-            hit: hit.started <= refusal.ended
-            for refusal in mine
-            if refusal.status == 503
-            for hit in mine
-            if refusal.ended < hit.at < refusal.ended + retry_after
-        }
-        return sum(early.values()), len(early) - sum(early.values())
-
-    def missing(self) -> int:
-        fetched = {(hit.host, hit.path) for hit in self.hits if hit.status == 200}
-        return sum(self.pages) - len(fetched)
-
-
-def hosts_of(size: Size) -> tuple[list[SlotLimit], list[Host]]:
-    """As many hosts with different limits as the size takes."""
-    limits, hosts = [], []
-    for stretch, (limit, answer) in itertools.islice(
-        itertools.product(STRETCH, LIMITS), size.hosts
-    ):
-        limits.append(
-            SlotLimit(limit.delay * stretch, limit.concurrency, limit.rate / stretch, limit.burst)
-        )
-        hosts.append(Host(answer * stretch if limit == SlotLimit(0, limit.concurrency) else answer))
-    return limits, hosts
-
-
-def setting(limits: Sequence[SlotLimit]) -> str:
-    """REDISQ_SLOT_LIMITS of the hosts."""
-    return json.dumps(
-        {
-            address(host): {
-                "delay": limit.delay,
-                "concurrency": limit.concurrency,
-                "rate": f"{limit.rate * 3600:.6f}/h" if limit.rate else "",
-                "burst": limit.burst,
-            }
-            for host, limit in enumerate(limits)
-        }
-    )
-
-
-def crawl(
-    server: RedisServer,
-    size: Size,
-    limits: Sequence[SlotLimit],
-    hosts: Sequence[Host],
-    *,
-    kill_every: float = 0.0,
-) -> Crawled:
-    """Let a fleet fetch from each host what its limits allow in the time."""
-    pages = [
-        allowed(limit, host.answer, size.seconds) for limit, host in zip(limits, hosts, strict=True)
-    ]
-    settings = {"REDISQ_SLOT_LIMITS": setting(limits), "REDISQ_LEASE_TTL": LEASE_TTL}
-    killed: set[str] = set()
-    chance = random.Random(6)
-    with (
-        ProcessSite(partial(Hosts, hosts), first=True) as site,
-        Fleet(
-            server, size.workers, variant=REDISQ_EXACT, spider="polite", settings=settings
-        ) as fleet,
-    ):
-        urls = [
-            site.url(f"/{number}", host)
-            for number in range(max(pages))
-            for host in range(len(hosts))
-            if number < pages[host]
-        ]
-        began = time.monotonic()
-        psutil.cpu_percent()
-        fleet.frontier.push(urls)
-        fleet.begin()
-        kills = math.ceil(size.seconds / kill_every) - 1 if kill_every else 0
-        for number in range(1, kills + 1):
-            time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
-            victim = chance.randrange(size.workers)
-            killed.add(str(fleet.workers[victim].process.pid))
-            fleet.workers[victim].kill()
-            fleet.workers[victim] = fleet.start()
-        time.sleep(max(0.0, began + size.seconds - time.monotonic()))
-        cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
-        fleet.reports(size.seconds + 60)
-        return Crawled(limits, pages, began, site.hits(), killed, cores)
 
 
 def row(scenario: str, size: Size, crawled: Crawled) -> dict[str, Any]:
@@ -266,18 +85,19 @@ def run(*, quick: bool) -> Result:
     """Crawl fifty hosts with different limits; with kills; with a host in trouble; with a slow
     one."""
     size = QUICK if quick else FULL
-    limits, hosts = hosts_of(size)
+    limits, hosts = hosts_of(size.hosts)
     with closing(RedisServer(any_server("redis-7"))) as server:
-        crawled = {"kills": crawl(server, size, limits, hosts, kill_every=size.kill_every)}
+        crawled_by = partial(crawl, server, seconds=size.seconds, workers=size.workers)
+        crawled = {"kills": crawled_by(limits, hosts, kill_every=size.kill_every)}
         if not quick:
-            crawled = {"limits": crawl(server, size, limits, hosts), **crawled}
+            crawled = {"limits": crawled_by(limits, hosts), **crawled}
             in_trouble = Host(hosts[0].answer, size.trouble_at, size.trouble, size.retry_after)
-            trouble = crawl(server, size, limits, [in_trouble, *hosts[1:]])
+            trouble = crawled_by(limits, [in_trouble, *hosts[1:]])
             others, prompt = [SlotLimit(delay=OF_OTHERS)] * (size.hosts - 1), [Host()]
             prompt *= len(others)
-            fast = crawl(server, size, others, prompt)
+            fast = crawled_by(others, prompt)
             with_slow = [*others, SlotLimit(concurrency=2)], [*prompt, Host(SLOW)]
-            slow = crawl(server, size, *with_slow)
+            slow = crawled_by(*with_slow)
             crawled["host in trouble"] = trouble
             crawled |= {f"{len(others)} fast hosts": fast, "and a slow one": slow}
     rows = [row(scenario, size, one) for scenario, one in crawled.items()]

@@ -7,8 +7,6 @@ fast as Scrapy hands items over.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -16,14 +14,10 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import sqlalchemy
-from sqlalchemy.dialects import mysql
-
-from benchmarks import workers
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
+from benchmarks.drivers import WAYS, copy
 from benchmarks.pages import Pages
-from benchmarks.spiders import shop
-from benchmarks.workers import REDISQ_BLOOM, DidNotRun
+from benchmarks.ways import BATCH, DEFAULT, NONE, OURS, USUAL, Contest
 from tests.harness.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
 from tests.harness.servers import RedisServer, any_server
 
@@ -34,41 +28,9 @@ DATABASES: dict[str, Callable[[], Database]] = {
     "MariaDB": lambda: MariaServer("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"),
 }
 
-BATCH = 500
-"""Rows of a transaction, REDISQ_DATABASE_BATCH's default; and CONCURRENT_ITEMS."""
-
-NONE, USUAL, OURS = "no pipeline", "usual pipeline", "DatabasePipeline"
-DEFAULT = f"{OURS}, CONCURRENT_ITEMS 100"
-PIPELINES = {
-    NONE: {},
-    USUAL: {"shop.UsualPipeline": 300},
-    OURS: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
-    DEFAULT: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
-}
-TABLES = {"shop.Product": {"table": "product", "key": ["url"]}}
-
 FASTER_THAN_USUAL = 10
 OF_LIMIT = 0.5
 OF_CRAWL = 0.9
-
-METADATA = sqlalchemy.MetaData()
-URL = sqlalchemy.String(500).with_variant(
-    mysql.VARCHAR(500, collation="utf8mb4_nopad_bin"), "mysql"
-)
-TIME = sqlalchemy.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
-TABLE = sqlalchemy.Table(
-    "product",
-    METADATA,
-    sqlalchemy.Column("url", URL, primary_key=True),
-    sqlalchemy.Column("title", sqlalchemy.Text),
-    sqlalchemy.Column("description", sqlalchemy.Text),
-    sqlalchemy.Column("price", sqlalchemy.Double),
-    sqlalchemy.Column("stock", sqlalchemy.BigInteger),
-    sqlalchemy.Column("available", sqlalchemy.Boolean),
-    sqlalchemy.Column("brand", sqlalchemy.Text),
-    sqlalchemy.Column("crawled_at", TIME),
-)
-"""All contestants write into it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +58,7 @@ class Bench:
     def __init__(self, size: Size, databases: dict[str, Database], redis: RedisServer) -> None:
         self.size = size
         self.databases = databases
-        self.redis = redis
+        self.contest = Contest(redis, size.rows)
         self.rows: list[dict[str, Any]] = []
         self.targets: list[Target] = []
 
@@ -106,7 +68,7 @@ class Bench:
         """All ways into one database."""
         database, size = self.databases[name], self.size
         with Pages(1, links=0) as site:
-            shop_page = partial(self.one_page, database, site)
+            shop_page = partial(self.contest.one_page, database, site)
             variants: dict[str, Callable[[], Figures]] = {
                 NONE: partial(shop_page, NONE, size.rows),
                 USUAL: partial(shop_page, USUAL, size.usual_rows),
@@ -118,7 +80,7 @@ class Bench:
                 if name == "PostgreSQL" or way is not copy:
                     for most in (BATCH, size.rows):
                         what = f"{which}, {most:,} a transaction"
-                        variants[what] = partial(self.bare, database, way, most)
+                        variants[what] = partial(self.contest.bare, database, way, most)
             runs = alternating(variants, size.rounds)
         limit = max(
             (what for what in runs if what.endswith(f" {BATCH} a transaction")),
@@ -137,39 +99,6 @@ class Bench:
             self.rows.append(row)
         self._judge(name, runs, limit)
 
-    def one_page(self, database: Database, site: Pages, pipeline: str, rows: int) -> Figures:
-        """A crawl of one page with all the items, into an empty table."""
-        report = self.crawl(database, site, pipeline, rows, follow="")
-        figures = {
-            "rows": rows,
-            "rows/s": rows / report["seconds"],
-            "CPU µs/row": report["cpu"] / rows * 1e6,
-        }
-        sink = report["sink"]
-        if sink["rows"]:
-            figures["sink rows/s"] = rows / sink["seconds"]
-        if sink["batches"]:
-            figures["rows/batch"] = rows / sink["batches"]
-        return figures
-
-    def bare(self, database: Database, way: Way, most: int) -> Figures:
-        """The same rows by the driver alone, ``most`` of them a transaction."""
-        empty(database)
-        dialect = sqlalchemy.make_url(database.url).get_backend_name()
-        rows = [
-            shop.values(dialect, shop.product("http://127.0.0.1:12345/index.html", number))
-            for number in range(self.size.rows)
-        ]
-        with closing(shop.connect(database.url)) as connection:
-            cursor = connection.cursor()
-            began = time.perf_counter()
-            for first in range(0, len(rows), most):
-                way(cursor, dialect, rows[first : first + most])
-                connection.commit()
-            seconds = time.perf_counter() - began
-        check(database, len(rows))
-        return {"rows": len(rows), "sink rows/s": len(rows) / seconds}
-
     def _judge(self, name: str, runs: dict[str, list[Figures]], limit: str) -> None:
         usual = ratio(runs[OURS], runs[USUAL], "rows/s")
         itself = ratio(runs[OURS], runs[USUAL], "sink rows/s")
@@ -187,9 +116,9 @@ class Bench:
         """Crawls of a generated site with three items a page, with and without a sink."""
         some = next(iter(self.databases.values()))
         with Pages(self.size.pages, links) as site:
-            variants = {NONE: partial(self.pages, some, site, NONE)}
+            variants = {NONE: partial(self.contest.pages, some, site, NONE)}
             for name, database in self.databases.items():
-                variants[name] = partial(self.pages, database, site, OURS)
+                variants[name] = partial(self.contest.pages, database, site, OURS)
             runs = alternating(variants, self.size.crawl_rounds)
         for name, measured in runs.items():
             beside = ratio(measured, runs[NONE], "pages/s")
@@ -206,93 +135,9 @@ class Bench:
                 what = f"{name}: pages/s of a crawl beside one without, {links} links a page"
                 self.goal(what, OF_CRAWL, beside)
 
-    def pages(self, database: Database, site: Pages, pipeline: str) -> Figures:
-        """A crawl of the whole site, three items a page."""
-        report = self.crawl(database, site, pipeline, 3, follow="yes")
-        figures = {
-            "rows": report["items"],
-            "pages/s": report["pages"] / report["seconds"],
-            "CPU ms/page": report["cpu"] / report["pages"] * 1e3,
-        }
-        if pipeline == OURS:
-            figures["sink rows/s"] = report["items"] / report["sink"]["seconds"]
-            figures["rows/batch"] = report["items"] / report["sink"]["batches"]
-        return figures
-
-    # Both
-
-    def crawl(
-        self, database: Database, site: Pages, pipeline: str, items: int, follow: str
-    ) -> dict[str, Any]:
-        """One crawl by a process of its own, into an empty Redis and an empty table."""
-        empty(database)
-        settings = {
-            "CONCURRENT_ITEMS": 100 if follow or pipeline == DEFAULT else BATCH,
-            "ITEM_PIPELINES": json.dumps(PIPELINES[pipeline]),
-            "REDISQ_DATABASE_URL": database.url,
-            "REDISQ_DATABASE_BATCH": BATCH,
-            "REDISQ_TABLES": json.dumps(TABLES),
-        }
-        report = workers.crawl(
-            REDISQ_BLOOM,
-            site.start_url,
-            self.redis,
-            settings=settings,
-            spider="products",
-            arguments={"items": items, "follow": follow},
-        )
-        wanted = site.pages * items
-        if report["items"] != wanted:
-            raise DidNotRun(f"{pipeline} scraped {report['items']} of {wanted} items")
-        check(database, 0 if pipeline == NONE else wanted)
-        return report
-
     def goal(self, what: str, wanted: float, measured: float) -> None:
         """One more goal: so many times as fast, or faster."""
         self.targets.append(Target(what, f">= {wanted} x", f"{measured:.2f} x", measured >= wanted))
-
-
-def empty(database: Database) -> None:
-    """A new database with the table in it; SQLite's in WAL mode."""
-    database.fresh()
-    shop.connect(database.url).close()
-    engine = sqlalchemy.create_engine(database.url, poolclass=sqlalchemy.NullPool)
-    METADATA.create_all(engine)
-    engine.dispose()
-
-
-def check(database: Database, rows: int) -> None:
-    """Raise `DidNotRun` unless the table has so many rows."""
-    found = database.query("SELECT COUNT(*) FROM product")[0][0]
-    if found != rows:
-        raise DidNotRun(f"{database.kind} has {found} of {rows} rows")
-
-
-# Ways into a database by its driver
-
-Rows = list[tuple[Any, ...]]
-Way = Callable[[Any, str, Rows], None]
-
-
-def insert(cursor: Any, dialect: str, rows: Rows) -> None:
-    cursor.executemany(shop.insert(dialect, upsert=False), rows)
-
-
-def upsert(cursor: Any, dialect: str, rows: Rows) -> None:
-    cursor.executemany(shop.insert(dialect, upsert=True), rows)
-
-
-def copy(cursor: Any, dialect: str, rows: Rows) -> None:
-    with cursor.copy(f"COPY product ({', '.join(shop.COLUMNS)}) FROM STDIN") as lines:
-        for row in rows:
-            lines.write_row(row)
-
-
-WAYS: dict[str, Way] = {
-    "executemany of INSERT": insert,
-    "executemany of upsert": upsert,
-    "COPY": copy,
-}
 
 
 def _versions(databases: dict[str, Database]) -> Iterator[str]:

@@ -127,3 +127,50 @@ def refetched(hits: Sequence[Hit], killed: set[str]) -> tuple[int, int]:
         sum(count - 1 for count in by_page.values()),
         sum(count - 1 for count in by_living.values()),
     )
+
+
+@dataclass(frozen=True)
+class Crawled:
+    """What one fleet did to a site. ``pages``: pushed to each host. ``killed``: pids. ``cores``:
+    kept busy."""
+
+    limits: Sequence[SlotLimit]
+    pages: Sequence[int]
+    began: float
+    hits: list[Hit]
+    killed: set[str]
+    cores: float
+
+    def shares(self, seconds: float) -> list[float]:
+        """Pages of each host that were asked for within a time, of those that its limits allow."""
+        fetched = {
+            (hit.host.partition(":")[0], hit.path)
+            for hit in self.hits
+            if hit.status == 200 and hit.at < self.began + seconds
+        }
+        in_time = Counter(host for host, _ in fetched)
+        return [in_time[address(host)] / pages for host, pages in enumerate(self.pages)]
+
+    def share(self, seconds: float, hosts: range | None = None) -> float:
+        """The same of some hosts together."""
+        shares = self.shares(seconds)
+        chosen = hosts or range(len(self.pages))
+        got = sum(shares[host] * self.pages[host] for host in chosen)
+        return got / sum(self.pages[host] for host in chosen)
+
+    def asked_too_early(self, host: int, retry_after: float) -> tuple[int, int]:
+        """Requests that a host got within the time of its Retry-After; -> those that their workers
+        began before the 503 was sent and all others, and so in flight or not."""
+        mine = of_host(self.hits, host)
+        early = {
+            hit: hit.started <= refusal.ended
+            for refusal in mine
+            if refusal.status == 503
+            for hit in mine
+            if refusal.ended < hit.at < refusal.ended + retry_after
+        }
+        return sum(early.values()), len(early) - sum(early.values())
+
+    def missing(self) -> int:
+        fetched = {(hit.host, hit.path) for hit in self.hits if hit.status == 200}
+        return sum(self.pages) - len(fetched)

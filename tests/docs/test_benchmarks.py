@@ -18,7 +18,7 @@ def test_smallest_size(command: str, tmp_path: Path) -> None:
     output.touch()
     ran = fork("benchmarks", [command, "--quick"], ROOT, output, dict(os.environ, COLUMNS="200"))
     try:
-        code = ran.wait(120)
+        code = ran.wait(300)
     finally:
         if ran.poll() is None:
             ran.kill()

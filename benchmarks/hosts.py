@@ -1,0 +1,146 @@
+"""A site of many hosts, each with a limit and a way to answer, and a fleet that crawls it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+
+from benchmarks.verdict import Crawled, allowed
+from benchmarks.workers import REDISQ_EXACT, Fleet
+from lab.process_site import ProcessSite, address
+from scrapy_redisq.frontier.limits import SlotLimit
+from tests.harness.servers import RedisServer
+from tests.harness.site import Answer, Hit, Site
+
+LEASE_TTL = 2
+"""Seconds until the requests and tokens of a killed worker go to others."""
+
+
+PROMPT = 0.05
+"""Seconds that answers of most hosts take."""
+
+STRETCH = (1.0, 1.25, 1.5, 2.0, 3.0)
+"""By which the limits below are made slower, so that fifty hosts have fifty limits."""
+
+LIMITS = (
+    (SlotLimit(delay=0.2), PROMPT),
+    (SlotLimit(delay=0.35), PROMPT),
+    (SlotLimit(delay=0.5), PROMPT),
+    (SlotLimit(delay=1.0), PROMPT),
+    (SlotLimit(rate=4.0), PROMPT),
+    (SlotLimit(rate=2.0, burst=4), PROMPT),
+    (SlotLimit(rate=1.5, burst=10), PROMPT),
+    (SlotLimit(concurrency=1), 0.5),
+    (SlotLimit(concurrency=2), 0.75),
+    (SlotLimit(delay=0.25, concurrency=1, rate=3.0, burst=3), 0.1),
+)
+"""Ten kinds of limits, and seconds that answers of such a host take. As for a crawl of ten minutes
+with times a tenth as long."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """How a host answers. Times in seconds.
+
+    ``answer``: what an answer takes. ``trouble_at``: from when, after the first request to it, it
+    answers 503 with ``Retry-After: retry_after``, for ``trouble``.
+    """
+
+    answer: float = 0.0
+    trouble_at: float = 0.0
+    trouble: float = 0.0
+    retry_after: int = 0
+
+
+class Hosts(Site):
+    """The site."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        super().__init__(lambda path: None, hosts=len(hosts))
+        self._hosts = {address(number): host for number, host in enumerate(hosts)}
+        self._first: dict[str, float] = {}
+
+    def answer(self, hit: Hit) -> Answer:
+        name = hit.host.partition(":")[0]
+        host = self._hosts[name]
+        since = hit.at - self._first.setdefault(name, hit.at)
+        if host.trouble_at <= since < host.trouble_at + host.trouble:
+            return Answer("later", 503, {"Retry-After": str(host.retry_after)}, host.answer)
+        return Answer("ok", delay=host.answer)
+
+
+def hosts_of(number: int) -> tuple[list[SlotLimit], list[Host]]:
+    """As many hosts with different limits as the size takes."""
+    limits, hosts = [], []
+    for stretch, (limit, answer) in itertools.islice(itertools.product(STRETCH, LIMITS), number):
+        limits.append(
+            SlotLimit(limit.delay * stretch, limit.concurrency, limit.rate / stretch, limit.burst)
+        )
+        hosts.append(Host(answer * stretch if limit == SlotLimit(0, limit.concurrency) else answer))
+    return limits, hosts
+
+
+def setting(limits: Sequence[SlotLimit]) -> str:
+    """REDISQ_SLOT_LIMITS of the hosts."""
+    return json.dumps(
+        {
+            address(host): {
+                "delay": limit.delay,
+                "concurrency": limit.concurrency,
+                "rate": f"{limit.rate * 3600:.6f}/h" if limit.rate else "",
+                "burst": limit.burst,
+            }
+            for host, limit in enumerate(limits)
+        }
+    )
+
+
+def crawl(
+    server: RedisServer,
+    limits: Sequence[SlotLimit],
+    hosts: Sequence[Host],
+    *,
+    seconds: float,
+    workers: int,
+    kill_every: float = 0.0,
+) -> Crawled:
+    """Let a fleet fetch from each host what its limits allow in the time."""
+    pages = [
+        allowed(limit, host.answer, seconds) for limit, host in zip(limits, hosts, strict=True)
+    ]
+    settings = {"REDISQ_SLOT_LIMITS": setting(limits), "REDISQ_LEASE_TTL": LEASE_TTL}
+    killed: set[str] = set()
+    chance = random.Random(6)
+    with (
+        ProcessSite(partial(Hosts, hosts), first=True) as site,
+        Fleet(server, workers, variant=REDISQ_EXACT, spider="polite", settings=settings) as fleet,
+    ):
+        urls = [
+            site.url(f"/{number}", host)
+            for number in range(max(pages))
+            for host in range(len(hosts))
+            if number < pages[host]
+        ]
+        began = time.monotonic()
+        psutil.cpu_percent()
+        fleet.frontier.push(urls)
+        fleet.begin()
+        kills = math.ceil(seconds / kill_every) - 1 if kill_every else 0
+        for number in range(1, kills + 1):
+            time.sleep(max(0.0, began + number * kill_every - time.monotonic()))
+            victim = chance.randrange(workers)
+            killed.add(str(fleet.workers[victim].process.pid))
+            fleet.workers[victim].kill()
+            fleet.workers[victim] = fleet.start()
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+        fleet.reports(seconds + 60)
+        return Crawled(limits, pages, began, site.hits(), killed, cores)
