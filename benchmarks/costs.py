@@ -18,8 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.pages import Pages
-from benchmarks.workers import MEMORY, REDISQ_BLOOM, Variant, crawl
+from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.workers import MEMORY, REDISQ_BLOOM, Variant, crawl
 from tests.harness.servers import RedisServer, any_server
 
 # Parts and what their frames look like. The innermost frame that fits any of them decides.

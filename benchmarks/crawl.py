@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import Result, Target
-from benchmarks.comparison import Comparison
-from benchmarks.pages import Pages
-from benchmarks.workers import (
+from benchmarks.crawls.comparison import Comparison
+from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.workers import (
     REDISQ_BLOOM,
     REDISQ_EXACT,
     SCRAPY_REDIS,

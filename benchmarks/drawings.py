@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.crawl import ROUND_TRIPS
-from benchmarks.workers import (
+from benchmarks.crawls.workers import (
     MEMORY,
     REDISQ_BLOOM,
     REDISQ_EXACT,

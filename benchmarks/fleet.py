@@ -8,8 +8,8 @@ import statistics
 from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternate
-from benchmarks.pages import Pages, twice
-from benchmarks.workers import Fleet
+from benchmarks.crawls.pages import Pages, twice
+from benchmarks.crawls.workers import Fleet
 from tests.harness.servers import RedisServer, any_server
 
 SLOW = 0.1

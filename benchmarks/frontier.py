@@ -10,8 +10,8 @@ from typing import Any
 
 import redis
 
-from benchmarks.clients import Clients
 from benchmarks.common import Figures, Result, Target, alternate
+from benchmarks.loads.clients import Clients
 from tests.harness.servers import RedisServer, any_server, binaries, bloom_module
 
 REQUESTS = 50_000  # a second, on one Redis

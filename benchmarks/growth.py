@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from benchmarks.common import Result, Target, alternate
-from benchmarks.crowd import Crowd, Shape
+from benchmarks.loads.crowd import Crowd, Shape
 
 SIZES = (20, 1)
 """Enqueues, claims and finishes of an exchange. With 1 of each an exchange looks after one slot,

@@ -7,8 +7,8 @@ import statistics
 import time
 
 from benchmarks.common import Result, Target
-from benchmarks.pages import Pages
-from benchmarks.workers import Fleet
+from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.workers import Fleet
 from tests.harness.servers import RedisServer, any_server, wait_until
 
 START_SECONDS = 0.3

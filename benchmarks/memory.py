@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common import Result, Target
-from benchmarks.contents import CONTENTS
-from benchmarks.filters import backends
-from benchmarks.weighing import (
+from benchmarks.loads.contents import CONTENTS
+from benchmarks.loads.filters import backends
+from benchmarks.loads.weighing import (
     DESIGNED,
     ERROR_RATE,
     GROWN,

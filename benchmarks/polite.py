@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from benchmarks.common import Result, Target
-from benchmarks.hosts import LEASE_TTL, Host, crawl, hosts_of
-from benchmarks.verdict import CLOSE, CLOSE_SHARE, Crawled, judge, refetched
+from benchmarks.crawls.hosts import LEASE_TTL, Host, crawl, hosts_of
+from benchmarks.crawls.verdict import CLOSE, CLOSE_SHARE, Crawled, judge, refetched
 from scrapy_redisq.frontier.limits import SlotLimit
 from tests.harness.servers import RedisServer, any_server
 

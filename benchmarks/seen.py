@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from benchmarks.common import Result, Target, alternate
-from benchmarks.filters import BATCH, Filter, backends
+from benchmarks.loads.filters import BATCH, Filter, backends
 
 POINTS = {"half": 0.5, "full": 1.0, "twice": 2.0}
 FAR = {"10 times": 10.0}

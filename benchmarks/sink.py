@@ -15,9 +15,9 @@ from importlib.metadata import version
 from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
-from benchmarks.drivers import WAYS, copy
-from benchmarks.pages import Pages
-from benchmarks.ways import BATCH, DEFAULT, NONE, OURS, USUAL, Contest
+from benchmarks.crawls.pages import Pages
+from benchmarks.sinks.drivers import WAYS, copy
+from benchmarks.sinks.ways import BATCH, DEFAULT, NONE, OURS, USUAL, Contest
 from tests.harness.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
 from tests.harness.servers import RedisServer, any_server
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from benchmarks.common import Figures, alternating, medians, ratio
-from benchmarks.pages import Pages
-from benchmarks.proxy import Proxy
-from benchmarks.workers import (
+from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.proxy import Proxy
+from benchmarks.crawls.workers import (
     MEMORY,
     DidNotRun,
     Variant,

@@ -8,7 +8,7 @@ import venv
 from importlib.metadata import version
 from pathlib import Path
 
-FOLDER = Path(__file__).parent.parent / ".benchmarks-venv"
+FOLDER = Path(__file__).parents[2] / ".benchmarks-venv"
 PEERS = ("scrapy-redis==0.9.1", "Scrapy-Redis-BloomFilter==0.8.1")
 SAME = ("Scrapy", "Twisted", "redis", "lxml", "parsel", "w3lib", "cssselect", "itemadapter")
 """What has a part in the figures: all variants run with the same release of it."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import sqlalchemy
 
-from benchmarks import workers
 from benchmarks.common import Figures
-from benchmarks.drivers import Way, check, empty
-from benchmarks.pages import Pages
-from benchmarks.spiders import shop
-from benchmarks.workers import REDISQ_BLOOM, DidNotRun
+from benchmarks.crawls import workers
+from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.spiders import shop
+from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun
+from benchmarks.sinks.drivers import Way, check, empty
 from tests.harness.databases import Database
 from tests.harness.servers import RedisServer
 

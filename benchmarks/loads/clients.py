@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import peers
-from benchmarks.peer_queue import SCRIPT
+from benchmarks.crawls import peers
+from benchmarks.loads.peer_queue import SCRIPT
 
 
 class Clients:
@@ -19,7 +19,7 @@ class Clients:
     """
 
     def __init__(self, number: int, *, peer: bool = False) -> None:
-        command = [sys.executable, "-m", "benchmarks.load"]
+        command = [sys.executable, "-m", "benchmarks.loads.load"]
         if peer:
             command = [str(peers.python()), str(SCRIPT)]
         self._processes = [

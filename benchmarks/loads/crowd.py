@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from benchmarks.common import Figures
-from benchmarks.load import NAME, join
+from benchmarks.loads.load import NAME, join
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Enqueue, Finish

@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-from benchmarks.peer_queue import serve, url_in_order
+from benchmarks.loads.peer_queue import serve, url_in_order
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Enqueue, Finish

@@ -11,8 +11,8 @@ from typing import Any
 
 from scrapy import Request
 
-from benchmarks.load import Books
-from benchmarks.peer_queue import url_in_order
+from benchmarks.loads.load import Books
+from benchmarks.loads.peer_queue import url_in_order
 from scrapy_redisq.serialization.serializer import Serializer
 
 WORDS = re.findall(

@@ -1,6 +1,6 @@
 """A TCP proxy that makes a server distant: each chunk arrives half a round trip later.
 
-``python -m benchmarks.proxy PORT SECONDS`` prints the port it listens on. Plain asyncio: uvloop's
+``python -m benchmarks.crawls.proxy PORT SECONDS`` prints its port. Plain asyncio: uvloop's
 timers round to a millisecond.
 """
 
@@ -30,10 +30,10 @@ class Proxy:
         if not round_trip:
             return
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.proxy", str(to_port), str(round_trip)],
+            [sys.executable, "-m", "benchmarks.crawls.proxy", str(to_port), str(round_trip)],
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).parent.parent,
+            cwd=Path(__file__).parents[2],
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())

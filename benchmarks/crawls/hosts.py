@@ -13,8 +13,8 @@ from functools import partial
 
 import psutil
 
-from benchmarks.verdict import Crawled, allowed
-from benchmarks.workers import REDISQ_EXACT, Fleet
+from benchmarks.crawls.verdict import Crawled, allowed
+from benchmarks.crawls.workers import REDISQ_EXACT, Fleet
 from lab.process_site import ProcessSite, address
 from scrapy_redisq.frontier.limits import SlotLimit
 from tests.harness.servers import RedisServer

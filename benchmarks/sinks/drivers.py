@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.dialects import mysql
 
-from benchmarks.spiders import shop
-from benchmarks.workers import DidNotRun
+from benchmarks.crawls.spiders import shop
+from benchmarks.crawls.workers import DidNotRun
 from tests.harness.databases import Database
 
 METADATA = sqlalchemy.MetaData()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.clients import Clients
-from benchmarks.contents import CONTENTS, Content
-from benchmarks.filters import Filter, used_memory
-from benchmarks.load import join
+from benchmarks.loads.clients import Clients
+from benchmarks.loads.contents import CONTENTS, Content
+from benchmarks.loads.filters import Filter, used_memory
+from benchmarks.loads.load import join
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, MAX_OPERATIONS, ShardSession

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import peers
+from benchmarks.crawls import peers
 from scrapy_redisq import Frontier
 from tests.harness.servers import RedisServer, wait_until
 
@@ -54,7 +54,7 @@ SCRAPY_REDIS_BLOOM = _peer("Scrapy-Redis-BloomFilter", "scrapy_redis_bloomfilter
 
 
 class Worker:
-    """One process. Its report is what `benchmarks.spiders.follow.Report` writes.
+    """One process. Its report is what `benchmarks.crawls.spiders.follow.Report` writes.
 
     ``go``: the file that it waits for before it begins. ``under``: a command to run it under.
     ``spider``: a file of ``spiders/``, with its ``arguments``.

@@ -1,0 +1,1 @@
+"""Sites, and processes that crawl them, one variant each."""

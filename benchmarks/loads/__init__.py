@@ -1,0 +1,1 @@
+"""The frontier, its parts and its peers without a crawl."""

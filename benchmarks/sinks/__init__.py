@@ -1,0 +1,1 @@
+"""Ways into a database."""
