@@ -766,16 +766,16 @@ def script(path: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_a_folder_that_is_deleted_while_its_server_starts(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_goes_while_its_server_starts(folder: Path, tmp_path: Path) -> None:
     """Whoever starts it would wait for its socket for ever, and hold the lock."""
-    deletes = script(
-        tmp_path / "deletes",
+    moves = script(
+        tmp_path / "moves",
         f"until [ -S {folder}/redis.sock ]; do sleep 0.01; done",
         f"cp {folder}/redis.pid {tmp_path}/pid",
-        f"rm -rf {folder}",
+        f"mv {folder} {tmp_path}/elsewhere",
     )
     with pytest.raises(EmbeddedServerError, match="deleted or moved"):
-        EmbeddedServer.acquire(folder, deletes)
+        EmbeddedServer.acquire(folder, moves)
     assert not at_work(int((tmp_path / "pid").read_text()))
 
 
