@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import MEMORY, REDISQ_BLOOM, Variant, crawl
-from tests.harness.servers import RedisServer, any_server
+from lab.servers import RedisServer, any_server
 
 # Parts and what their frames look like. The innermost frame that fits any of them decides.
 PARTS: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from benchmarks.crawls.workers import (
     SCRAPY_REDIS_BLOOM,
     Variant,
 )
-from tests.harness.servers import RedisServer, any_server
+from lab.servers import RedisServer, any_server
 
 REAL_SITES = {
     "python3.11-doc": Path("/usr/share/doc/python3.11/html"),

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.crawls.pages import Pages, twice
 from benchmarks.crawls.workers import Fleet
-from tests.harness.servers import RedisServer, any_server
+from lab.servers import RedisServer, any_server
 
 SLOW = 0.1
 """Seconds that each answer of the slow site takes: one worker can then fetch 80 pages a second."""

@@ -12,7 +12,7 @@ import redis
 
 from benchmarks.common import Figures, Result, Target, alternate
 from benchmarks.loads.clients import Clients
-from tests.harness.servers import RedisServer, any_server, binaries, bloom_module
+from lab.servers import RedisServer, any_server, binaries, bloom_module
 
 REQUESTS = 50_000  # a second, on one Redis
 OVER_PEER = 10

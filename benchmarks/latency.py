@@ -9,7 +9,7 @@ import time
 from benchmarks.common import Result, Target
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import Fleet
-from tests.harness.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer, any_server, wait_until
 
 START_SECONDS = 0.3
 END_SECONDS = 3.0

@@ -13,8 +13,8 @@ import psutil
 from benchmarks.common import Result, Target
 from benchmarks.crawls.hosts import LEASE_TTL, Host, crawl, hosts_of
 from benchmarks.crawls.verdict import CLOSE, CLOSE_SHARE, Crawled, judge, refetched
+from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.limits import SlotLimit
-from tests.harness.servers import RedisServer, any_server
 
 SHARE = 0.95
 UNHURT = 0.97

@@ -18,8 +18,8 @@ from benchmarks.common import Figures, Result, Target, alternating, medians, rat
 from benchmarks.crawls.pages import Pages
 from benchmarks.sinks.drivers import WAYS, copy
 from benchmarks.sinks.ways import BATCH, DEFAULT, NONE, OURS, USUAL, Contest
-from tests.harness.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
-from tests.harness.servers import RedisServer, any_server
+from lab.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
+from lab.servers import RedisServer, any_server
 
 DATABASES: dict[str, Callable[[], Database]] = {
     "SQLite": SQLiteDatabase,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from tests.harness.site import Hit, Site
+from lab.site import Hit, Site
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,10 +12,7 @@ import pytest
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands.main import main
-from tests.harness.command import Ran, Redisq
-from tests.harness.crawl import Run
-from tests.harness.databases import (
+from lab.databases import (
     Database,
     MariaServer,
     PostgresServer,
@@ -23,7 +20,10 @@ from tests.harness.databases import (
     mariadb_binaries,
     postgres_binaries,
 )
-from tests.harness.servers import RedisServer, any_server, binaries, bloom_module
+from lab.servers import RedisServer, any_server, binaries, bloom_module
+from scrapy_redisq.commands.main import main
+from tests.harness.command import Ran, Redisq
+from tests.harness.crawl import Run
 
 # Where tests are run in the background SIGINT is ignored, and would be by the processes that they
 # start; those are to be ended by Ctrl-C.

@@ -15,7 +15,7 @@ from benchmarks.crawls.workers import (
     Variant,
     crawl,
 )
-from tests.harness.servers import RedisServer
+from lab.servers import RedisServer
 
 
 class Comparison:

@@ -16,9 +16,9 @@ import psutil
 from benchmarks.crawls.verdict import Crawled, allowed
 from benchmarks.crawls.workers import REDISQ_EXACT, Fleet
 from lab.process_site import ProcessSite, address
+from lab.servers import RedisServer
+from lab.site import Answer, Hit, Site
 from scrapy_redisq.frontier.limits import SlotLimit
-from tests.harness.servers import RedisServer
-from tests.harness.site import Answer, Hit, Site
 
 LEASE_TTL = 2
 """Seconds until the requests and tokens of a killed worker go to others."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from lab.process_site import ProcessSite
-from tests.harness.site import Answer, Hit, Site
+from lab.site import Answer, Hit, Site
 
 INDEX = "/index.html"
 HREF = re.compile(rb"""(<a\b[^>]*?\s)href\s*=\s*(?:"([^"]*)"|'([^']*)')""", re.I | re.S)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lab.process_site import address
+from lab.site import Hit
 from scrapy_redisq.frontier.limits import SlotLimit
-from tests.harness.site import Hit
 
 CLOSE, CLOSE_SHARE = 0.005, 0.1
 """What a start may be early by the site's clock before it counts as a violation with tolerance: so

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crawls import peers
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
-from tests.harness.servers import RedisServer, wait_until
 
 SPIDERS = Path(__file__).parent / "spiders"
 

@@ -11,12 +11,12 @@ import redis
 
 from benchmarks.common import Figures
 from benchmarks.loads.load import NAME, join
+from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Enqueue, Finish
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
-from tests.harness.servers import RedisServer, any_server
 
 PARKED = 86_400
 """Seconds until the first of the slots that are not due is due."""

@@ -13,10 +13,10 @@ from benchmarks.loads.clients import Clients
 from benchmarks.loads.contents import CONTENTS, Content
 from benchmarks.loads.filters import Filter, used_memory
 from benchmarks.loads.load import join
+from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, MAX_OPERATIONS, ShardSession
-from tests.harness.servers import RedisServer, any_server
 
 ERROR_RATE = 1e-6
 DESIGNED = "as designed"

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import mysql
 
 from benchmarks.crawls.spiders import shop
 from benchmarks.crawls.workers import DidNotRun
-from tests.harness.databases import Database
+from lab.databases import Database
 
 METADATA = sqlalchemy.MetaData()
 URL = sqlalchemy.String(500).with_variant(

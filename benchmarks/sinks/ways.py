@@ -15,8 +15,8 @@ from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.spiders import shop
 from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun
 from benchmarks.sinks.drivers import Way, check, empty
-from tests.harness.databases import Database
-from tests.harness.servers import RedisServer
+from lab.databases import Database
+from lab.servers import RedisServer
 
 BATCH = 500
 """Rows of a transaction, REDISQ_DATABASE_BATCH's default; and CONCURRENT_ITEMS."""

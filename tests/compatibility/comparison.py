@@ -16,9 +16,9 @@ from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.spider import iter_spider_classes
 
+from lab.launcher import Forked, fork
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import Hosts
-from tests.harness.launcher import Forked, fork
 
 if TYPE_CHECKING:
     from tests.compatibility.worker import Crawl, Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from tests.harness.site import Answer, Hit, Site
+from lab.site import Answer, Hit, Site
 
 Page = str | Answer | Callable[[Hit, int], "Answer | str | None"]
 """The function is given a hit, and how often this page has been asked for, from 1."""

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 import scrapy
 
-from tests.harness.servers import RedisServer, any_server
+from lab.servers import RedisServer, any_server
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / ".scrapys-tests" / scrapy.__version__

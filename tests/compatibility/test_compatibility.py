@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import scrapy
 
+from lab.launcher import fork
+from lab.servers import RedisServer, any_server
 from tests.compatibility.comparison import (
     COMMON,
     ROOT,
@@ -22,8 +24,6 @@ from tests.compatibility.comparison import (
 )
 from tests.compatibility.differences import DIFFERENCES
 from tests.compatibility.spiders import callbacks, classes, fetching, pipelines, plugins
-from tests.harness.launcher import fork
-from tests.harness.servers import RedisServer, any_server
 
 pytestmark = pytest.mark.skipif(
     scrapy.version_info < (2, 19), reason="is a comparison with the newest Scrapy"

@@ -22,6 +22,7 @@ import pytest
 from rich.console import Console, RenderableType
 from scrapy.settings import Settings
 
+from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.commands import display, status
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
@@ -31,7 +32,6 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit
 from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Ran, Redisq, at, scrapy
-from tests.harness.servers import RedisServer, any_server, free_port, wait_until
 
 STATUS_FIELDS = {
     *("frontier", "run", "state", "created", "finished", "queued", "delayed", "leased", "dead"),

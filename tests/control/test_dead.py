@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control import dead_letters as letters_module
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -21,7 +22,6 @@ from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.serialization.fields import loads_fields
 from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Redisq
-from tests.harness.servers import RedisServer
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 import redis
 from scrapy import Request
 
+from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
 from scrapy_redisq.frontier import calls, runs
@@ -26,7 +27,6 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
-from tests.harness.servers import RedisServer, any_server, wait_until
 
 Opener = Callable[..., Frontier]
 TTL = 30.0

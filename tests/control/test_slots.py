@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import redis
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
@@ -25,8 +27,6 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 PREFIX = calls.prefix(NAME, 0)

@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from lab.servers import RedisServer, any_server
 from scrapy_redisq.commands import display, export, slots
 from scrapy_redisq.commands.letters import as_json
 from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
@@ -31,7 +32,6 @@ from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Finish
 from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Redisq, at
-from tests.harness.servers import RedisServer, any_server
 
 
 @pytest.fixture

@@ -15,6 +15,9 @@ import redis
 from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
+from lab.proxy import Proxy
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
@@ -30,9 +33,6 @@ from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, DownloadGate, Le
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Run
-from tests.harness.proxy import Proxy
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 YEAR = 31_536_000.0

@@ -16,12 +16,12 @@ import pytest
 import scrapy
 from scrapy import Request
 
+from lab.proxy import Proxy
+from lab.servers import RedisServer, any_server, wait_until
+from lab.site import Answer, Site, folder_pages, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.crawl import Crawl, Run, several
-from tests.harness.proxy import Proxy
-from tests.harness.servers import RedisServer, any_server, wait_until
-from tests.harness.site import Answer, Site, folder_pages, linked_pages
 
 DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
 

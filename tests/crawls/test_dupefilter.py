@@ -21,9 +21,9 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
+from lab.servers import RedisServer
 from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
 from scrapy_redisq.errors import ServerUnreachable, SettingError
-from tests.harness.servers import RedisServer
 
 both = pytest.mark.parametrize("kind", [BloomDupeFilter, ExactDupeFilter])
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import scrapy
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.fields import loads_fields
 from tests.harness.crawl import Run, several
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site, linked_pages
 
 OUTPUT_OF_ERRBACKS = scrapy.version_info >= (2, 14)
 """Scrapy 2.13 leaves out what an errback yields after a failed download."""

@@ -19,14 +19,14 @@ from scrapy.extensions.throttle import AutoThrottle
 from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
+from lab.servers import RedisServer
+from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle
 from scrapy_redisq.frontier.operations import Outcome
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run
-from tests.harness.servers import RedisServer
-from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 FLEET = {"REDISQ_FLEET_LIMITS": True}

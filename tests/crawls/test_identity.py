@@ -16,6 +16,8 @@ import redis
 from scrapy import Spider
 from scrapy.http import Request
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq.errors import ServerFull
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Letter
@@ -31,8 +33,6 @@ from scrapy_redisq.serialization.identity import (
 )
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker
 
 URL = "http://a.example/"

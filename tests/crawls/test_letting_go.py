@@ -14,6 +14,8 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.operations import Lease
@@ -22,8 +24,6 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.politeness import turns as turns_module
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Crawl, Run
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 
 PATIENCE = 0.05
 

@@ -15,14 +15,14 @@ import pytest
 import redis
 from scrapy.settings import Settings
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.crawl import Crawl, Run
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua

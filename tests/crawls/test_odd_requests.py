@@ -13,6 +13,8 @@ import redis
 import scrapy
 from scrapy.http import Request
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
@@ -22,8 +24,6 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site, linked_pages
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}

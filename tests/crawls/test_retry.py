@@ -13,6 +13,8 @@ import pytest
 from scrapy.http import Request, Response
 from scrapy.settings import Settings
 
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq import Addon, RedisqRetryMiddleware
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.serialization.fields import loads_fields
@@ -20,8 +22,6 @@ from scrapy_redisq.serialization.meta import delay_of, without_delay
 from scrapy_redisq.worker.politeness.http_headers import retry_after
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from tests.harness.crawl import Run
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 
 LATE = 1.0
 """Seconds that a busy machine may take to start what is due."""

@@ -19,6 +19,9 @@ from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 from scrapy.settings import Settings
 
+from lab.proxy import Proxy
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
 from scrapy_redisq import Addon, RedisqRobotsTxtMiddleware
 from scrapy_redisq._scrapy.robots import asked_delays
 from scrapy_redisq.control import Frontier
@@ -29,9 +32,6 @@ from scrapy_redisq.middlewares.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR,
 from scrapy_redisq.middlewares.robots_text import MAX_COST, MAX_TEXT, condensed
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Crawl, Run
-from tests.harness.proxy import Proxy
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Answer, Site
 from tests.harness.worker import EXACT, NAME, Worker
 
 HOST = "a.example:8080"

@@ -18,12 +18,12 @@ from scrapy.commands.crawl import Command as CrawlCommand
 from scrapy.commands.parse import Command as ParseCommand
 from scrapy.settings import Settings
 
+from lab.launcher import fork
+from lab.servers import free_port
+from lab.site import Site, linked_pages
 from scrapy_redisq.addon import Addon
 from scrapy_redisq.participation import joins
 from tests.harness.crawl import PROJECT, Crawl
-from tests.harness.launcher import fork
-from tests.harness.servers import free_port
-from tests.harness.site import Site, linked_pages
 
 TABLES = {"dict": {"table": "pages", "key": ["url"], "columns": {"url": "str", "pid": "int"}}}
 

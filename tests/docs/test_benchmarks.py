@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import COMMANDS, report
-from tests.harness.launcher import ROOT, fork
+from lab.launcher import ROOT, fork
 
 
 @pytest.mark.parametrize("command", COMMANDS)

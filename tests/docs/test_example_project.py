@@ -23,7 +23,7 @@ import pytest
 import sqlalchemy
 from parsel import Selector
 
-from tests.harness.servers import wait_until
+from lab.servers import wait_until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_project"
 sys.path.insert(0, str(EXAMPLE))

@@ -22,6 +22,8 @@ from xml.etree import ElementTree
 import pytest
 
 import scrapy_redisq
+from lab.servers import RedisServer, any_server, wait_until
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.server.connection import open_server
@@ -29,8 +31,6 @@ from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 from tests.harness.crawl import Crawl
-from tests.harness.servers import RedisServer, any_server, wait_until
-from tests.harness.site import Answer, Site, linked_pages
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

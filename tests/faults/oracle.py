@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from lab.servers import RedisServer
 from tests.faults.rig import PASSWORD, Rig
-from tests.harness.servers import RedisServer
 
 LEFT = {"meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash"}
 """The kinds of keys that a complete run may leave; all others hold work or workers."""

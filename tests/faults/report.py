@@ -12,10 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lab.databases import mariadb_binaries, postgres_binaries
+from lab.servers import binaries
 from tests.faults.rig import FACTS, MOST_LEASES
 from tests.faults.size import SIZES
-from tests.harness.databases import mariadb_binaries, postgres_binaries
-from tests.harness.servers import binaries
 
 Record = dict[str, Any]
 

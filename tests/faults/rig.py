@@ -12,13 +12,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from lab.databases import Database
+from lab.proxy import Proxy
+from lab.servers import RedisServer, any_server, wait_until
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
 from tests.faults.size import SIZE, Size
 from tests.harness.crawl import Crawl, together, wait_until_joined
-from tests.harness.databases import Database
-from tests.harness.proxy import Proxy
-from tests.harness.servers import RedisServer, any_server, wait_until
-from tests.harness.site import Answer, Site, linked_pages
 
 PASSWORD = "hunter2-of-the-rig"
 CONCURRENCY = 16

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.servers import wait_until
+from lab.site import linked_pages
 from tests.faults.oracle import assert_quiet, assert_survived
 from tests.faults.rig import MOST_LEASES, PASSWORD, Rig, line_with
 from tests.harness.crawl import Crawl
-from tests.harness.servers import wait_until
-from tests.harness.site import linked_pages
 
 
 @pytest.mark.full

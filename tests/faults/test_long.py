@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
+from lab.servers import bloom_module
+from lab.site import Answer, linked_pages
 from scrapy_redisq.frontier.seen import bitmap_layers
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
 from tests.faults.size import SIZE
-from tests.harness.servers import bloom_module
-from tests.harness.site import Answer, linked_pages
 from tests.protocol.test_seen import make
 
 SOAK = int(os.environ.get("REDISQ_FAULT_SOAK", SIZE.pick(2_000, 100_000)))

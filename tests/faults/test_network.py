@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
+from lab.proxy import Proxy
+from lab.servers import RedisServer, wait_until
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
-from tests.harness.proxy import Proxy
-from tests.harness.servers import RedisServer, wait_until
 
 
 @pytest.mark.full

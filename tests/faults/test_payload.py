@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import scrapy
 
+from lab.site import Answer, linked_pages
 from scrapy_redisq.serialization.entries import FORMAT
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
-from tests.harness.site import Answer, linked_pages
 
 URL, CLASS, CALLBACK, META = map(ord, "ukcm")
 MAX_ENTRY = 1 << 20

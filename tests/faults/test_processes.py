@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from lab.servers import wait_until
+from lab.site import Answer, linked_pages
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
-from tests.harness.servers import wait_until
-from tests.harness.site import Answer, linked_pages
 
 
 def test_f01_kill_at_random(rig: Rig) -> None:

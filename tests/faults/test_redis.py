@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from lab.servers import RedisServer, wait_until
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
 from tests.harness.crawl import several
-from tests.harness.servers import RedisServer, wait_until
 
 
 def seldom(rig: Rig, text: str, seconds: float) -> bool:

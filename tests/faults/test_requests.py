@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lab.site import Answer
 from tests.faults.oracle import assert_quiet, assert_survived
 from tests.faults.rig import MOST_LEASES, Rig
-from tests.harness.site import Answer
 
 
 def chained(pages: int, chains: int, delay: float, failing: bool) -> Callable[[str], Answer | None]:

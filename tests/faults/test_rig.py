@@ -9,10 +9,10 @@ from contextlib import closing
 
 import pytest
 
+from lab.site import linked_pages
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig
 from tests.faults.size import SIZES
-from tests.harness.site import linked_pages
 
 
 @pytest.mark.parametrize("number", [200, 300, 600, *(size.pages for size in SIZES.values())])

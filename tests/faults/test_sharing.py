@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from lab.site import Answer, linked_pages
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig, line_with
 from tests.harness.crawl import together, wait_until_joined
-from tests.harness.site import Answer, linked_pages
 
 
 def test_f30_another_configuration(rig: Rig) -> None:

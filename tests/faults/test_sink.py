@@ -13,12 +13,12 @@ from datetime import datetime, timezone
 import psutil
 import pytest
 
+from lab.databases import PASSWORD, Database
+from lab.servers import wait_until
+from lab.site import Answer
 from tests.conftest import DATABASE_FIXTURES
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import FACTS, MOST_LEASES, Rig
-from tests.harness.databases import PASSWORD, Database
-from tests.harness.servers import wait_until
-from tests.harness.site import Answer
 
 GROWTH = 4_000_000
 """Bytes by which a worker may grow while the database is away or slow, once it holds its pages."""

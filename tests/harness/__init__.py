@@ -1,1 +1,1 @@
-"""Real servers, sites and crawls that tests start on free ports and stop again."""
+"""Crawls of the project in tests/project, commands, workers of the protocol, and its model."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.harness.servers import RedisServer
+from lab.servers import RedisServer
 
 
 class Ran(NamedTuple):

@@ -15,9 +15,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tests.harness.launcher import Forked, fork
-from tests.harness.servers import wait_until
-from tests.harness.site import Site
+from lab.launcher import Forked, fork
+from lab.servers import wait_until
+from lab.site import Site
 
 READ_BY_PYTHON = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
 PROJECT = Path(__file__).parent.parent / "project"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.launcher import Forked, fork
-from tests.harness.servers import wait_until
+from lab.launcher import Forked, fork
+from lab.servers import wait_until
 
 PROBE = """
 import atexit, os, random, signal, sys, threading

@@ -19,13 +19,13 @@ import pytest
 import redis
 import redis.asyncio
 
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.operations import Outcome
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, execute_async
-from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 ENTRY = b"\x01%s"

@@ -10,6 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from lab.servers import RedisServer
 from scrapy_redisq.frontier import loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply
@@ -17,7 +18,6 @@ from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import load
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
-from tests.harness.servers import RedisServer
 from tests.harness.worker import EXACT, NAME, fingerprint_of
 
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import redis.asyncio
 
+from lab.servers import RedisServer
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.connection import open_server
-from tests.harness.servers import RedisServer
 
 CHANNEL = "wake"
 

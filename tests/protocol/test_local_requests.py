@@ -19,6 +19,7 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
 
+from lab.servers import wait_until
 from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import ExactDupeFilter
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -31,7 +32,6 @@ from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
-from tests.harness.servers import wait_until
 from tests.harness.worker import EXACT, NAME, Worker
 
 KEPT = "redisq:{books:%d}:kept"

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -29,7 +30,6 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_BYTES, MAX_CLAIMS, MAX_OPERATIONS
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
-from tests.harness.servers import RedisServer, wait_until
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 

@@ -31,6 +31,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, RunMismatch, RunOver
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -49,7 +50,6 @@ from tests.harness.limited import (
     let_time_pass,
 )
 from tests.harness.model import Model, read_shard
-from tests.harness.servers import RedisServer
 from tests.harness.worker import Worker, fingerprint_of
 
 T = TypeVar("T")

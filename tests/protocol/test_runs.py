@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -34,7 +35,6 @@ from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
-from tests.harness.servers import RedisServer
 from tests.harness.worker import EXACT, NAME, Worker
 
 THREE = dataclasses.replace(EXACT, shards=3)

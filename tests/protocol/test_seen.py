@@ -13,6 +13,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lab.servers import RedisServer
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import source
 from scrapy_redisq.frontier.seen import (
@@ -27,7 +28,6 @@ from scrapy_redisq.frontier.seen import (
     probe_async,
     seen_filter,
 )
-from tests.harness.servers import RedisServer
 
 BASE = "redisq:{books:0}:seen:3"
 ADD = """

@@ -9,10 +9,10 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import execute
-from tests.harness.servers import RedisServer, any_server, free_port, wait_until
 from tests.harness.worker import EXACT, NAME, Worker
 
 META = calls.meta_key(NAME, 0)

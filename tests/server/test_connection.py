@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from lab.servers import RedisServer, any_server, binaries, free_port, wait_until
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
 from scrapy_redisq.server import embedded
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.server.url import embedded_folder, redact
-from tests.harness.servers import RedisServer, any_server, binaries, free_port, wait_until
 
 PASSWORD = "s3cr/et p@ss:wörd"
 QUOTED = "s3cr%2Fet%20p%40ss%3Aw%C3%B6rd"

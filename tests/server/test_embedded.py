@@ -19,6 +19,9 @@ import psutil
 import pytest
 import redis
 
+from lab.launcher import fork
+from lab.servers import any_server, binaries, bloom_module, wait_until
+from lab.site import Site, linked_pages
 from scrapy_redisq import Frontier
 from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
 from scrapy_redisq.server import embedded
@@ -26,9 +29,6 @@ from scrapy_redisq.server.connection import open_server
 from scrapy_redisq.server.embedded import EmbeddedServer
 from scrapy_redisq.server.embedded.folder import MAX_SOCKET_BYTES
 from tests.harness.crawl import PROJECT, Crawl
-from tests.harness.launcher import fork
-from tests.harness.servers import any_server, binaries, bloom_module, wait_until
-from tests.harness.site import Site, linked_pages
 
 USER = """
 import sys

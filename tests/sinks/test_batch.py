@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import scrapy
 
+from lab.databases import SQLiteDatabase
+from lab.servers import RedisServer, wait_until
+from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
 from tests.harness.crawl import PROJECT, Run
-from tests.harness.databases import SQLiteDatabase
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Site, linked_pages
 
 PAGES = 60
 SINK = {"crawls.sinks.LinesSink": 300}

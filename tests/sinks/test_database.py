@@ -18,14 +18,14 @@ import scrapy
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
+from lab.databases import Database, SQLiteDatabase
+from lab.servers import RedisServer, wait_until
+from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
-from tests.harness.databases import Database, SQLiteDatabase
-from tests.harness.servers import RedisServer, wait_until
-from tests.harness.site import Site, linked_pages
 
 
 @dataclass

@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
+from lab.databases import Database
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused, ItemReturned
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
-from tests.harness.databases import Database
 
 MANY = 150
 """More than go one by one into PostgreSQL."""

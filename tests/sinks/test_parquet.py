@@ -32,6 +32,8 @@ from moto.server import ThreadedMotoServer
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
+from lab.servers import free_port, wait_until
+from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines import ParquetPipeline
 from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
@@ -39,8 +41,6 @@ from scrapy_redisq.pipelines.parquet.folders import open_folder
 from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
-from tests.harness.servers import free_port, wait_until
-from tests.harness.site import Answer, Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32

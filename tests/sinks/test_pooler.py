@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from lab.databases import PgBouncer, PostgresServer, pgbouncer_binary
+from lab.servers import wait_until
 from scrapy_redisq.errors import SinkUnavailable
 from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.upsert import write
-from tests.harness.databases import PgBouncer, PostgresServer, pgbouncer_binary
-from tests.harness.servers import wait_until
 
 BATCHES = 12
 ROWS = 150

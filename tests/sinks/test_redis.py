@@ -22,6 +22,8 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.statscollectors import MemoryStatsCollector
 
+from lab.servers import RedisServer, any_server, free_port, wait_until
+from lab.site import Site, linked_pages
 from scrapy_redisq.errors import (
     RedisqError,
     RowRefused,
@@ -33,8 +35,6 @@ from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.server import embedded
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
-from tests.harness.servers import RedisServer, any_server, free_port, wait_until
-from tests.harness.site import Site, linked_pages
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300})}
 KEY = "books:items"

@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+from lab.databases import Database
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database.columns import column_kind, column_type
 from scrapy_redisq.pipelines.database.fields import KINDS
 from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.tables import Tables
-from tests.harness.databases import Database
 
 KEY = "0123456789abcdef0123456789abcdef"
 OTHER_KEY = "f" * 32

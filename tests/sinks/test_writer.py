@@ -18,19 +18,19 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, WriteFailed
-from scrapy_redisq.pipelines.database.mapping import _name_problem
-from scrapy_redisq.pipelines.database.records import Record, Target
-from scrapy_redisq.pipelines.database.server import DatabaseServer
-from scrapy_redisq.pipelines.database.upsert import write
-from tests.harness.databases import (
+from lab.databases import (
     PASSWORD,
     Database,
     MariaServer,
     PostgresServer,
     SQLiteDatabase,
 )
-from tests.harness.servers import free_port
+from lab.servers import free_port
+from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, WriteFailed
+from scrapy_redisq.pipelines.database.mapping import _name_problem
+from scrapy_redisq.pipelines.database.records import Record, Target
+from scrapy_redisq.pipelines.database.server import DatabaseServer
+from scrapy_redisq.pipelines.database.upsert import write
 
 UTC = datetime.timezone.utc
 MANY = 150

@@ -12,11 +12,11 @@ import pytest
 from scrapy import Spider
 from scrapy.settings import Settings
 
+from lab.servers import RedisServer
+from lab.site import Site, linked_pages
 from scrapy_redisq import Addon, feed_uri_params
 from scrapy_redisq.feeds import warn_of_shared_feeds
 from tests.harness.crawl import Crawl, together, wait_until_joined
-from tests.harness.servers import RedisServer
-from tests.harness.site import Site, linked_pages
 
 
 @pytest.mark.parametrize(

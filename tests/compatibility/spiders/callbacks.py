@@ -8,9 +8,9 @@ import scrapy
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, StopDownload
 
+from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import links
-from tests.harness.site import Answer
 
 
 class Generators(Compared):

@@ -6,9 +6,9 @@ import scrapy
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, CSVFeedSpider, Rule, SitemapSpider, XMLFeedSpider
 
+from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import links
-from tests.harness.site import Answer
 
 
 class Rules(Compared, CrawlSpider):

@@ -9,9 +9,9 @@ from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import FormRequest, HtmlResponse, JsonRequest
 
+from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import echo, links, posted, redirect
-from tests.harness.site import Answer
 
 
 class Follow(Compared):

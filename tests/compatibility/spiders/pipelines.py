@@ -6,9 +6,9 @@ import zlib
 
 from scrapy.exceptions import DropItem
 
+from lab.site import Answer
 from tests.compatibility.compared import Compared
 from tests.compatibility.pages import links, redirect
-from tests.harness.site import Answer
 
 
 def _png(size):

@@ -1,0 +1,148 @@
+"""A TCP proxy in front of a Redis server that misbehaves as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import struct
+import threading
+
+CHUNK = 1 << 18
+
+
+class Proxy:
+    """A proxy to ``to_port`` on a free port of 127.0.0.1; a context manager.
+
+    All verbs take effect at once, also on the connections that are open. Only commands by
+    EVALSHA count as exchanges, so that connecting and logging in work undisturbed.
+    """
+
+    def __init__(self, to_port: int, seed: int = 0) -> None:
+        self.round_trip = 0.0
+        """Seconds that a command and its reply take longer."""
+        self.reset_share = 0.0
+        """Share of the chunks in either direction that end in a reset of the connection."""
+        self.drop_share = 0.0
+        """Share of the exchanges that are executed and whose reply is dropped."""
+        self.drop_next = 0
+        """How many of the next exchanges are executed without a reply."""
+        self.silent = False
+        """A dropped reply never comes; else the connection is reset in its place."""
+        self.dropped = self.resets = self.exchanges = 0
+        self.to_port = to_port
+        """Where new connections go to."""
+        self._random = random.Random(seed)
+        self._started = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        assert self._started.wait(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+
+    def cut(self) -> None:
+        """Nothing arrives any more, and no side hears of it: no reset."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+
+    def mend(self) -> None:
+        """What was sent meanwhile arrives late, as TCP would deliver it."""
+        self._loop.call_soon_threadsafe(self._flowing.set)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._end, self._flowing = asyncio.Event(), asyncio.Event()
+        self._flowing.set()
+        self._connections: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self.port = int(server.sockets[0].getsockname()[1])
+        self._started.set()
+        await self._end.wait()
+        server.close()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            try:
+                await self._flowing.wait()
+                await _Connection(self, reader, writer).carry()
+            finally:
+                writer.close()
+        self._connections.discard(task)
+
+    async def pass_on(self, data: bytes, upwards: bool, connection: _Connection) -> bool:
+        """Wait as long as this chunk takes; -> whether it is to arrive."""
+        if self.round_trip:
+            await asyncio.sleep(self.round_trip / 2)
+        await self._flowing.wait()
+        if self.reset_share and self._random.random() < self.reset_share:
+            self.resets += 1
+            connection.reset()
+            return False
+        if upwards and b"\r\nEVALSHA\r\n" in data[:60]:
+            self.exchanges += 1
+            if self.drop_next > 0 or self._random.random() < self.drop_share:
+                self.drop_next = max(0, self.drop_next - 1)
+                connection.mute = True
+        elif not upwards and connection.mute:
+            if not connection.counted:
+                connection.counted = True
+                self.dropped += 1
+            if not self.silent:
+                connection.reset()
+            return False
+        return True
+
+
+class _Connection:
+    """One client's connection and its counterpart to the server."""
+
+    def __init__(
+        self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.mute = self.counted = False
+        self._proxy = proxy
+        self._client = (reader, writer)
+
+    async def carry(self) -> None:
+        self._server = await asyncio.open_connection("127.0.0.1", self._proxy.to_port)
+        try:
+            await asyncio.gather(
+                self._pump(self._client[0], self._server[1], True),
+                self._pump(self._server[0], self._client[1], False),
+            )
+        finally:
+            self._server[1].close()
+
+    def reset(self) -> None:
+        for _, writer in (self._client, self._server):
+            with contextlib.suppress(OSError):  # already closed
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+            writer.transport.abort()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upwards: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK):
+                if await self._proxy.pass_on(data, upwards, self):
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()

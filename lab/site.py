@@ -1,0 +1,206 @@
+"""A deterministic local site in a thread, which logs every hit.
+
+Pages are given by a function ``page(path) -> Answer | str | None``; None is a 404.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Headers = dict[str, str]
+
+
+@dataclass
+class Answer:
+    """One response: body, status, headers, seconds that it takes, and what it waits for."""
+
+    body: str | bytes = ""
+    status: int = 200
+    headers: Headers = field(default_factory=dict)
+    delay: float = 0.0
+    until: threading.Event | None = None
+    content_type: str = "text/html; charset=utf-8"
+
+
+@dataclass(eq=False)
+class Hit:
+    """One request that reached the site, ``at`` a time.monotonic(); ``started`` is when its worker
+    began it, where it says so (X-Started), ``ended`` just before its answer was sent, or when its
+    connection was lost; until then the ``status`` is 0."""
+
+    at: float
+    path: str
+    host: str
+    agent: str
+    started: float
+    method: str = "GET"
+    headers: Headers = field(default_factory=dict)
+    body: bytes = b""
+    ended: float = math.inf
+    status: int = 0
+
+
+class Site:
+    """An HTTP/1.1 server on a free port of 127.0.0.1 to 127.0.0.``hosts``; a context manager."""
+
+    def __init__(self, page: Callable[[str], Answer | str | None], hosts: int = 1) -> None:
+        self.page = page
+        self._more_hosts = [f"127.0.0.{n}" for n in range(2, hosts + 1)]
+        self.hits: list[Hit] = []
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Site:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def urls(self, hosts: int) -> str:
+        """The URLs of its first hosts, as the spider ``hosts`` takes them."""
+        return " ".join(f"http://127.0.0.{n}:{self.port}" for n in range(1, hosts + 1))
+
+    def answer(self, hit: Hit) -> Answer | str | None:
+        """For sites that look at more than the path."""
+        return self.page(hit.path)
+
+    def counts(self) -> Counter[str]:
+        """How often each path was fetched."""
+        return Counter(hit.path for hit in self.hits)
+
+    def starts(self, pages: int | None = None) -> dict[str, list[float]]:
+        """When requests to each host were begun, robots.txt apart.
+
+        With ``pages`` of each host those of the first run: a worker that comes when the others have
+        finished crawls them again.
+        """
+        at: dict[str, list[float]] = {}
+        for hit in self.hits:
+            if hit.path != "/robots.txt":
+                at.setdefault(hit.host.partition(":")[0], []).append(hit.started)
+        if pages is not None:
+            assert {len(times) % pages for times in at.values()} == {0}, at
+        return {host: sorted(times)[:pages] for host, times in at.items()}
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        servers = [server] + [
+            await asyncio.start_server(self._connected, host, self.port)
+            for host in self._more_hosts
+        ]
+        self._ready.set()
+        await self._end.wait()
+        for server in servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            while line := await reader.readline():
+                await self._answer(line, time.monotonic(), reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _answer(
+        self, line: bytes, at: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        method, path, _ = line.decode().split()
+        headers: Headers = {}
+        while header := (await reader.readline()).strip():
+            name, _, value = header.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        started = float(headers.get("x-started", at))
+        host, agent = headers.get("host", ""), headers.get("user-agent", "")
+        hit = Hit(at, path, host, agent, started, method, headers, body)
+        self.hits.append(hit)
+        answer = self.answer(hit)
+        if answer is None:
+            answer = Answer("not found", 404)
+        elif isinstance(answer, str):
+            answer = Answer(answer)
+        try:
+            if answer.delay and await _gone(reader, answer.delay):
+                raise ConnectionResetError
+            while answer.until is not None and not answer.until.is_set():
+                await asyncio.sleep(0.02)
+        finally:
+            hit.ended = time.monotonic()
+        hit.status = answer.status
+        content = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
+        head = [f"HTTP/1.1 {answer.status} X", f"Content-Type: {answer.content_type}"]
+        head += [f"{name}: {value}" for name, value in answer.headers.items()]
+        head += [f"Content-Length: {len(content)}", "", ""]
+        writer.write("\r\n".join(head).encode() + content)
+        await writer.drain()
+
+
+async def _gone(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Whether the client goes away within this time. While it waits it sends nothing."""
+    try:
+        return not await asyncio.wait_for(reader.read(1), seconds)
+    except asyncio.TimeoutError:
+        return False
+
+
+def linked_pages(n: int, links: int = 3, delay: float = 0.0) -> Callable[[str], Answer | None]:
+    """``n`` pages /0 … /n-1, each linked from at least ``links`` others; others are 404s."""
+
+    def page(path: str) -> Answer | None:
+        name = path.partition("?")[0].strip("/") or "0"
+        if not name.isdigit() or int(name) >= n:
+            return None
+        number = int(name)
+        targets = {(number * 7 + 31 * j * j + j + 1) % n for j in range(links)}
+        targets |= {(number + 1) % n, (number * 2 + 1) % n, (number * 2 + 2) % n}
+        anchors = "".join(f'<a href="/{target}">{target}</a>' for target in sorted(targets))
+        return Answer(f"<html><title>{number}</title>{anchors}</html>", delay=delay)
+
+    return page
+
+
+def folder_pages(folder: Path) -> Callable[[str], Answer | None]:
+    """The files below ``folder``, for crawls of real HTML."""
+    root = folder.resolve()
+
+    def page(path: str) -> Answer | None:
+        file = (root / path.split("?", maxsplit=1)[0].lstrip("/")).resolve()
+        if file.is_dir():
+            file /= "index.html"
+        if not file.is_file():
+            return None
+        kind = "text/html; charset=utf-8" if file.suffix == ".html" else "application/octet-stream"
+        return Answer(file.read_bytes(), content_type=kind)
+
+    return page
