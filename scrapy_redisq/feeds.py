@@ -42,16 +42,21 @@ def feed_uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
     return {"worker": worker, **params}
 
 
-def warn_of_shared_feeds(settings: BaseSettings) -> None:
+def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider]) -> None:
     """Log each feed that all workers would write to: the last one replaces what others wrote, or
-    their blocks meet in the midst of an item."""
+    their blocks meet in the midst of an item.
+
+    What the class of the spider says is the same in all of them; its arguments may differ.
+    """
     own_storages = settings.getdict("FEED_STORAGES")
     uris = [settings["FEED_URI"]] if settings["FEED_URI"] else []  # deprecated
     for uri in map(str, [*uris, *settings.getdict("FEEDS")]):
         scheme = "stdout" if uri.startswith("stdout:") else uri.partition("://")[0]
         if scheme == uri:
             scheme = ""  # a path
-        per_worker = not SAME_FOR_ALL.issuperset(PLACEHOLDER.findall(uri))
+        per_worker = not all(
+            name in SAME_FOR_ALL or hasattr(spider, name) for name in PLACEHOLDER.findall(uri)
+        )
         device = uri.removeprefix("file://").startswith("/dev/")
         if per_worker or device or scheme in own_storages or scheme not in SHARED_SCHEMES:
             continue

@@ -155,7 +155,7 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
 
 def _warn(crawler: Crawler) -> None:
     """Of what a project sets for one process, and several would do each for itself."""
-    warn_of_shared_feeds(crawler.settings)
+    warn_of_shared_feeds(crawler.settings, crawler.spidercls)
     if crawler.settings["JOBDIR"]:
         logger.warning(
             "JOBDIR is of no use here: requests are kept in Redis, and a crawl that was "

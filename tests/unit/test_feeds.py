@@ -28,6 +28,7 @@ from tests.harness.crawl import Crawl, together, wait_until_joined
         ("items-%(time)s.json", True),  # whole seconds
         ("s3://key:secret@bucket/%(name)s/%(batch_id)d.json", True),
         ("ftp://user:secret@host/items.xml", True),
+        ("%(category)s/%(name)s.json", True),  # an attribute of the class
         ("items-%(worker)s.json", False),
         ("s3://bucket/%(batch_time)s-%(batch_id)05d.jsonl", False),
         ("%(shop)s/items.json", False),  # the project's own, which knows
@@ -41,7 +42,8 @@ def test_a_feed_that_all_workers_write_is_warned_of(
     uri: Any, shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With what to do instead, without passwords; not where the name is each worker's own."""
-    warn_of_shared_feeds(Settings({"FEEDS": {uri: {"format": "json"}}}))
+    spider = type("Books", (Spider,), {"name": "books", "category": "fiction"})
+    warn_of_shared_feeds(Settings({"FEEDS": {uri: {"format": "json"}}}), spider)
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == shared
     for line in said:
