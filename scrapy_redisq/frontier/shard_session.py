@@ -324,16 +324,19 @@ class ShardSession:
         return taken
 
     def _take_past_enqueues(self) -> list[Operation]:
-        """Finishes of pages none of whose requests wait here, so that a full Redis can drain."""
-        waiting = {item.page for item in self.unsent if isinstance(item, Enqueue)}
+        """Ends of pages and claims of which no request waits here, so that a full Redis can drain."""
+        waiting = {item.page or "" for item in self.unsent if isinstance(item, Enqueue)}
         taken: list[Operation] = []
         left: deque[Operation] = deque()
         for operation in self.unsent:
-            may_pass = isinstance(operation, Settle) or (
-                isinstance(operation, Finish)
-                and not operation.children
-                and operation.lease not in waiting
-            )
+            if isinstance(operation, Settle):
+                may_pass = not operation.done or operation.claim.lease not in waiting
+            else:
+                may_pass = (
+                    isinstance(operation, Finish)
+                    and not operation.children
+                    and operation.lease not in waiting
+                )
             (taken if may_pass and len(taken) < self._limit else left).append(operation)
         self.unsent = left
         return taken

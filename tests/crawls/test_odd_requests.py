@@ -222,19 +222,33 @@ class TestProtocol:
         assert client.llen("redisq:{books:0}:queue:host:0") == 1
 
     def test_a_full_redis(self, client: redis.Redis) -> None:
-        """What is settled is sent, before the ends of pages; claims wait, as requests do."""
+        """What is given up is sent, before the end of its page; so is what was dealt with, unless
+        something that came of it waits. Claims wait, as requests do."""
         worker = Worker(client, NAME, EXACT)
-        worker.send(["page"])
-        (lease,) = worker.claim(1)
-        mine = self.claim(worker, "u", page="page", lease=lease.id)
-        worker.exchange()
+        worker.send(["page", "with links"])
+        lease, with_links = worker.claim(2)
         session = worker.sessions[0]
+        mine, done = (self.claim(worker, url, page="page", lease=lease.id) for url in ("u", "done"))
+        mother = self.claim(worker, "mother", page="with links", lease=with_links.id)
+        start = self.claim(worker, "start", start=True)
+        worker.exchange()
         session.full = True
+        for url, page in (("link", with_links), ("link of start", None)):
+            worker.enqueue(url, page=page)
         self.claim(worker, "v", page="page", lease=lease.id)
         session.add(Settle(mine, done=False))
+        for claim in (done, mother, start):
+            session.add(Settle(claim, done=True))
         worker.finish(lease, "released")
         worker.exchange()
-        assert [type(item) for item in session.unsent] == [Claim]
+        left = [getattr(item, "claim", item) for item in session.unsent]
+        assert [getattr(item, "tag", None) for item in left] == [
+            "link",
+            "link of start",
+            "v",
+            "mother",
+            "start",
+        ]
         (again,) = worker.claim(1)
         second = Worker(client, NAME, EXACT)
         assert self.ask(second, "u", page="page", lease=again.id) == "mine"
