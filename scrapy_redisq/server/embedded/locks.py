@@ -162,6 +162,8 @@ class Locks:
         """Note where the server listens and which process it is (0: not known yet)."""
         with file_errors(self.folder):
             content = os.fsencode(socket) + b"\n%d\n" % pid
+            if os.pread(self._server, len(content) + 1, 0) == content:
+                return  # a full disk may refuse even what changes nothing
             os.pwrite(self._server, content, 0)
             os.ftruncate(self._server, len(content))
 
