@@ -79,13 +79,15 @@ def _make_exact(dialect: sqlalchemy.Dialect, tables: Iterable[sqlalchemy.Table])
 
 
 def reflect(
-    connection: sqlalchemy.Connection, name: str, schema: str | None
+    connection: sqlalchemy.Connection, name: str, schema: str | None, *, alone: bool = False
 ) -> sqlalchemy.Table | None:
-    """The table as it is in the database."""
+    """The table as it is in the database, and if it is not wanted ``alone`` those it refers to."""
     _check_schema(sqlalchemy.inspect(connection), schema)
     metadata = sqlalchemy.MetaData()
     try:
-        return sqlalchemy.Table(name, metadata, schema=schema, autoload_with=connection)
+        return sqlalchemy.Table(
+            name, metadata, schema=schema, autoload_with=connection, resolve_fks=not alone
+        )
     except NoSuchTableError:
         return None
 
@@ -96,7 +98,7 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
     Raises `SinkMismatch` with all differences, `SinkUnavailable` if somebody has removed the table.
     """
     table, dialect = plan.target.table, connection.dialect
-    found = reflect(connection, table.name, table.schema)
+    found = reflect(connection, table.name, table.schema, alone=True)
     if found is None:
         raise SinkUnavailable(f"there is no table {table.fullname}")
     wanted = {table.columns[key].name: table.columns[key] for key in plan.columns()}
