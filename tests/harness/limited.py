@@ -126,6 +126,11 @@ class LimitedWorker(Worker):
         self.turns.valid_until = 0.0
         self.void |= self.downloads.keys()
 
+    def lose_turns(self) -> None:
+        """It has to ask before it begins anything."""
+        for slot in list(self.turns._turns):
+            self.turns.suspend(slot, 0.0)
+
     def rejoin(self) -> None:
         super().rejoin()
         for _, turn, began in self.downloads.values():

@@ -480,7 +480,7 @@ class Crawl(RuleBasedStateMachine):
         self.starts.forget()
         for worker in self.workers:
             worker.lose_tokens()
-            worker.turns.forgotten()
+            worker.lose_turns()
 
     @rule(host=st.sampled_from(HOSTS), how=st.sampled_from(["pause", "resume", "", *LIMITS]))
     @precondition(lambda self: self.config.scheduling == "slot")
