@@ -23,7 +23,7 @@ from scrapy_redisq.errors import (
     ScriptFailed,
     ServerFull,
 )
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FORMAT
 from scrapy_redisq.frontier.operations import Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
@@ -495,8 +495,16 @@ def test_the_clock_goes_back(client: redis.Redis) -> None:
         worker.finish(lease)
     ask(worker, 0)
     assert worker.leave()
-    assert Worker(client, NAME, EXACT).joined.new
+    last = Worker(client, NAME, EXACT)
+    assert last.joined.new
     assert int(cast(bytes, client.hget(key("meta"), "behind"))) >= behind
+    ask(last, 0)
+    assert last.leave()
+    # Not even if it went back while nobody was there, and a producer begins the run.
+    client.hincrby(key("meta"), "sign", hour)
+    pushing = runs.join_as_producer(NAME, EXACT, keep_config=False, keep_seen=False)
+    assert last.do(pushing).new
+    assert int(cast(bytes, client.hget(key("meta"), "behind"))) > behind + hour - 60_000_000
 
 
 def test_reaping_once_a_second(member: Callable[..., Worker], client: redis.Redis) -> None:

@@ -164,9 +164,11 @@ if decision ~= 'resume' then
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1)))
-  for _, name in ipairs({'limited', 'throttle', 'behind'}) do
+  for _, name in ipairs({'limited', 'throttle'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
+  -- Without workers it may have gone back since the last sign of life, which is not kept.
+  if NOW ~= SERVER_TIME then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end
   for name, value in pairs(input.config) do
     local stored = meta['config:' .. name]
     if stored and (input.keep_config or (keeps_seen and name == 'backend')) then value = stored end
