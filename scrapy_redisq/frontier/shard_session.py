@@ -324,7 +324,7 @@ class ShardSession:
         return taken
 
     def _take_past_enqueues(self) -> list[Operation]:
-        """Ends of pages and claims of which no request waits here, so that a full Redis can drain."""
+        """Ends of pages and claims of which no request waits here: a full Redis can drain."""
         waiting = {item.page or "" for item in self.unsent if isinstance(item, Enqueue)}
         taken: list[Operation] = []
         left: deque[Operation] = deque()
