@@ -33,7 +33,7 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size("smoke", pages=400, workers=2, ttl=3.0),
+    "smoke": Size("smoke", pages=250, workers=2, ttl=3.0),
     "every": Size("every", pages=1_000, workers=2, ttl=3.0),
     "full": Size("full", pages=10_000, workers=4, ttl=6.0),
 }

@@ -179,6 +179,7 @@ def test_f19_script_flush(rig: Rig) -> None:
 @pytest.mark.parametrize("kind", ["redis-6", pytest.param("redis-7", marks=pytest.mark.full)])
 def test_f20_full_memory(rig: Rig, kind: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
+    rig.pages = max(400, rig.pages)
     rig.set_up(server=kind, delay=0.02, REDISQ_MAX_OUTBOX=int(rig.size.pick(100, 300)))
     rig.fleet()
     rig.wait_for_pages(0.4)
@@ -253,7 +254,7 @@ def kill_clients(rig: Rig) -> Callable[[], object]:
 
 def test_f26_clients_killed(rig: Rig) -> None:
     """CLIENT KILL every second."""
-    rig.set_up(server="redis-6", delay=0.06)
+    rig.set_up(server="redis-6", delay=rig.size.pick(0.2, 0.06))
     rig.fleet()
     times = rig.repeat(kill_clients(rig), every=rig.size.pick(0.3, 1), seconds=rig.size.pick(4, 30))
     assert times >= rig.size.pick(4, 25)

@@ -119,7 +119,7 @@ def test_f40_slow_database(rig: Rig, database: Database) -> None:
 def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     """Workers die between the commit and the finish: the same rows are written again."""
     runs = int(rig.size.pick(4, 30))
-    rig.set_up(pages=int(rig.size.pick(300, 3_000)), ttl=2, hold=True, database=database)
+    rig.set_up(pages=int(rig.size.pick(200, 3_000)), ttl=2, hold=True, database=database)
 
     def crashing() -> dict[str, str]:
         return {"FAULT_CRASH": f"commit:{rig.random.randint(1, 6)}"}

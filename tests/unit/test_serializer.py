@@ -44,7 +44,7 @@ URL = "https://books.example.com/catalogue/category/books/a-light-in-the-attic_1
 PREFIX = bytes([FORMAT])
 CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 
-quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def _wrapped_without_name(function: Any) -> Any:
