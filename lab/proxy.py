@@ -10,6 +10,8 @@ import struct
 import threading
 
 CHUNK = 1 << 18
+IN_FLIGHT = 16
+"""Chunks that are on their way in one direction at most."""
 
 
 class Proxy:
@@ -85,10 +87,12 @@ class Proxy:
                 writer.close()
         self._connections.discard(task)
 
-    async def pass_on(self, data: bytes, upwards: bool, connection: _Connection) -> bool:
-        """Wait as long as this chunk takes; -> whether it is to arrive."""
-        if self.round_trip:
-            await asyncio.sleep(self.round_trip / 2)
+    async def pass_on(
+        self, due: float, data: bytes, upwards: bool, connection: _Connection
+    ) -> bool:
+        """Wait until this chunk is ``due``, by the loop's time; -> whether it is to arrive."""
+        if (left := due - self._loop.time()) > 0:
+            await asyncio.sleep(left)
         await self._flowing.wait()
         if self.reset_share and self._random.random() < self.reset_share:
             self.resets += 1
@@ -140,9 +144,27 @@ class _Connection:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upwards: bool
     ) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(CHUNK):
-                if await self._proxy.pass_on(data, upwards, self):
-                    writer.write(data)
-                    await writer.drain()
+        """Pass on what is read in its order, each chunk when it is due."""
+        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(IN_FLIGHT)
+        reading = asyncio.create_task(self._read(reader, chunks))
+        try:
+            with contextlib.suppress(OSError):
+                while (chunk := await chunks.get())[1]:
+                    if await self._proxy.pass_on(*chunk, upwards, self):
+                        writer.write(chunk[1])
+                        await writer.drain()
+        finally:
+            reading.cancel()
         writer.close()
+
+    async def _read(
+        self, reader: asyncio.StreamReader, chunks: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
+        data = b"nothing yet"
+        while data:
+            try:
+                data = await reader.read(CHUNK)
+            except OSError:
+                data = b""
+            due = asyncio.get_running_loop().time() + self._proxy.round_trip / 2
+            await chunks.put((due, data))

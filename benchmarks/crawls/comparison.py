@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import redis
+
 from benchmarks.common import Figures, alternating, medians, ratio
 from benchmarks.crawls.pages import Pages
-from benchmarks.crawls.proxy import Proxy
 from benchmarks.crawls.workers import (
     MEMORY,
     DidNotRun,
     Variant,
     crawl,
 )
+from lab.proxy import Proxy
 from lab.servers import RedisServer
 
 
@@ -43,14 +49,12 @@ class Comparison:
         self, name: str, site: Pages, round_trip: int, variants: tuple[Variant, ...], rounds: int
     ) -> None:
         """Rows of the variants and of Scrapy in memory, in alternating rounds."""
-        with Proxy(self.server.port, round_trip / 1000) as proxy:
+        with self._distant(round_trip) as port:
             if round_trip and name == "generated":
-                self.notes.append(
-                    f"Round trip {round_trip} ms: a PING took {proxy.measured() * 1000:.1f} ms."
-                )
+                self.notes.append(f"Round trip {round_trip} ms: a PING took {ping(port):.1f} ms.")
             runs = alternating(
                 {
-                    variant.name: partial(self.crawl, variant, site, proxy.port)
+                    variant.name: partial(self.crawl, variant, site, port)
                     for variant in (MEMORY, *filter(self.runs, variants))
                 },
                 rounds,
@@ -62,9 +66,19 @@ class Comparison:
         """One crawl by a peer, beside the row that Scrapy in memory has already."""
         memory = self.row(name, round_trip, MEMORY)
         if memory is not None and self.runs(peer):
-            with Proxy(self.server.port, round_trip / 1000) as proxy:
-                figures = self.crawl(peer, site, proxy.port)
+            with self._distant(round_trip) as port:
+                figures = self.crawl(peer, site, port)
             self._add(name, round_trip, peer.name, [figures], [memory])
+
+    @contextmanager
+    def _distant(self, round_trip: int) -> Iterator[int]:
+        """A port at which the server is so many ms away."""
+        if not round_trip:
+            yield self.server.port
+            return
+        with Proxy(self.server.port) as proxy:
+            proxy.round_trip = round_trip / 1000
+            yield proxy.port
 
     def runs(self, variant: Variant) -> bool:
         """Whether a peer runs with this Scrapy at all; noted once if not."""
@@ -100,3 +114,15 @@ class Comparison:
         wanted = (site, round_trip, variant.name)
         rows = ((row["site"], row["round trip ms"], row["variant"]) for row in self.rows)
         return next((row for row, key in zip(self.rows, rows, strict=True) if key == wanted), None)
+
+
+def ping(port: int) -> float:
+    """The median time of a PING in ms."""
+    times = []
+    with redis.Redis(port=port) as client:
+        client.ping()
+        for _ in range(20):
+            began = time.perf_counter()
+            client.ping()
+            times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1000
