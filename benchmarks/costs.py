@@ -26,7 +26,7 @@ from lab.servers import RedisServer, any_server
 PARTS: dict[str, tuple[str, ...]] = {
     "fingerprint": ("scrapy/utils/request.py",),
     "duplicates: look-up": ("scrapy_redisq/frontier/recent_urls.py", "scrapy/dupefilters.py"),
-    "duplicates: counting": ("scrapy_redisq/dupefilter.py", "Scheduler._duplicate"),
+    "duplicates: counting": ("scrapy_redisq/dupefilter.py", "Outbox.duplicate"),
     "serialisation": ("Serializer.dumps", "encode_request"),
     "deserialisation": ("Serializer.loads",),
     "exchange": ("scrapy_redisq/frontier/", "redis/"),
@@ -37,7 +37,11 @@ PARTS: dict[str, tuple[str, ...]] = {
         "queuelib/",
         "scrapy_redisq/worker/inbox.py",
     ),
-    "scheduler, the rest": ("scrapy/core/scheduler.py", "scrapy_redisq/scheduler.py"),
+    "scheduler, the rest": (
+        "scrapy/core/scheduler.py",
+        "scrapy_redisq/scheduler.py",
+        "scrapy_redisq/worker/",
+    ),
     "page bookkeeping": ("scrapy_redisq/_scrapy/",),
     "Scrapy: wake-ups of the engine": ("_start_scheduled_request", "CallLaterOnce"),
     "Scrapy: signals": ("pydispatch/", "scrapy/signalmanager.py", "scrapy/utils/signal.py"),
@@ -48,6 +52,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Scrapy: downloader": ("scrapy/core/downloader/", "scrapy/downloadermiddlewares/"),
     "Twisted: HTTP and loop": ("twisted/",),
 }
+BEFORE = ("importlib", "_create_engine", "Scheduler._open", "scrapy_redisq/worker/build.py")
+"""What frames of the start look like."""
 RATE = "100"
 """Samples a second; py-spy stops the process for each."""
 
@@ -78,9 +84,9 @@ def parts(samples: str) -> dict[str, float]:
     for line in samples.splitlines():
         stack, _, count = line.rpartition(" ")
         frames = stack.split(";")
-        if any(
-            mark in stack for mark in ("importlib", "_create_engine", "Scheduler.open", "_set_up")
-        ) or not any("run_forever" in frame for frame in frames):
+        if any(mark in stack for mark in BEFORE) or not any(
+            "run_forever" in frame for frame in frames
+        ):
             continue
         counts[_part(frames)] += int(count)
     total = sum(counts.values())

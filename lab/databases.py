@@ -334,7 +334,13 @@ class PostgresServer(DatabaseServer):
             shutil.chown(self.folder, _OTHER_USER)
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
-        command = [binaries / "initdb", "-D", self.folder / "data", "-U", self.user]
+        command: list[Path | str] = [
+            binaries / "initdb",
+            "-D",
+            self.folder / "data",
+            "-U",
+            self.user,
+        ]
         command += ["--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"]
         command += ["--no-sync"]  # the data that is to last comes later
         subprocess.run(

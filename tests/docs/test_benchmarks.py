@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks import COMMANDS, report
+from benchmarks import COMMANDS, costs, report
 from lab.launcher import ROOT, fork
 
 
@@ -34,3 +35,18 @@ def test_results_are_what_was_measured() -> None:
     assert report.FILE.read_text("utf-8") == "\n".join(report.document(results, drawn))
     for name, (_, svg) in drawn.items():
         assert (report.PLOTS / f"{name}.svg").read_text("utf-8") == svg
+
+
+def test_costs_are_of_parts_that_there_are() -> None:
+    """What the profile sorts by are files and methods as they are called now."""
+    marks = [mark for marks in (*costs.PARTS.values(), costs.BEFORE) for mark in marks]
+    files = [mark for mark in marks if mark.startswith("scrapy_redisq/")]
+    assert files
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "scrapy_redisq").rglob("*.py"))
+    methods = [mark.split(".") for mark in marks if re.fullmatch(r"[A-Z]\w+\.\w+", mark)]
+    assert [
+        (owner, method)
+        for owner, method in methods
+        if f"class {owner}" not in code or f"def {method}(" not in code
+    ] == []
