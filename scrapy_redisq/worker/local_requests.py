@@ -1,7 +1,7 @@
 """Requests that cannot be stored, and so stay in this process: claimed, tried, settled.
 
-See `Page` for what they are to the page that asked for them, and ``claim()`` of ``common.lua`` for
-what the frontier knows of them.
+See `Page` for what they are to the page that asked for them, and ``shared/kept.lua`` for what the
+frontier knows of them.
 """
 
 from __future__ import annotations

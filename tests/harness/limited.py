@@ -31,13 +31,13 @@ LIMITS = {
     "rate": f"0 {HOUR} 2 0",
     "delay and two": f"{HOUR} 0 1 2",
 }
-"""As ``turns.lua`` has them: "DELAY INTERVAL BURST CONCURRENCY"."""
+"""As ``slots/state.lua`` has them: "DELAY INTERVAL BURST CONCURRENCY"."""
 
 TIMES = ("last", "tat", "ends", "parked", "failed", "trouble", "told")
 """What the frontier keeps of a slot that is a time."""
 
 EARLY = 250_000
-"""Microseconds before its next start that a slot may be claimed, as in ``turns.lua``."""
+"""Microseconds before its next start that a slot may be claimed, as in ``slots/state.lua``."""
 
 WORTH = 4
 """Entries of one slot that a worker wants at most."""
