@@ -1,6 +1,7 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python;
 #             its items go to SQLite, with DATABASE=postgres to a server started for it
 # make test   the tests, on real servers, four at a time; they wait more than they work
+# make check  the inner loop, under a minute: style, types, tests/unit and tests/protocol
 # make test-servers
 #             the same, with what runs on any kind of server on each of them
 # make faults every fault at full size (about half an hour), and docs/faults.md of it
@@ -15,11 +16,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest -n 4 --maxschedchunk 1
 DATABASE = sqlite
 # Hundreds of processes would compile the project anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-servers faults mutants scrapy-tests picture lint clean
+.PHONY: demo test check test-servers faults mutants scrapy-tests picture lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -30,7 +32,10 @@ demo: $(VENV)/.demo-$(DATABASE)
 	$(BIN)/python example_project/demo.py --database $(DATABASE) $(DEMO)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 $(TESTS)
+	$(PYTEST) $(TESTS)
+
+check: lint
+	$(PYTEST) tests/unit tests/protocol
 
 test-servers: TESTS += --every-server
 test-servers: test
