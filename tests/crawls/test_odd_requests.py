@@ -273,6 +273,25 @@ class TestProtocol:
         assert not self.is_kept(client)
         assert self.ask(second, "u") == "mine"
 
+    def test_a_new_run_that_keeps_what_was_seen(self, client: redis.Redis) -> None:
+        """What nobody dealt with is not seen; what was dealt with leaves nothing behind."""
+        terms = calls.RunTerms(keep_seen=True)
+        first = Worker(client, NAME, EXACT, terms=terms)
+        claims = [self.claim(first, url, page="page") for url in ("done", "failed", "left")]
+        first.exchange()
+        for claim, done in zip(claims[:2], (True, False), strict=True):
+            self.settle(first, claim, done=done)
+        first.exchange(starting=False)
+        first.complete = True
+        assert first.leave()
+        second = Worker(client, NAME, EXACT, terms=terms)
+        assert second.joined.run != first.joined.run
+        answers = [self.ask(second, url, page="page") for url in ("done", "failed", "left")]
+        assert answers == ["duplicate", "mine", "mine"]
+        for claim in claims[1:]:
+            self.settle(second, claim, done=True)
+        assert not self.is_kept(client)
+
 
 def _became(reply: Reply) -> str:
     if reply.claimed:
