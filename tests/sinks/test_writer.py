@@ -910,6 +910,18 @@ def test_options_of_the_url_come_first(postgres_server: PostgresServer) -> None:
     server.close()
 
 
+def test_a_wrong_setting_is_not_said_to_be_of_the_url(sqlite_database: SQLiteDatabase) -> None:
+    """What is wrong with REDISQ_TABLES is only known once there is a connection."""
+
+    def prepare() -> None:
+        raise SettingError("REDISQ_TABLES", {}, "something else")
+
+    server = DatabaseServer(sqlite_database.url, connect_timeout=10)
+    with pytest.raises(SettingError, match="^REDISQ_TABLES"):
+        server.open(prepare)
+    server.close()
+
+
 def test_a_server_that_hangs_at_start(postgres_server: PostgresServer) -> None:
     """A port that takes connections and never answers is given up after the time limit."""
     with socket.socket() as listener:

@@ -182,7 +182,6 @@ def make_plan(
             problems.append(f"column {name!r} is {column.type!r} and the field {declared.kind}")
             continue
         taken[name] = (declared, column, convert)
-    by_name = {columns[name].key: name for name in taken}
     has_key_column = KEY_COLUMN in columns and KEY_COLUMN not in taken
     available = {*taken, *(table.columns[key].name for key in foreign)}
     if has_key_column:
@@ -218,21 +217,13 @@ def make_plan(
             takes = f"a field with a number or time: {', '.join(fit)}{nearest(version, fit)}"
             raise wrong(item_class, "version", version, takes)
     filled = []
-    for column_key, name in by_name.items():
-        declared, column, convert = taken[name]
-        required, default = "", has_default(column)
-        if column_key not in foreign:
-            if name in key:
-                required = "it is of the key"
-                if default:
-                    required += ", which the database gives: name another key in REDISQ_TABLES"
-            elif name == version:
-                required = "it is the version"
-            elif not column.nullable and not default:
-                required = f"takes {declared.kind} and not None"
-        nullable = bool(column.nullable)
+    for name, (declared, column, convert) in taken.items():
+        default, nullable = has_default(column), bool(column.nullable)
+        required = ""
+        if column.key not in foreign:  # which comes from the parent
+            required = _required(name, declared, key, version, default=default, nullable=nullable)
         filled.append(
-            Filled(name, column_key, convert, required, default, nullable, declared.optional)
+            Filled(name, column.key, convert, required, default, nullable, declared.optional)
         )
     key_column = columns[KEY_COLUMN].key if has_key_column else None
     return Plan(
@@ -251,6 +242,24 @@ def make_plan(
         foreign=tuple(foreign.items()),
         children=children,
     )
+
+
+def _required(
+    name: str,
+    declared: Field,
+    key: tuple[str, ...],
+    version: str | None,
+    *,
+    default: bool,
+    nullable: bool,
+) -> str:
+    """Why the field may not be None; empty if it may."""
+    if name in key:
+        instead = ", which the database gives: name another key in REDISQ_TABLES"
+        return f"it is of the key{instead if default else ''}"
+    if name == version:
+        return "it is the version"
+    return "" if nullable or default else f"takes {declared.kind} and not None"
 
 
 def _extra(

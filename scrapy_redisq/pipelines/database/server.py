@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy
 
 from scrapy_redisq.errors import (
+    RedisqError,
     RowRefused,
     SettingError,
     SinkMismatch,
@@ -79,12 +80,12 @@ class DatabaseServer:
                 self._connected()
                 prepare()
                 return
-            except (SinkMismatch, RowRefused):
-                raise
             except SinkUnavailable as error:
                 said = str(error)
                 if time.monotonic() >= deadline:
                     raise
+            except RedisqError:  # of the settings, or of tables that do not fit
+                raise
             except Exception as error:  # drivers have other ones as well, such as RuntimeError
                 said = self.redact(words(error))
                 _release(error)
