@@ -917,7 +917,7 @@ def test_a_wrong_setting_is_not_said_to_be_of_the_url(sqlite_database: SQLiteDat
         raise SettingError("REDISQ_TABLES", {}, "something else")
 
     server = DatabaseServer(sqlite_database.url, connect_timeout=10)
-    with pytest.raises(SettingError, match="^REDISQ_TABLES"):
+    with pytest.raises(SettingError, match=r"^REDISQ_TABLES"):
         server.open(prepare)
     server.close()
 
