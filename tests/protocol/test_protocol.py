@@ -302,6 +302,28 @@ def test_work_left_in_the_outbox_is_work(member: Callable[..., Worker]) -> None:
     assert second.complete
 
 
+def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """By what is enqueued, and by the end of the last request: an idle worker asks seldom."""
+    worker, idle = member(), member()
+
+    def woken_by(step: Callable[[], object]) -> bool:
+        assert idle.claim(5) == []
+        with client.pubsub() as channel:
+            channel.subscribe(calls.wake_channel(NAME, 0))
+            assert channel.get_message(timeout=5)["type"] == "subscribe"
+            step()
+            client.publish(calls.wake_channel(NAME, 0), "that was all")
+            message = wait_until(lambda: channel.get_message(timeout=1), 10, "a message")
+            return bool(message["data"] != b"that was all")
+
+    worker.enqueue("a")
+    assert woken_by(lambda: worker.exchange(1))
+    ((_, lease),) = worker.holding.values()
+    assert not woken_by(worker.exchange)
+    worker.finish(lease)
+    assert woken_by(worker.exchange)
+
+
 # --- lost replies ------------------------------------------------------------------------------
 
 
