@@ -7,14 +7,15 @@ import contextlib
 import random
 import socket
 import struct
-import threading
+
+from lab.in_thread import InThread
 
 CHUNK = 1 << 18
 IN_FLIGHT = 16
 """Chunks that are on their way in one direction at most."""
 
 
-class Proxy:
+class Proxy(InThread):
     """A proxy to ``to_port`` on a free port of 127.0.0.1; a context manager.
 
     All verbs take effect at once, also on the connections that are open. Only commands by
@@ -22,6 +23,7 @@ class Proxy:
     """
 
     def __init__(self, to_port: int, seed: int = 0) -> None:
+        super().__init__()
         self.round_trip = 0.0
         """Seconds that a command and its reply take longer."""
         self.reset_share = 0.0
@@ -36,18 +38,6 @@ class Proxy:
         self.to_port = to_port
         """Where new connections go to."""
         self._random = random.Random(seed)
-        self._started = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Proxy:
-        self._thread.start()
-        assert self._started.wait(10)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(10)
 
     def cut(self) -> None:
         """Nothing arrives any more, and no side hears of it: no reset."""
@@ -57,35 +47,16 @@ class Proxy:
         """What was sent meanwhile arrives late, as TCP would deliver it."""
         self._loop.call_soon_threadsafe(self._flowing.set)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        self._end, self._flowing = asyncio.Event(), asyncio.Event()
+    async def listen(self) -> list[asyncio.Server]:
+        self._flowing = asyncio.Event()
         self._flowing.set()
-        self._connections: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        server = await asyncio.start_server(self.accepted, "127.0.0.1", 0)
         self.port = int(server.sockets[0].getsockname()[1])
-        self._started.set()
-        await self._end.wait()
-        server.close()
-        for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        return [server]
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            try:
-                await self._flowing.wait()
-                await _Connection(self, reader, writer).carry()
-            finally:
-                writer.close()
-        self._connections.discard(task)
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._flowing.wait()
+        await _Connection(self, reader, writer).carry()
 
     async def pass_on(
         self, due: float, data: bytes, upwards: bool, connection: _Connection

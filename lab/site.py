@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.in_thread import InThread
+
 Headers = dict[str, str]
 
 
@@ -47,25 +49,14 @@ class Hit:
     status: int = 0
 
 
-class Site:
+class Site(InThread):
     """An HTTP/1.1 server on a free port of 127.0.0.1 to 127.0.0.``hosts``; a context manager."""
 
     def __init__(self, page: Callable[[str], Answer | str | None], hosts: int = 1) -> None:
+        super().__init__()
         self.page = page
         self._more_hosts = [f"127.0.0.{n}" for n in range(2, hosts + 1)]
         self.hits: list[Hit] = []
-        self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Site:
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(10)
 
     @property
     def url(self) -> str:
@@ -97,40 +88,16 @@ class Site:
             assert {len(times) % pages for times in at.values()} == {0}, at
         return {host: sorted(times)[:pages] for host, times in at.items()}
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        self._end = asyncio.Event()
-        self._connections: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+    async def listen(self) -> list[asyncio.Server]:
+        server = await asyncio.start_server(self.accepted, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
-        servers = [server] + [
-            await asyncio.start_server(self._connected, host, self.port)
-            for host in self._more_hosts
+        return [server] + [
+            await asyncio.start_server(self.accepted, host, self.port) for host in self._more_hosts
         ]
-        self._ready.set()
-        await self._end.wait()
-        for server in servers:
-            server.close()
-        for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            while line := await reader.readline():
-                await self._answer(line, time.monotonic(), reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            self._connections.discard(task)
-            writer.close()
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            await self._answer(line, time.monotonic(), reader, writer)
 
     async def _answer(
         self, line: bytes, at: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

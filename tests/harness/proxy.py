@@ -1,7 +1,0 @@
-"""Moved to `lab.proxy`."""
-
-import sys
-
-from lab import proxy
-
-sys.modules[__name__] = proxy
