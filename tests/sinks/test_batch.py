@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from lab.databases import SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
-from tests.harness.crawl import PROJECT, Run
+from tests.harness.command import Redisq
+from tests.harness.crawl import Run
 
 PAGES = 60
 SINK = {"crawls.sinks.LinesSink": 300}
@@ -57,7 +56,7 @@ def status(server: RedisServer, name: str = "follow") -> dict[str, Any]:
 
 @pytest.mark.parametrize("seconds", [0, 0.2])
 def test_every_item_is_written(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+    crawl: Run, redis_server: RedisServer, redisq: Redisq, tmp_path: Path, seconds: float
 ) -> None:
     """Two workers write each page's item once, in batches, and `status` counts for both."""
     with Site(linked_pages(PAGES)) as site:
@@ -74,9 +73,7 @@ def test_every_item_is_written(
     assert sink["seconds"] > 0
     rows = sum(worker.stats.get("redisq/sink/rows", 0) for worker in workers)
     assert rows == PAGES
-    command = [sys.executable, "-m", "scrapy", "redisq", "status", "follow"]
-    command += ["-s", f"REDISQ_URL={redis_server.url}"]
-    shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    shown = redisq("status", "follow").out
     assert f"sink {PAGES} rows in {sink['batches']} batches, {sink['seconds']:.1f} s" in shown
 
 
