@@ -229,6 +229,28 @@ def test_entries_that_a_worker_asks_for_of_its_slot(member: Callable[..., Worker
     assert len(ask(other, want=10).leases) == 2
 
 
+def test_what_is_due_behind_the_slots_of_others(member: Callable[..., Worker]) -> None:
+    """A worker that wants little asks again at once while there is more that it has not been
+    offered: slots whose turns others have become due when they get requests."""
+    other, worker = (member({"*": {"delay": 60}}) for _ in range(2))
+    slots = [f"host{n}" for n in range(8)]
+    for slot in slots:
+        other.send([f"/{slot}/1"], slot=slot)
+    assert len(ask(other, want=8).leases) == 8
+    for slot in slots:
+        other.send([f"/{slot}/2"], slot=slot)
+    other.send(["/free"], slot="free")
+    asked = 0
+    while not (reply := ask(worker, want=1)).leases:
+        assert reply.next_due == 0
+        asked += 1
+    assert [lease.slot for lease in reply.leases] == ["free"]
+    assert asked == 8
+    after = ask(worker, want=1)
+    assert after.next_due is not None
+    assert after.next_due > 100
+
+
 def test_stock_of_a_worker() -> None:
     """A limited slot's requests that may begin within a second are worth holding, one at least."""
     now = time.monotonic()

@@ -371,10 +371,12 @@ if limited and not replayed then
   end
 end
 
+local more_are_due = false
 if input.want > 0 and not replayed then
-  local due_slots = redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0,
-    input.want + full + #turns)
+  local look_at = input.want + full + #turns
+  local due_slots = redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0, look_at)
   local open = {}
+  more_are_due = #due_slots == look_at
   for _, slot in ipairs(due_slots) do
     -- Each of them is to get an entry: a turn without one would keep the slot from other workers.
     if #claimed + #open >= input.want then break end
@@ -476,7 +478,9 @@ if limited and replayed then
     told[#told + 1] = turn
   end
 end
-if limited and #claimed == 0 then
+if limited and #claimed == 0 and more_are_due then
+  due = NOW -- those that were looked at are others' now, and have been moved behind
+elseif limited and #claimed == 0 then
   local first = redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'WITHSCORES',
     'LIMIT', 0, 1)
   if first[2] then due = math.min(due or tonumber(first[2]), tonumber(first[2])) end
