@@ -163,6 +163,8 @@ def test_closing_while_pipelines_download(
     with Site(page, 2) as site, Frontier.from_url(redis_server.url, "with_files") as frontier:
         worker = crawl("with_files", None, settings, sites=site.urls(2))
         wait_until(lambda: any("file" in path for path in site.counts()), 30, "some files")
+        # start() is read while pages are fetched.
+        wait_until(lambda: frontier.status()["created"] == 11, 30, "all start requests")
         worker.terminate()
         worker.wait()
         status = frontier.status()
