@@ -10,7 +10,7 @@ import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from scrapy.http import Request
 
@@ -39,7 +39,8 @@ class LocalQueue:
         self._others: deque[Claim] = deque()
         """And what another worker has."""
         self._ask_at = 0.0
-        self._rootless = 0
+        self._ahead: set[Hashable] = set()
+        """What no page stands for, was asked about, and was not started."""
         self._pages: dict[Request, Page] = {}
         self._in_progress: set[Request] = set()
         self._arrivals = itertools.count()
@@ -60,7 +61,6 @@ class LocalQueue:
         """Take a request, for ``delay`` seconds from now, or from when ``claim`` is granted. One
         that no page stands for is among what `to_ask` returns."""
         self._pages[request] = page
-        self._rootless += page.root is None
         if claim is None:
             self.push(request, delay)
             return
@@ -102,6 +102,7 @@ class LocalQueue:
         if not self._ready[best]:
             del self._ready[best]
         self._in_progress.add(request)
+        self._ahead.discard(request)
         return request, self._pages[request]
 
     # What the frontier says of claims
@@ -118,16 +119,17 @@ class LocalQueue:
     def is_with_another(self, claim: Claim) -> None:
         """Another worker has it, and may die before it has dealt with it."""
         if claim.tag in self._asked:
+            self._ahead.discard(claim.tag)
             self._others.append(claim)
             self._ask_at = time.monotonic() + ASK_AGAIN
 
     def to_ask(self, most: int) -> list[Claim]:
         """What no page stands for and the frontier has to be asked about now.
 
-        All workers have these, from ``start()``: no more than ``most`` are claimed or in progress,
-        so that each gets its part. What others had is asked about again after `ASK_AGAIN`.
+        All workers have these, from ``start()``: no more than ``most`` are claimed before they are
+        started, so that each gets its part. What others had is asked about again after `ASK_AGAIN`.
         """
-        room = most - (self._rootless - len(self._new) - len(self._others))
+        room = most - len(self._ahead)
         waiting = [self._new]
         if time.monotonic() >= self._ask_at:
             waiting.append(self._others)
@@ -135,6 +137,7 @@ class LocalQueue:
         for claims in waiting:
             while claims and len(asked) < room:
                 asked.append(claims.popleft())
+        self._ahead.update(claim.tag for claim in asked)
         return asked
 
     # Ends
@@ -143,9 +146,8 @@ class LocalQueue:
         """The request has ended; -> its page, if it was here."""
         self._asked.pop(request, None)
         self._in_progress.discard(request)
-        page = self._pages.pop(request, None)
-        self._rootless -= page is not None and page.root is None
-        return page
+        self._ahead.discard(request)
+        return self._pages.pop(request, None)
 
     def forget_waiting(self, *, asked: bool = False) -> list[tuple[Request, Page, Claim | None]]:
         """Forget what was not started, but for what the frontier is being asked about, unless

@@ -27,7 +27,7 @@ TRY_AGAIN = 2.0
 class LocalRequests:
     """Takes care of them until they are over.
 
-    ``most``: of those that no page stands for, how many the worker has at a time.
+    ``most``: of those that no page stands for, how many the worker claims ahead.
     """
 
     def __init__(

@@ -442,15 +442,30 @@ def test_each_worker_has_its_part_of_the_start_requests(
             each.ask(None, url)
     first.exchange()
     assert kept(client) == 3
-    begun = [first.start() for _ in range(4)]
-    assert begun[-1] is None
     assert second.work() == []  # the first three are another's; it is to ask for others
     assert second.work() == urls[3:6]
     assert second.work() == urls[6:9]
-    first.end(*(request for request in begun if request))
+    begun = [request for _ in range(4) if (request := first.start())]
+    assert [request.url for request in begun] == urls[:3]
+    first.end(*begun)
     first.exchange()
     wait_until(lambda: [*first.work(), *second.work()] == urls[9:], 10, "the last one")
     wait_until(
         lambda: not (first.work() or second.work() or first.local or second.local), 20, "all"
     )
     assert kept(client) == 0
+
+
+def test_start_requests_that_go_on_without_end(process: NewProcess) -> None:
+    """Do not keep others from being started."""
+    first = process(most=1)
+    endless, another = (first.ask(None, f"http://a/{name}") for name in ("endless", "another"))
+    first.exchange()
+    assert first.start() is endless
+    assert first.start() is None
+    first.ask(endless, "http://a/endless", dont_filter=True)
+    first.end(endless)
+    first.requests.ask()
+    first.exchange()
+    first.start(), first.start()
+    assert another in first.engine.in_progress
