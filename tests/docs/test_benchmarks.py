@@ -12,6 +12,7 @@ from benchmarks import COMMANDS, costs, report
 from lab.launcher import ROOT, fork
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_smallest_size(command: str, tmp_path: Path) -> None:
     """A command measures something, whatever a busy machine makes of its goals."""

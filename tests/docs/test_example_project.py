@@ -293,9 +293,8 @@ DATABASES = ["sqlite", pytest.param("postgres", marks=needs_postgres)]
 def test_demo_kills_a_worker_and_loses_nothing(temp_folder: Path, database: str) -> None:
     """Two processes crawl the shop, one is killed half-way; every page is in the database once,
     only what it held was fetched twice, and nothing stays behind."""
-    code, said = run_demo(
-        temp_folder, f"--database={database}", "--pages=100", "--workers=2", "--lease-ttl=2"
-    )
+    size = ("--pages=100", "--delay=0.3", "--workers=2", "--lease-ttl=2")
+    code, said = run_demo(temp_folder, f"--database={database}", *size)
     assert code == 0, said
     assert f"result in {database}" in said.lower()
     assert "killed with SIGKILL" in said
