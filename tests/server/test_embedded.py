@@ -779,6 +779,12 @@ def test_a_folder_that_goes_while_its_server_starts(folder: Path, tmp_path: Path
     assert not at_work(int((tmp_path / "pid").read_text()))
 
 
+def test_a_script_that_fails_leaves_no_server_behind(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedServerError, match="not today"):
+        EmbeddedServer.acquire(folder, script(tmp_path / "fails", "echo not today", "exit 1"))
+    assert servers_of(folder) == []
+
+
 def test_who_is_ended_while_the_server_starts_leaves_none_behind(
     folder: Path, tmp_path: Path
 ) -> None:

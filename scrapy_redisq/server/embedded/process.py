@@ -225,7 +225,7 @@ def _order_shutdown(folder: ServerFolder) -> None:
 def _launch(
     folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path, module: Path | None
 ) -> str | None:
-    """Start a server. Return None when it runs, else what it said before it died."""
+    """Start a server. Return None when it runs, else what was said; then there is none."""
     written = folder.log.stat().st_size if folder.log.exists() else 0
     try:
         with locks.for_server(path) as descriptor:
@@ -245,11 +245,13 @@ def _launch(
                 check=False,
             )
     except (OSError, subprocess.SubprocessError) as error:
+        shut_down(folder, locks)
         return str(error)
     grace = SCRIPT_GRACE if binary.is_script() else 0.0
     if done.returncode == 0 and _comes_up(folder, locks, grace):
         locks.record(path, _pid(folder))
         return None
+    shut_down(folder, locks)  # a script may fail when its server works
     return _log_since(folder, written) + done.stdout.decode(errors="replace")
 
 
