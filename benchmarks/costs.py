@@ -25,7 +25,7 @@ from lab.servers import RedisServer, any_server
 # Parts and what their frames look like. The innermost frame that fits any of them decides.
 PARTS: dict[str, tuple[str, ...]] = {
     "fingerprint": ("scrapy/utils/request.py",),
-    "duplicates: look-up": ("scrapy_redisq/frontier/recent_urls.py", "scrapy/dupefilters.py"),
+    "duplicates: look-up": ("scrapy_redisq/frontier/seen/recent_urls.py", "scrapy/dupefilters.py"),
     "duplicates: counting": ("scrapy_redisq/dupefilter.py", "Outbox.duplicate"),
     "serialisation": ("Serializer.dumps", "encode_request"),
     "deserialisation": ("Serializer.loads",),

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
@@ -20,9 +19,9 @@ from scrapy.utils.request import RequestFingerprinter, referer_str
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.recent_urls import SeenCache
-from scrapy_redisq.frontier.scripts import Call, execute, load, raw_string
+from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.participation import joins
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of, project_folder
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Request
 __all__ = ["BloomDupeFilter", "ExactDupeFilter", "RedisqDupeFilter"]
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +134,7 @@ class RedisqDupeFilter(BaseDupeFilter):
     def status(self) -> SeenStatus:
         """What the filter holds and has cost. Raises redis-py's errors or `RedisqError`."""
         assert self._client is not None, "open() comes first"
-        return execute(self._client, self._call("seen/status", SeenStatus.from_reply))
+        return execute(self._client, calls.seen_status(self._name, 0, self._generation, self._seen))
 
     def close(self, reason: str) -> None:
         if self._client is not None:
@@ -179,18 +176,10 @@ class RedisqDupeFilter(BaseDupeFilter):
 
     # Redis
 
-    def _call(self, script: str, decode: Callable[[Any], T], **data: Any) -> Call[T]:
-        return Call.of(
-            load(script, self._seen.name),
-            calls.meta_key(self._name, 0),
-            {
-                # seen/status.lua asks for a generation, which is what the keys are named by.
-                "generation": f"alone:{self._seen.name}",
-                "seen": self._seen.parameters(),
-                **data,
-            },
-            decode,
-        )
+    @property
+    def _generation(self) -> str:
+        """What the keys are named by; in a frontier it is a run."""
+        return f"alone:{self._seen.name}"
 
     def _record(self, fingerprint: bytes) -> bool:
         """Record it; is it new? Yes whenever that is not certain."""
@@ -198,13 +187,10 @@ class RedisqDupeFilter(BaseDupeFilter):
             self._count("dupefilter/redis_errors")
             return True
         assert self._client is not None and self._server is not None, "open() comes first"
-        encoded: object = self._seen.encode(fingerprint)
-        if isinstance(encoded, bytes):
-            encoded = raw_string(encoded)
-        call = self._call("seen/add", lambda reply: bool(reply[0]), fingerprints=[encoded])
+        call = calls.record_seen(self._name, self._generation, self._seen, [fingerprint])
         try:
             try:
-                return execute(self._client, call)
+                return execute(self._client, call) == [1]
             except (redis.ConnectionError, redis.TimeoutError):
                 # The call may have been run and its reply lost. Once more, so that it is recorded
                 # for sure; but that answer says nothing: "seen" might mean by the first call, and

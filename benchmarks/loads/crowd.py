@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import dataclass
-from typing import Any
 
 import redis
 
@@ -14,7 +13,7 @@ from benchmarks.loads.load import NAME, join
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit
-from scrapy_redisq.frontier.operations import Enqueue, Finish
+from scrapy_redisq.frontier.operations import Enqueue, Finish, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 
@@ -87,7 +86,7 @@ class Crowd:
         limits = {"*": DELAY.to_text()} if shape.limited else None
         self.member: ShardSession
         self.member, self._seen = join(self.client, "measured", "exact", limits=limits)
-        self._turns: list[list[Any]] = []
+        self._turns: list[TurnReport] = []
         self._number = 0
         self._fill()
 
@@ -118,7 +117,7 @@ class Crowd:
         reply = self.member.received(execute(self.client, call))
         assert len(reply.leases) == (0 if self.shape.parked else size)
         # Every turn is given up unused.
-        self._turns = [[slot, 0, 0, 0, 1, 0] for slot, *_ in reply.turns]
+        self._turns = [TurnReport(turn.slot, 0, 0, 0, 1, 0) for turn in reply.turns]
         for lease in reply.leases:
             self.member.add(Finish(lease.id, "done"))
 

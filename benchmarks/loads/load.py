@@ -55,7 +55,9 @@ def join(
     config = FrontierConfig(dupefilter="exact" if backend == "exact" else "bloom", backend=backend)
     joined = execute(
         client,
-        calls.join(NAME, 0, config, run=run, worker=worker, info={}, ttl=600, limits=limits),
+        calls.join(
+            NAME, 0, calls.Crawl(run), config, calls.Registration(worker, 600.0, limits=limits)
+        ),
     )
     seen = seen_filter(joined.config)
     member = ShardSession(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())

@@ -20,7 +20,6 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.runs import drive
-from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.entries import reason
@@ -266,13 +265,9 @@ class Frontier(SlotMethods, LetterMethods):
             ) from error
 
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
-        seen = seen_filter(config)
-        script = load("seen/status", config.backend)
-        data = {"generation": meta.get("generation", ""), "seen": seen.parameters()}
+        seen, generation = seen_filter(config), meta.get("generation", "")
         parts: list[SeenStatus] = [
-            self._run(
-                Call.of(script, calls.meta_key(self.name, shard), data, SeenStatus.from_reply)
-            )
+            self._run(calls.seen_status(self.name, shard, generation, seen))
             for shard in range(config.shards)
         ]
         return SeenStatus.total(parts)

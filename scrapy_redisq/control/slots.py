@@ -10,6 +10,7 @@ from typing import Any
 from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.calls import SlotRecord
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 
@@ -56,39 +57,35 @@ class SlotStatus:
         return -trouble, -self.queued, -self.leased, self.slot
 
     @classmethod
-    def from_reply(cls, record: list[Any]) -> SlotStatus:
-        """From what ``slots/list.lua`` replies of one slot."""
-        slot, *values = record
-        queued, leased, next_start, *delays = map(_whole, values[:7])
-        interval, burst, concurrency = map(_whole, values[7:10])
-        own, parked, failures, status, *since = values[10], *map(_whole, values[11:])
-        by_limit, robots, throttle, back_off = delays
-        aside, paused, ruled = map(_utc, since)
-        limit = SlotLimit.from_text(f"{by_limit} {interval} {burst} {concurrency}")
-        limit_from = "person" if own else "settings" if limit else None
+    def of(cls, record: SlotRecord) -> SlotStatus:
+        """From what a script says of it."""
+        limit = SlotLimit.from_text(
+            f"{record.limit_delay} {record.interval} {record.burst} {record.concurrency}"
+        )
+        limit_from = "person" if record.own else "settings" if limit else None
         delay, delay_from = max(
-            (by_limit, limit_from or ""),
-            (robots, "robots.txt"),
-            (throttle, "AutoThrottle"),
-            (back_off, "back-off"),
+            (record.limit_delay, limit_from or ""),
+            (record.robots_delay, "robots.txt"),
+            (record.throttle_delay, "AutoThrottle"),
+            (record.back_off_delay, "back-off"),
             key=lambda known: known[0],
         )
         return cls(
-            slot=slot,
-            queued=queued,
-            leased=leased,
-            next_start=None if paused else next_start / 1e6,
+            slot=record.slot,
+            queued=record.queued,
+            leased=record.leased,
+            next_start=None if record.paused else record.next_start / 1e6,
             delay=delay / 1e6,
             delay_from=delay_from if delay else None,
             limit=limit,
             limit_from=limit_from,
-            failures=failures,
-            back_off=back_off / 1e6,
-            parked=parked / 1e6,
-            set_aside=aside,
-            paused=paused,
-            ruled=ruled,
-            status=status or None,
+            failures=record.failures,
+            back_off=record.back_off_delay / 1e6,
+            parked=record.parked / 1e6,
+            set_aside=_utc(record.set_aside),
+            paused=_utc(record.paused),
+            ruled=_utc(record.ruled),
+            status=record.status or None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -98,13 +95,6 @@ class SlotStatus:
         told["limit_delay"], told["rate"] = limit.delay, round(limit.rate, 6)
         told["burst"], told["concurrency"] = limit.burst, limit.concurrency
         return told
-
-
-def _whole(value: Any) -> int:
-    """A number of a slot as scripts reply it. Somebody else may have written any: inf is none."""
-    if not isinstance(value, (int, float)) or not abs(value) <= 2**53:
-        return 0
-    return int(value)
 
 
 def _utc(microseconds: int) -> str | None:
@@ -129,18 +119,18 @@ class SlotMethods(StoredFrontier):
             known: set[str] = set()
             cursors: Mapping[str, str] = dict.fromkeys(SOURCES, "0")
             while cursors:
-                cursors, records = self._run(calls.slots(self.name, shard, cursors=cursors))
+                cursors, records = self._run(calls.list_slots(self.name, shard, cursors=cursors))
                 for record in records:
-                    if record[0] not in known:
-                        known.add(record[0])
-                        yield SlotStatus.from_reply(record)
+                    if record.slot not in known:
+                        known.add(record.slot)
+                        yield SlotStatus.of(record)
 
     def slot(self, slot: str) -> SlotStatus:
         """One slot, whether anything is known of it or not. Raises `FrontierError` if there is no
         frontier."""
         slot, shard = self._place_of(slot)
-        _, (record,) = self._run(calls.slots(self.name, shard, names=[slot]))
-        return SlotStatus.from_reply(record)
+        _, (record,) = self._run(calls.list_slots(self.name, shard, names=[slot]))
+        return SlotStatus.of(record)
 
     def pause(self, slot: str) -> None:
         """Start nothing of ``slot`` before `resume`; what is being downloaded goes on.

@@ -8,10 +8,42 @@
                    steps of that over all shards
 ``loop``           the asyncio task that exchanges for a worker: ``worker_protocol`` is what it asks
                    of that, ``pace`` says when, ``listener`` hears what other workers publish
-``seen``           the dupefilters' parameters; ``config`` what all workers must agree on;
-                   ``limits`` what a fleet may do with one slot, ``slot_names`` how slots are
-                   called and which shard keeps them; ``shared_robots`` their robots.txt;
-                   ``recent_urls`` saves asking again about links that were just met
+``seen``           the dupefilters; ``config`` what all workers must agree on
+``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which
+                   shard keeps them; ``shared_robots`` their robots.txt
+
+The words of the protocol, in brackets what the trade calls them:
+
+frontier     all state of one crawl, under one name
+shard        one part of a frontier: one hash tag, one slot of a Redis Cluster
+slot         Scrapy's download slot of a request, mostly its host: the unit of fairness and limits
+run          from the first request until everything is finished; shard 0 keeps its state
+generation   the run that began a dupefilter, with which later runs may go on
+worker       one crawl process; a producer adds requests, and claims none
+prefix       the first n scripts of Redis' log; whatever n is, they leave a correct frontier
+entry        one serialised request, and how often a worker died with it (delivery count)
+record       an entry with the slot and the priority that it came from
+claim        to take an entry out of its queue; the worker that has claimed it holds a lease
+lease        an entry that a worker holds, by an id that is never used again (fencing token)
+finish       the end of a lease: done, dead, released, delayed, backed off or retried
+release      to give a lease back, to the front of its queue and without penalty (nack)
+reap         to take the leases of a worker that gave no sign of life (visibility timeout)
+fenced       a worker that was reaped: it has to join again, under another id
+stale        the finish of a lease that the worker no longer holds: counted, and nothing else
+suspect      an entry with which several workers died (poison message)
+dead letter  a request that is given up, with the reason
+foreign      what something else than scrapy-redisq has written into the frontier's keys
+identity     what a request is known by that the dupefilter is not asked about (idempotency key)
+kept         a request that cannot be stored, and stays in the process of the worker that claimed it
+settle       to end the claim of such a request
+turn         the right to start requests of a slot with a delay or a rate: of one worker at a time,
+             for about a second (lock with a time limit)
+token        the right to download one request of a slot with a concurrency (permit)
+parked       a slot of which nothing is started for a while, because it failed (circuit breaker)
+set aside    a slot that failed too often; a run may end without it (a breaker that stays open)
+paused       a slot of which nothing is started until a person says so
+seal         shard 0's number on a shard that has nothing left; adding to it asks shard 0 first
+trash        dupefilters that wait to be deleted, bit by bit
 """
 
 from __future__ import annotations

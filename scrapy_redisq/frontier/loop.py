@@ -29,7 +29,15 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Letter, Reply, Settle
+from scrapy_redisq.frontier.operations import (
+    Claim,
+    Enqueue,
+    Finish,
+    Letter,
+    Reply,
+    Settle,
+    TurnReport,
+)
 from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW, Pace
 from scrapy_redisq.frontier.run_session import NOTHING_SENT, RunSession
 from scrapy_redisq.frontier.scripts import Call
@@ -343,7 +351,7 @@ class ExchangeLoop:
             )
 
     def _call(
-        self, session: ShardSession, want: int, demand: Demand, told: list[list[Any]]
+        self, session: ShardSession, want: int, demand: Demand, told: list[TurnReport]
     ) -> Call[Reply]:
         starting, seeded = self.worker.starting()
         starting = starting or self.run_session.enqueues_wait_elsewhere(session)

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import raw_string
@@ -146,6 +146,61 @@ class Outcome:
     latency: float | None = None
 
 
+FREE = -2
+"""Stands for what is left of the turn of a slot without limits, as in ``slots/turns.lua``."""
+
+
+class TurnReport(NamedTuple):
+    """What a worker has done with a slot that has limits, and what it wants of it. Times in us."""
+
+    slot: str
+    since: int
+    """Since it last started a request of it; -1: it has not."""
+    tat: int
+    """Until the theoretical arrival time of the rate, which may be over."""
+    tokens: int
+    """Tokens that it needs."""
+    done: int
+    """1: the turn, or its tokens, are of no more use to it."""
+    want: int
+    """Entries to claim."""
+
+
+class TurnGrant(NamedTuple):
+    """What a worker may do with a slot that has limits. Times in us."""
+
+    slot: str
+    left: int
+    """Of its turn; -1: it needs none, FREE: the slot has no limits."""
+    news: int
+    """1: the turn is new, -1: it was refused."""
+    next_start: int
+    """Until the delay allows a start."""
+    tat: int
+    """Until the theoretical arrival time of the rate."""
+    delay: int
+    interval: int
+    burst: int
+    tokens: int
+    """Requests of it that the worker may download at a time; -1: that is not limited."""
+    parked: int
+    """For so long nothing of it may be started."""
+    trouble: int
+    """1: it has failed lately, and the frontier wants to know how downloads end."""
+
+    @property
+    def is_free(self) -> bool:
+        return self.left == FREE
+
+    @property
+    def is_new(self) -> bool:
+        return self.news == 1
+
+    @property
+    def is_refused(self) -> bool:
+        return self.news == -1
+
+
 @dataclass
 class Reply:
     """What one exchange brought. ``status`` as documented in ``exchange.lua``."""
@@ -171,8 +226,8 @@ class Reply:
     """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
     in_the_way: str = ""
     """A key that is not of its type, so that some requests wait until it is deleted."""
-    turns: list[list[Any]] = field(default_factory=list)
-    """What this worker may do with slots that have limits, see ``slots/turns.lua``."""
+    turns: list[TurnGrant] = field(default_factory=list)
+    """What this worker may do with slots that have limits."""
 
 
 def number_of_requests(operation: Operation) -> int:

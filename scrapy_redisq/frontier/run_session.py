@@ -102,7 +102,7 @@ class RunSession:
                 self.terms.name,
                 shard,
                 self.joined,
-                newcomer.worker,
+                newcomer.registration.worker,
                 ttl=self.terms.lease_ttl,
                 dead_max=self.terms.dead_max,
                 seen=self.seen.parameters(),
@@ -117,20 +117,16 @@ class RunSession:
         return self.joined
 
     def _newcomer(self) -> runs.Newcomer:
-        return runs.Newcomer(
-            self._next_id,
-            self.terms.config,
-            {
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "spider": self.terms.config.spider,
-            },
-            self.terms.lease_ttl,
-            self.terms.run,
-            time.monotonic() - self.terms.started,
-            self.terms.limits,
-            self.terms.throttle,
+        info: dict[str, str | int] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "spider": self.terms.config.spider,
+        }
+        registration = calls.Registration(
+            self._next_id, self.terms.lease_ttl, info, self.terms.limits, self.terms.throttle
         )
+        age = time.monotonic() - self.terms.started
+        return runs.Newcomer(registration, self.terms.config, self.terms.run, age)
 
     async def rejoin(self) -> None:
         """Come back under a new id after this worker was reaped or its history was lost.
@@ -146,7 +142,7 @@ class RunSession:
         self._next_id = _new_worker_id()
         self._held_back.clear()
         for session in self.sessions:
-            session.rejoined(self.joined, newcomer.worker)
+            session.rejoined(self.joined, newcomer.registration.worker)
 
     async def leave(self, *, complete: bool) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.

@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, FrontierLost
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms
+from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call
 
@@ -74,18 +74,12 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker as it registers. ``ttl`` and ``age`` (since it was started, as of ``made``) in
-    seconds."""
+    """A worker that joins. ``age``: seconds since it was started, as of ``made``."""
 
-    worker: str
+    registration: Registration
     config: FrontierConfig
-    info: Mapping[str, str | int]
-    ttl: float
     terms: RunTerms = ANY_RUN
     age: float = 0.0
-    limits: Mapping[str, str] | None = None
-    """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
-    throttle: str = ""
     made: float = field(default_factory=time.monotonic)
 
     def age_now(self) -> float:
@@ -104,12 +98,11 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
             yield from conclude(name)
 
     def on_shard_0() -> Call[Joined]:
-        return _register(name, 0, newcomer, newcomer.config, intent="crawl", run=run or new_id())
+        intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.age_now())
+        return calls.join(name, 0, intent, newcomer.config, newcomer.registration)
 
     def on_others(shard: int, first: Joined) -> Call[Joined]:
-        return _register(
-            name, shard, newcomer, first.config, intent="follow", run=first.run, follow=first
-        )
+        return calls.join(name, shard, calls.Follow(first), first.config, newcomer.registration)
 
     return (yield from _join_all(name, on_shard_0, on_others))
 
@@ -117,7 +110,7 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
 def come_back(name: str, newcomer: Newcomer, run: str, shards: int) -> Steps[None]:
     """Register in ``run`` again. Raises `FrontierLost` if it is gone."""
     for shard in range(shards):
-        yield _register(name, shard, newcomer, newcomer.config, intent="return", run=run)
+        yield calls.join(name, shard, calls.Return(run), newcomer.config, newcomer.registration)
 
 
 def join_as_producer(
@@ -126,35 +119,14 @@ def join_as_producer(
     """The run that requests can be added to, begun if need be. Raises as `calls.join` does."""
     with contextlib.suppress(FrontierCorrupt):
         yield from conclude(name, producer=True)
-    terms = RunTerms(keep_seen=keep_seen)
 
     def on_shard_0() -> Call[Joined]:
-        return calls.join(
-            name, 0, config, intent="push", run=new_id(), terms=terms, keep_config=keep_config
-        )
+        return calls.join(name, 0, calls.Push(new_id(), keep_seen, keep_config), config)
 
     def on_others(shard: int, first: Joined) -> Call[Joined]:
-        return calls.join(name, shard, first.config, intent="follow", run=first.run, follow=first)
+        return calls.join(name, shard, calls.Follow(first), first.config)
 
     return (yield from _join_all(name, on_shard_0, on_others))
-
-
-def _register(
-    name: str, shard: int, newcomer: Newcomer, config: FrontierConfig, **options: Any
-) -> Call[Joined]:
-    return calls.join(
-        name,
-        shard,
-        config,
-        worker=newcomer.worker,
-        info=newcomer.info,
-        ttl=newcomer.ttl,
-        terms=newcomer.terms,
-        age=newcomer.age_now(),
-        limits=newcomer.limits,
-        throttle=newcomer.throttle,
-        **options,
-    )
 
 
 def _join_all(

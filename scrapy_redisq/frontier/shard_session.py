@@ -28,6 +28,8 @@ from scrapy_redisq.frontier.operations import (
     Outcome,
     Reply,
     Settle,
+    TurnGrant,
+    TurnReport,
     foreign_key,
     letter_item,
     number_of_requests,
@@ -211,7 +213,7 @@ class ShardSession:
         seeded: bool = True,
         pages: int = 0,
         items: int = 0,
-        turns: list[list[Any]] | None = None,
+        turns: Sequence[TurnReport] = (),
         slot_ttl: float = 3_600.0,
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
@@ -444,7 +446,7 @@ class ShardSession:
             next_due=None if due < 0 else due,
             stuck=None if stuck < 0 else stuck,
             in_the_way=foreign_key(in_the_way) if in_the_way else "",
-            turns=unpack(turns) if turns else [],
+            turns=[TurnGrant(*turn) for turn in unpack(turns)] if turns else [],
             leases=[
                 parse_lease(lease_id.decode(), record)
                 for lease_id, record in zip(leases[::2], leases[1::2], strict=True)

@@ -82,7 +82,7 @@ class SharedRobots:
     ) -> tuple[str, bytes, float]:
         shard = shard_of(host, len(self._run_session.sessions))
         name, run = self._run_session.terms.name, self._run_session.joined.run
-        call = calls.robots(
+        call = calls.robots_txt(
             name, shard, run, host, self._token, take=take, text=text, ttl=ttl, give_up=give_up
         )
         return await self._run_session.run(call)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from scrapy_redisq.frontier.operations import Reply
+from scrapy_redisq.frontier.operations import Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 
 
@@ -48,11 +48,11 @@ class Worker(Protocol):
     def starting(self) -> tuple[bool, bool]:
         """(it may still add requests of its own, all its start requests were added)."""
 
-    def turns(self, session: ShardSession) -> list[list[Any]]:
+    def turns(self, session: ShardSession) -> list[TurnReport]:
         """What it did with the turns of slots of this shard."""
 
     def received(
-        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
         """Take in the leases, the outcomes of enqueues, and the turns in return for those that
         it told of at ``sent_at`` (time.monotonic())."""

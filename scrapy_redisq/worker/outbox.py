@@ -22,7 +22,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease
-from scrapy_redisq.frontier.recent_urls import SeenCache
+from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere

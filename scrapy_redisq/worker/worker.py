@@ -25,7 +25,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, ShardSession
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
@@ -356,7 +356,7 @@ class Worker:
             most=self.inbox.most + self._in_progress.unwritten_pages(),
         )
 
-    def turns(self, session: ShardSession) -> list[list[Any]]:
+    def turns(self, session: ShardSession) -> list[TurnReport]:
         return self.gate.report(session)
 
     def is_busy(self) -> bool:
@@ -398,7 +398,7 @@ class Worker:
         )
 
     def received(
-        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
         for lease, owner in self.gate.received(reply, told, sent_at):
             self.exchange_loop.finish(owner, Finish(lease.id, "released"))

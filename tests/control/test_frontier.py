@@ -58,7 +58,7 @@ class Worker:
         self.name = name
         config = frontier.config() or FrontierConfig(backend="bitmap")
         info = {"host": "here", "pid": 7, "spider": "books"}
-        newcomer = runs.Newcomer(name, config, info, ttl)
+        newcomer = runs.Newcomer(calls.Registration(name, ttl, info), config)
         joined = runs.drive(
             lambda call: execute(frontier.client, call),
             runs.join(frontier.name, newcomer, f"run-of-{name}"),

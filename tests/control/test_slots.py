@@ -18,7 +18,7 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
-from scrapy_redisq.frontier.operations import Outcome, Reply
+from scrapy_redisq.frontier.operations import Outcome, Reply, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.worker import inbox as inbox_module
@@ -53,9 +53,11 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
     return make
 
 
-def report(slot: str = "host", *, tokens: int = 0, done: int = 0, want: int = 0) -> list[list[Any]]:
+def report(
+    slot: str = "host", *, tokens: int = 0, done: int = 0, want: int = 0
+) -> list[TurnReport]:
     """What a worker tells of a slot of which it has never started anything."""
-    return [[slot, -1, 0, tokens, done, want]]
+    return [TurnReport(slot, -1, 0, tokens, done, want)]
 
 
 def fail(worker: Worker, slot: str = "host") -> None:
@@ -189,7 +191,7 @@ def test_who_believes_a_slot_parked_is_told(
     frontier.resume("host")
     reply = ask(worker, 10, report(done=1))
     assert claimed(reply) == ["host"] * 3
-    assert [turn[:2] for turn in reply.turns] == [["host", FREE]]
+    assert [turn[:2] for turn in reply.turns] == [("host", FREE)]
 
 
 def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> None:
@@ -241,7 +243,7 @@ def test_a_limit_ends_a_long_turn(member: Callable[..., Worker], frontier: Front
     gone, other = member({"host": {"delay": 3_600}}), member({"host": {"delay": 3_600}})
     gone.send(f"/{n}" for n in range(3))
     assert len(ask(gone, 1).leases) == 1
-    ask(gone, 0, [["host", 0, 0, 0, 0, 1]])
+    ask(gone, 0, [TurnReport("host", 0, 0, 0, 0, 1)])
     assert ask(other).leases == []
     frontier.limit("host", delay=0)
     wait_until(lambda: len(ask(other).leases) == 2, 3, "the turn is over")

@@ -21,7 +21,7 @@ from lab.site import Answer, Site
 from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.frontier.operations import Lease, Outcome
+from scrapy_redisq.frontier.operations import Lease, Outcome, TurnGrant, TurnReport
 from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
@@ -383,11 +383,11 @@ def test_a_worker_is_told_of_a_parked_slot(member: Callable[..., Worker]) -> Non
     worker = member()
     worker.send(f"/{n}" for n in range(20))
     outcome(worker, True, retry_after=5.0)
-    asking = [["host", -1, 0, 0, 0, 1]]
+    asking = [TurnReport("host", -1, 0, 0, 0, 1)]
     ((slot, left, news, *_, parked, trouble),) = ask(worker, 0, turns=asking).turns
     assert (slot, left, news, trouble) == ("host", 0, -1, 1)
     assert 4_900_000 < parked <= 5_000_000
-    ((slot, left, news, *_),) = ask(worker, 0, turns=[["free", -1, 0, 0, 0, 1]]).turns
+    ((slot, left, news, *_),) = ask(worker, 0, turns=[TurnReport("free", -1, 0, 0, 0, 1)]).turns
     assert (slot, left, news) == ("free", -2, 0)
 
 
@@ -477,10 +477,10 @@ def test_a_slot_that_was_told_of_is_watched() -> None:
     nothing limits it any more; what it starts meanwhile does not wait."""
     turns = Turns()
     turns.suspend("host", 0.0, told=True)
-    free = ["host", -2, 0, 0, 0, 0, 0, 1, -1, 0, 0]
+    free = TurnGrant("host", -2, 0, 0, 0, 0, 0, 1, -1, 0, 0)
     assert turns.received([free], [], time.monotonic()) == []
     told = turns.report({"host": 3}, lambda slot, stock: 5, lambda slot: True)
-    assert [(item[0], item[4], item[5]) for item in told] == [("host", 0, 2)]
+    assert [(item.slot, item.done, item.want) for item in told] == [("host", 0, 2)]
     for request in "abc":
         assert turns.wait("host") == 0
         turns.handed_out(request, "host")

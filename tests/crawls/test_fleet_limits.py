@@ -23,7 +23,7 @@ from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle
-from scrapy_redisq.frontier.operations import Outcome
+from scrapy_redisq.frontier.operations import Outcome, TurnReport
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.crawl import Run
@@ -244,9 +244,9 @@ def test_a_throttled_slot_is_one_workers_at_a_time(
     assert ask(second).leases == []
     for _ in range(20):
         answered(first, 0.2)
-    ((_, _, _, _, _, told, *_),) = ask(first, 0, [["host", 0, 0, 0, 0, 3]]).turns
+    ((_, _, _, _, _, told, *_),) = ask(first, 0, [TurnReport("host", 0, 0, 0, 0, 3)]).turns
     assert told == pytest.approx(100_000, abs=5)
-    assert ask(first, 30, [["host", 0, 0, 0, 0, 30]]).leases[7:]
+    assert ask(first, 30, [TurnReport("host", 0, 0, 0, 0, 30)]).leases[7:]
     assert 3_000_000 < client.pttl(f"redisq:{{{NAME}:0}}:slot:host") < 3_700_000
 
 
@@ -276,7 +276,7 @@ def test_one_at_a_time(redis_server: RedisServer, others: str) -> None:
         for _ in range(100):
             for _, lease in list(worker.holding.values()):
                 worker.finish(lease)
-            turns = [["limited", 0, 0, 0, 0, 5]]
+            turns = [TurnReport("limited", 0, 0, 0, 0, 5)]
             leases = worker.claim(1, turns=turns, room=room)
             assert leases or room == {}
             got |= {lease.slot for lease in leases}

@@ -18,7 +18,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.operations import Lease
+from scrapy_redisq.frontier.operations import Lease, TurnGrant
 from scrapy_redisq.worker import inbox as inbox_module
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.politeness import turns as turns_module
@@ -111,7 +111,8 @@ def test_a_turn_is_not_kept_for_what_a_middleware_keeps() -> None:
     """A request that Scrapy was given, and that does not come to its download, keeps the turn for a
     while only; one that waits for what all others would have to wait for keeps it."""
     turns = Turns()
-    turns.received([["host", 60_000_000, 1, 0, 0, 1_000_000, 0, 1, -1, 0, 0]], [], time.monotonic())
+    grant = TurnGrant("host", 60_000_000, 1, 0, 0, 1_000_000, 0, 1, -1, 0, 0)
+    turns.received([grant], [], time.monotonic())
     request = Request("http://host/")
     turns.handed_out(request, "host")
 

@@ -19,6 +19,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
+from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
@@ -129,7 +130,7 @@ def report(
     slot: str = "host", *, since: int = -1, tat: int = 0, tokens: int = 0, **more: int
 ) -> Any:
     """``since`` the last start, in us, of which there was none by default."""
-    return [[slot, since, tat, tokens, more.get("done", 0), more.get("want", 0)]]
+    return [TurnReport(slot, since, tat, tokens, more.get("done", 0), more.get("want", 0))]
 
 
 def test_a_delayed_slot_is_one_workers_at_a_time(member: Callable[..., Worker]) -> None:
@@ -189,7 +190,7 @@ def test_rate_with_burst(member: Callable[..., Worker]) -> None:
     worker.send(f"/{n}" for n in range(40))
     reply = ask(worker, want=40)
     assert len(reply.leases) == 7
-    assert reply.turns[0][5:8] == [0, 250_000, 3]
+    assert reply.turns[0][5:8] == (0, 250_000, 3)
     # Three starts later nothing may be started for a while.
     after_three = ask(worker, want=40, turns=report(tat=750_000, want=9))
     assert after_three.turns[0][4] > 700_000
@@ -426,9 +427,9 @@ def test_the_last_who_joins_sets_the_limits(member: Callable[..., Worker]) -> No
 # What a worker keeps
 
 
-def turn(slot: str = "host", *, left: int = -1, tokens: int = -1) -> list[Any]:
+def turn(slot: str = "host", *, left: int = -1, tokens: int = -1, delay: int = 0) -> TurnGrant:
     """A turn as the frontier tells it."""
-    return [slot, left, 1, 0, 0, 0, 0, 1, tokens, 0, 0]
+    return TurnGrant(slot, left, 1, 0, 0, delay, 0, 1, tokens, 0, 0)
 
 
 def test_tokens_end_with_the_lease() -> None:
@@ -448,8 +449,7 @@ def test_a_busy_loop_makes_the_next_start_later() -> None:
 
     async def begin() -> None:
         turns = Turns()
-        told = turn(left=60 * TURN)
-        told[5] = TURN
+        told = turn(left=60 * TURN, delay=TURN)
         turns.received([told], [], time.monotonic())
         began = await turns.may_begin("request", "host", lambda parked: None)
         assert began is not None
@@ -510,7 +510,7 @@ def test_an_answer_that_is_too_old() -> None:
     turns = Turns()
     sent_at = time.monotonic()
     turns.suspend("host", 0.0)
-    assert turns.received([turn(left=TURN)], [["host", -1, 0, 0, 0, 1]], sent_at) == []
+    assert turns.received([turn(left=TURN)], report(want=1), sent_at) == []
     assert turns.wait("host") == NOT_NOW
     assert turns.urgent
     assert turns.received([turn(left=TURN)], [], time.monotonic()) == []

@@ -147,7 +147,7 @@ def key(name: str) -> str:
 @pytest.fixture
 def robots(client: redis.Redis, worker: Worker) -> Callable[..., tuple[str, bytes, float]]:
     def run(token: str, host: str = HOST, **options: Any) -> tuple[str, bytes, float]:
-        return execute(client, calls.robots(NAME, 0, worker.joined.run, host, token, **options))
+        return execute(client, calls.robots_txt(NAME, 0, worker.joined.run, host, token, **options))
 
     return run
 
@@ -213,7 +213,7 @@ def test_reset_leaves_nothing(redis_server: RedisServer) -> None:
     """Texts go with the rest of the frontier."""
     with redis_server.client() as client, Frontier.from_url(redis_server.url, NAME) as frontier:
         worker = Worker(client, NAME, EXACT)
-        execute(client, calls.robots(NAME, 0, worker.joined.run, HOST, "a", text=b"x", ttl=60))
+        execute(client, calls.robots_txt(NAME, 0, worker.joined.run, HOST, "a", text=b"x", ttl=60))
         worker.exchange_all()
         worker.leave()
         frontier.reset()
@@ -467,7 +467,7 @@ def test_the_one_who_fetches_waits_for_the_slot(crawl: Run, redis_server: RedisS
 
         def fetched_by_the_worker() -> bool:
             # As a worker that is alive, and cannot begin.
-            execute(client, calls.robots("ordered", 0, run, host, "other"))
+            execute(client, calls.robots_txt("ordered", 0, run, host, "other"))
             return bool(site.hits)
 
         assert not fetched_by_the_worker()

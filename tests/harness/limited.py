@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.operations import Lease, Reply
+from scrapy_redisq.frontier.operations import Lease, Reply, TurnReport
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.politeness.turn import Turn
 from scrapy_redisq.worker.politeness.turns import Turns
@@ -141,7 +141,12 @@ class LimitedWorker(Worker):
         self.turns.forgotten()
 
     def exchange(  # type: ignore[override]
-        self, want: int = 0, *, shard: int = 0, turns: list[list[Any]] | None = None, **options: Any
+        self,
+        want: int = 0,
+        *,
+        shard: int = 0,
+        turns: Sequence[TurnReport] | None = None,
+        **options: Any,
     ) -> Reply | None:
         """As `Worker.exchange`, with what `Turns` reports."""
         if turns is not None:  # once more, as the shard was sealed
@@ -196,17 +201,18 @@ def check_claims(client: redis.Redis, name: str, worker: str, shard: int, reply:
         assert "held" not in state, "claimed of a slot that is paused"
         left = int(state.get("parked", 0)) - (now[0] * 1_000_000 + now[1])
         assert left <= EARLY, f"claimed of a slot that is parked for {left} us"
-        turns = {turn[0]: turn for turn in reply.turns}
+        turns = {turn.slot: turn for turn in reply.turns}
         if slot not in turns:
             assert "pause" not in state, "claimed without a turn"
             continue
-        _, ends, _, _, _, delay, interval, _, tokens, *_ = turns[slot]
-        assert ends != 0 or tokens != 0, "claimed without a turn or a token"
-        if ends > 0:
+        turn = turns[slot]
+        tokens = turn.tokens
+        assert turn.left != 0 or tokens != 0, "claimed without a turn or a token"
+        if turn.left > 0:
             assert state["owner"] == worker
         if tokens >= 0:
             held: Any = client.hget(f"{prefix}tokens:{worker}", slot)
             assert tokens == int(held or 0), "told of tokens that it does not have"
             assert n <= max(WORTH, 2 * tokens)
-        if delay >= HOUR or interval >= HOUR:
+        if turn.delay >= HOUR or turn.interval >= HOUR:
             assert n <= 2, "claimed more than can begin soon"

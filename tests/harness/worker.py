@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import redis
 
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
@@ -103,16 +103,9 @@ class Worker:
     def _register(self, again: str = "") -> calls.Joined:
         """Join under a new id; with ``again`` only into that run."""
         self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
-        newcomer = runs.Newcomer(
-            self.id,
-            self.config,
-            {"host": "here", "pid": 1, "spider": "books"},
-            self.ttl,
-            self.terms,
-            self.age,
-            self.limits,
-            self.throttle,
-        )
+        info = {"host": "here", "pid": 1, "spider": "books"}
+        registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
+        newcomer = runs.Newcomer(registration, self.config, self.terms, self.age)
         if again:
             self.do(runs.come_back(self.name, newcomer, again, len(self.sessions)))
             joined = self.joined
@@ -248,7 +241,7 @@ class Worker:
         room: Mapping[str, int] | None = None,
         starting: bool = False,
         seeded: bool = True,
-        turns: list[list[Any]] | None = None,
+        turns: Sequence[TurnReport] = (),
     ) -> Reply | None:
         """One exchange. ``lose`` the "request" or the "reply": then None.
 
@@ -350,7 +343,7 @@ class Worker:
             self._on_leave(self, session)
 
 
-def ask(worker: Worker, want: int = 10, turns: list[list[Any]] | None = None) -> Reply:
+def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Reply:
     """The reply to an exchange that claims, and tells of ``turns``."""
     reply = worker.exchange(want, turns=turns)
     assert reply is not None

@@ -23,7 +23,7 @@ from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.operations import Outcome
+from scrapy_redisq.frontier.operations import Outcome, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, execute_async
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -416,7 +416,7 @@ def test_a_wrong_type_where_people_look(one_client: redis.Redis) -> None:
         (calls.resume(NAME, 0, "host"), rule),
         (calls.limit(NAME, 0, "host", "1 0 1 0"), rule),
         (calls.crawl_delay(NAME, 0, run, "host", "host", 1.0, 60), rule),
-        (calls.robots(NAME, 0, run, "host", "token"), robots),
+        (calls.robots_txt(NAME, 0, run, "host", "token"), robots),
         (calls.look(NAME, 0), ["meta", "counts", "ready", "delayed", "workers"]),
         (calls.letters(NAME, 0, most=9), letters),
         (calls.purge(NAME, 0, [(b"1", "")]), letters),
@@ -677,19 +677,19 @@ def test_what_is_known_of_a_slot_is_bent(one_client: redis.Redis, name: str) -> 
             "limits": (key("limits"), "host", f"{value} 1 0 1"),
         }
         client.hset(*bent.get(name, (key("slot:host"), name, value)))
-        turn = ["host", 1_000, -5, 1, 0, 1]
+        turn = TurnReport("host", 1_000, -5, 1, 0, 1)
         outcomes = worker.sessions[0].outcomes
         outcomes.append(Outcome("host", 503, time.monotonic(), failed=True))
         for _ in range(2):
             assert ask(worker, 1, [turn]).status == "ok"
             outcomes.append(Outcome("host", 200, time.monotonic(), failed=False))
-        execute(client, calls.slots(NAME, 0, names=["host"]))
+        execute(client, calls.list_slots(NAME, 0, names=["host"]))
         execute(client, calls.resume(NAME, 0, "host"))
         execute(client, calls.limit(NAME, 0, "host", "0 0 1 0"))
         for _, lease in list(worker.holding.values()):
             worker.finish(lease)
         client.hdel(key("slot:host"), "parked")
-        ask(worker, 0, [["host", -1, -1, 0, 1, 0]])  # its downloads have ended
+        ask(worker, 0, [TurnReport("host", -1, -1, 0, 1, 0)])  # its downloads have ended
         crawl(client, worker)
         assert count(client, "finished") == count(client, "created") == 6, (value, limit)
 
@@ -829,7 +829,7 @@ def test_many_priorities_of_a_slot(client: redis.Redis) -> None:
         return int(stats.get(f"cmdstat_{command}", {}).get("calls", 0))
 
     before = called("llen")
-    _, ((slot, queued, *_),) = execute(client, calls.slots(NAME, 0, names=["host"]))
+    _, ((slot, queued, *_),) = execute(client, calls.list_slots(NAME, 0, names=["host"]))
     assert (slot, queued) >= ("host", levels - most)
     assert called("llen") - before <= most
     status, _ = execute(client, calls.clear(NAME, 0, everything=True, mark=True, force=True))
@@ -854,11 +854,11 @@ def test_slots_of_many_priorities_are_listed_in_portions(redis_server: RedisServ
         pipeline.execute()
         before = client.info("commandstats").get("cmdstat_llen", {}).get("calls", 0)
         names = [str(n) for n in range(150)]
-        _, records = execute(client, calls.slots(NAME, 0, names=names))
+        _, records = execute(client, calls.list_slots(NAME, 0, names=names))
         looked_at = client.info("commandstats")["cmdstat_llen"]["calls"] - before
         assert looked_at <= 10_000
         assert {record[1] for record in records} == {2 * 66 + 34}
-        _, ((_, queued, *_),) = execute(client, calls.slots(NAME, 0, names=["7"]))
+        _, ((_, queued, *_),) = execute(client, calls.list_slots(NAME, 0, names=["7"]))
         assert queued == 200
 
 

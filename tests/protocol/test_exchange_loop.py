@@ -13,7 +13,7 @@ import redis.asyncio
 from lab.servers import RedisServer
 from scrapy_redisq.frontier import loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import load
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -43,11 +43,11 @@ class Puppet:
     def starting(self) -> tuple[bool, bool]:
         return False, True
 
-    def turns(self, session: ShardSession) -> list[list[Any]]:
+    def turns(self, session: ShardSession) -> list[TurnReport]:
         return []
 
     def received(
-        self, session: ShardSession, reply: Reply, told: list[list[Any]], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
         self.leases += [(session, lease) for lease in reply.leases]
 

@@ -392,7 +392,7 @@ def test_a_lost_request(member: Callable[..., Worker], client: redis.Redis) -> N
 
 def test_joining_twice(client: redis.Redis) -> None:
     """A join whose reply was lost and that the client sent again counts the worker once."""
-    call = calls.join(NAME, 0, EXACT, run="r", worker="w", ttl=60)
+    call = calls.join(NAME, 0, calls.Crawl("r"), EXACT, calls.Registration("w", 60.0))
     assert execute(client, call).new
     assert not execute(client, call).new
     assert counts(client)["starting"] == 1

@@ -28,7 +28,7 @@ from scrapy_redisq.errors import (
     ServerFull,
 )
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.calls import RunTerms
+from scrapy_redisq.frontier.calls import Registration, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import Call, execute
@@ -322,7 +322,7 @@ class TestNamed:
     def test_how_old_it_is_when_it_joins(self, client: redis.Redis) -> None:
         """To join may take long, where much has to be deleted: others, which were started with it,
         may have begun and completed a run meanwhile."""
-        newcomer = runs.Newcomer("late", EXACT, {}, 60.0, age=1.0)
+        newcomer = runs.Newcomer(Registration("late", 60.0), EXACT, age=1.0)
 
         def slowly(call: Call[Any]) -> Any:
             reply = execute(client, call)
@@ -893,7 +893,8 @@ def _now(client: redis.Redis) -> int:
 
 
 def _newcomer(config: FrontierConfig, worker: str = "new") -> runs.Newcomer:
-    return runs.Newcomer(worker, config, {"host": "here", "pid": 1}, 3_600.0)
+    info = {"host": "here", "pid": 1}
+    return runs.Newcomer(Registration(worker, 3_600.0, info), config)
 
 
 class Under:

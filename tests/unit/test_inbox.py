@@ -9,7 +9,7 @@ from scrapy.http import Request
 
 from scrapy_redisq.frontier.operations import Claim, Lease
 from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, IDLE_FIRST, RUNNING_LOW, UNHEARD, Pace
-from scrapy_redisq.frontier.recent_urls import SeenCache
+from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue

@@ -16,7 +16,7 @@ from scrapy.http import Request, Response
 from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.frontier.operations import Lease, Outcome, Reply
+from scrapy_redisq.frontier.operations import Lease, Outcome, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
@@ -274,7 +274,7 @@ class DownloadGate:
         """Seconds within which an exchange is needed, None if no limit needs one."""
         return self._turns.needed_within(self._inbox.waiting()) if self._turns else None
 
-    def report(self, session: ShardSession) -> list[list[Any]]:
+    def report(self, session: ShardSession) -> list[TurnReport]:
         """What was done with the turns of slots of this shard."""
         if not self._turns:
             return []
@@ -286,7 +286,7 @@ class DownloadGate:
         )
 
     def received(
-        self, reply: Reply, told: list[list[Any]], sent_at: float
+        self, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> list[tuple[Lease, ShardSession]]:
         """Take in the turns of a reply; -> leases that are of no use now, and go back."""
         self._turns.valid_until = sent_at + self._lease_ttl

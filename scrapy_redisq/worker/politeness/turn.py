@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FREE = -2
-"""Stands for what is left of the turn of a slot without limits, as in ``slots/turns.lua``."""
-
-
 NOT_NOW = 3_600.0
 """Seconds until something may start that needs a turn or a token first."""
 

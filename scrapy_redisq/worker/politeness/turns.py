@@ -12,11 +12,11 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
+from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.inbox import PATIENCE
-from scrapy_redisq.worker.politeness.turn import FREE, NOT_NOW, Turn
+from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 
 AT_THE_GATE = 0.02
 """Seconds between looks at whether a download may begin."""
@@ -46,43 +46,43 @@ class Turns:
         return bool(self._turns)
 
     def received(
-        self, records: list[list[Any]], told: list[list[Any]], sent_at: float
+        self, grants: Iterable[TurnGrant], told: Iterable[TurnReport], sent_at: float
     ) -> list[str]:
         """Take in what the frontier says in return for a `report`, sent at ``sent_at``.
 
         -> slots of which this worker may start nothing: others have the turn or all tokens.
         """
-        for slot, _, _, tokens, done, _ in told:
+        for report in told:
+            turn = self._turns.get(report.slot)
             # Who has kept a token for a download that has ended since has to tell so.
-            if done and not tokens and (turn := self._turns.get(slot)) and turn.idle:
+            if report.done and not report.tokens and turn is not None and turn.idle:
                 turn.given_up = turn.suspended <= sent_at
-                self._drop_if_idle(slot)
-        return [record[0] for record in records if self._take(record, sent_at)]
+                self._drop_if_idle(report.slot)
+        return [grant.slot for grant in grants if self._take(grant, sent_at)]
 
-    def _take(self, record: list[Any], sent_at: float) -> bool:
-        """Take in one turn, as ``slots/turns.lua`` tells it; -> was it refused?"""
-        slot, left, news, next_start, tat, delay, interval, burst, tokens, parked, trouble = record
+    def _take(self, grant: TurnGrant, sent_at: float) -> bool:
+        """Take in what the frontier grants; -> was it refused?"""
         now = time.monotonic()
-        turn = self._turns.setdefault(slot, Turn(slot))
+        turn = self._turns.setdefault(grant.slot, Turn(grant.slot))
         if turn.suspended > sent_at:
             self._urgent = True
             return False
         turn.given_up = False
-        turn.delay, turn.interval, turn.burst = delay / 1e6, interval / 1e6, burst
-        turn.in_trouble = bool(trouble)
+        turn.delay, turn.interval, turn.burst = grant.delay / 1e6, grant.interval / 1e6, grant.burst
+        turn.in_trouble = bool(grant.trouble)
         # What must be waited for is over earlier than this.
-        turn.parked = now + parked / 1e6 if parked > 0 else 0.0
-        if left == FREE:
+        turn.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
+        if grant.is_free:
             turn.ends = turn.tokens = None
-            self._drop_if_idle(slot)
+            self._drop_if_idle(grant.slot)
             return False
-        refused: bool = news == -1
-        turn.tokens = None if tokens < 0 else turn.flying if refused else tokens
+        refused = grant.is_refused
+        turn.tokens = None if grant.tokens < 0 else turn.flying if refused else grant.tokens
         # It was given after it was asked for, and so ends later than this.
-        turn.ends = None if left < 0 else 0.0 if refused else sent_at + left / 1e6
-        if news == 1:
-            turn.not_before = max(turn.not_before, now + next_start / 1e6)
-            turn.tat = max(turn.tat, now + tat / 1e6)
+        turn.ends = None if grant.left < 0 else 0.0 if refused else sent_at + grant.left / 1e6
+        if grant.is_new:
+            turn.not_before = max(turn.not_before, now + grant.next_start / 1e6)
+            turn.tat = max(turn.tat, now + grant.tat / 1e6)
         return refused
 
     def _drop_if_idle(self, slot: str) -> None:
@@ -259,9 +259,8 @@ class Turns:
         waiting: Mapping[str, int],
         worth: Callable[[str, int], int],
         mine: Callable[[str], bool],
-    ) -> list[list[Any]]:
-        """What the next exchange tells, as ``slots/turns.lua`` reads it, with how many entries to
-        claim.
+    ) -> list[TurnReport]:
+        """What the next exchange tells, with how many entries to claim.
 
         ``waiting``: leases of each slot, ``worth``: how many are worth having of one of which so
         many may begin soon, ``mine``: whether the slot is of the shard that is told.
@@ -293,5 +292,5 @@ class Turns:
             has_token = turn.ends is None and turn.tokens is not None and turn.flying
             keeps = bool(to_start or has_token)
             want = max(0, worth(slot, turn.stock(now)) - held) if keeps else 0
-            told.append([slot, since, arrival, tokens, int(not keeps), want])
+            told.append(TurnReport(slot, since, arrival, tokens, int(not keeps), want))
         return told

@@ -1,0 +1,137 @@
+"""Every script as a `Call`: what goes in and what comes out, typed, without any network.
+
+The shapes of inputs and replies are documented where they are used: in the head of each Lua file.
+
+``run``       ``lua/run/``: how runs begin and end, and who is in them
+``requests``  ``lua/push.lua``, and requests as `push` and exchanges carry them; exchanges are made
+              by `scrapy_redisq.frontier.shard_session`
+``dead``      ``lua/dead/``: dead letters
+``slots``     ``lua/slots/``: slots, for people and robots.txt
+``robots``    ``lua/robots.lua``: who fetches a robots.txt
+``seen``      ``lua/seen/``: dupefilters
+``names``     how keys are called
+"""
+
+from __future__ import annotations
+
+from scrapy_redisq.frontier.calls.dead import (
+    LettersPage,
+    NamedLetters,
+    letters,
+    named_letters,
+    purge,
+    requeue,
+)
+from scrapy_redisq.frontier.calls.names import (
+    meta_key,
+    number,
+    pairs,
+    parse_queue_key,
+    prefix,
+    wake_channel,
+)
+from scrapy_redisq.frontier.calls.requests import (
+    KNOWN,
+    RECENT,
+    STARTS,
+    claimed_field,
+    enqueue_item,
+    fingerprint_item,
+    push,
+)
+from scrapy_redisq.frontier.calls.robots import (
+    robots_txt,
+)
+from scrapy_redisq.frontier.calls.run import (
+    ANY_RUN,
+    NOBODY,
+    ClearFirst,
+    Conclusion,
+    Crawl,
+    Follow,
+    Intent,
+    Joined,
+    MayComeBack,
+    Push,
+    Registration,
+    Return,
+    RunTerms,
+    clear,
+    conclude,
+    join,
+    leave,
+    look,
+    open_run,
+    reap,
+    recover,
+    status,
+)
+from scrapy_redisq.frontier.calls.seen import (
+    record_seen,
+    seen_status,
+    sweep,
+)
+from scrapy_redisq.frontier.calls.slots import (
+    SlotRecord,
+    crawl_delay,
+    drop,
+    limit,
+    list_slots,
+    pause,
+    resume,
+)
+
+__all__ = [
+    "ANY_RUN",
+    "KNOWN",
+    "NOBODY",
+    "RECENT",
+    "STARTS",
+    "ClearFirst",
+    "Conclusion",
+    "Crawl",
+    "Follow",
+    "Intent",
+    "Joined",
+    "LettersPage",
+    "MayComeBack",
+    "NamedLetters",
+    "Push",
+    "Registration",
+    "Return",
+    "RunTerms",
+    "SlotRecord",
+    "claimed_field",
+    "clear",
+    "conclude",
+    "crawl_delay",
+    "drop",
+    "enqueue_item",
+    "fingerprint_item",
+    "join",
+    "leave",
+    "letters",
+    "limit",
+    "list_slots",
+    "look",
+    "meta_key",
+    "named_letters",
+    "number",
+    "open_run",
+    "pairs",
+    "parse_queue_key",
+    "pause",
+    "prefix",
+    "purge",
+    "push",
+    "reap",
+    "record_seen",
+    "recover",
+    "requeue",
+    "resume",
+    "robots_txt",
+    "seen_status",
+    "status",
+    "sweep",
+    "wake_channel",
+]

@@ -1,0 +1,82 @@
+"""Requests as scripts take them in, and ``lua/push.lua``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier.calls.names import meta_key
+from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
+from scrapy_redisq.frontier.seen import exact_member
+
+STARTS, RECENT, KNOWN = 1, 2, 3
+"""How a request is asked about that the dupefilter is not asked about: its identity is recorded
+among those of all start requests of the run, or of what came lately; or the latter is only looked
+at."""
+
+
+def enqueue_item(
+    queue: int,
+    entry: bytes,
+    fingerprint: bytes | str | None,
+    delay: int = 0,
+    *,
+    asked: int = 0,
+    identity: bytes | None = None,
+    lease: str | None = None,
+    claim: int = 0,
+) -> tuple[Any, ...]:
+    """One request as ``lua/shared/enqueue.lua`` takes it; ``delay`` in ms.
+
+    ``asked``: which of the exact sets is asked about its ``identity``, 0 for none. ``lease``: it
+    counts only if the worker holds that. ``claim``: the number of its claim, for what stays with
+    the worker.
+    """
+    item = queue, raw_string(entry), fingerprint_item(fingerprint), delay
+    if not (asked or lease or claim):
+        return item
+    member = exact_member(identity) if asked and identity is not None else ""
+    known_by = *item, asked, member, lease or ""
+    return (*known_by, claim) if claim else known_by
+
+
+def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> msgspec.Raw:
+    """Where ``kept`` has a request that is known by one or the other."""
+    if identity is not None:
+        return raw_string(b"i" + exact_member(identity).encode())
+    known_by = fingerprint if isinstance(fingerprint, bytes) else str(fingerprint).encode()
+    return raw_string(b"f" + known_by)
+
+
+def fingerprint_item(fingerprint: bytes | str | None) -> msgspec.Raw | str | bool:
+    """A fingerprint as scripts take it; False stands for none."""
+    if isinstance(fingerprint, bytes):
+        return raw_string(fingerprint)
+    return fingerprint or False
+
+
+def push(
+    name: str,
+    shard: int,
+    run: str,
+    backend: str,
+    queues: Sequence[tuple[str, str]],
+    enqueue: Sequence[tuple[Any, ...]],
+    seen: Sequence[Any],
+) -> Call[str]:
+    """-> one character per request: "1" new, "0" duplicate; "" if another run has begun, "sealed"
+    if the shard must be opened first."""
+
+    def decode(reply: Any) -> str:
+        answer = unpack(reply)
+        if answer["status"] == "corrupt":
+            raise FrontierCorrupt(f"key {answer['key']} is not of the type it must be")
+        if answer["status"] == "sealed":
+            return "sealed"
+        return str(answer.get("outcome", ""))
+
+    data = {"run": run, "queues": queues, "enqueue": enqueue, "seen": seen}
+    return Call.of(load("push", backend), meta_key(name, shard), data, decode)

@@ -1,0 +1,328 @@
+"""How runs begin and end, and who is in them: ``lua/run/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrapy_redisq.errors import (
+    ConfigurationMismatch,
+    FrontierCorrupt,
+    FrontierError,
+    FrontierLost,
+    RunMismatch,
+    RunOver,
+)
+from scrapy_redisq.frontier.calls.names import meta_key
+from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
+from scrapy_redisq.frontier.scripts import Call, load, unpack
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The run that a shard is in. ``began``: when, in us by shard 0's clock.
+
+    ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
+    ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
+    deleted. ``shards``: how many have keys of this run or of former ones.
+    """
+
+    run: str
+    began: int
+    new: bool
+    inherits: str
+    name: str
+    config: FrontierConfig
+    generation: str
+    trash: int
+    shards: int
+
+
+@dataclass(frozen=True)
+class RunTerms:
+    """Which run a worker wants to be in: REDISQ_RUN, REDISQ_RESUME, REDISQ_KEEP_SEEN and
+    REDISQ_KEEP_ALIVE."""
+
+    name: str = ""
+    resume: bool = True
+    keep_seen: bool = False
+    keep_alive: bool = False
+
+
+ANY_RUN = RunTerms()
+
+
+class MayComeBack(FrontierError):
+    """Raised by `join` when a run is to be forgotten (REDISQ_RESUME = False) whose workers may only
+    have been cut off: join again a little later."""
+
+
+class ClearFirst(FrontierError):
+    """Raised by `join` when something is left of a former run: `clear` it, then join again."""
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
+    is then called ``run``. ``age``: seconds since the worker was started."""
+
+    run: str
+    terms: RunTerms = ANY_RUN
+    age: float = 0.0
+
+    def to_input(self) -> dict[str, Any]:
+        return {
+            "intent": "crawl",
+            "run": self.run,
+            "name": self.terms.name,
+            "age": int(self.age * 1e6),
+            "resume": self.terms.resume,
+            "keep_alive": self.terms.keep_alive,
+            "keep_seen": self.terms.keep_seen,
+        }
+
+
+@dataclass(frozen=True)
+class Push:
+    """A producer, on shard 0: it adds to the run that is there, or begins one, called ``run``.
+    ``keep_config``: also that one takes the stored configuration."""
+
+    run: str
+    keep_seen: bool = False
+    keep_config: bool = False
+
+    def to_input(self) -> dict[str, Any]:
+        return {
+            "intent": "push",
+            "run": self.run,
+            "keep_seen": self.keep_seen,
+            "keep_config": self.keep_config,
+        }
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Whoever has joined the ``first`` shard, on another one: it comes into the same run."""
+
+    first: Joined
+
+    def to_input(self) -> dict[str, Any]:
+        return {
+            "intent": "follow",
+            "run": self.first.run,
+            "began": self.first.began,
+            "inherits": self.first.inherits,
+        }
+
+
+@dataclass(frozen=True)
+class Return:
+    """A worker that was taken for dead comes back into ``run``, if that is still there."""
+
+    run: str
+
+    def to_input(self) -> dict[str, Any]:
+        return {"intent": "return", "run": self.run}
+
+
+Intent = Crawl | Push | Follow | Return
+"""Why somebody joins."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A worker that joins: its id, the seconds that it lives without a sign of life, what people
+    are shown of it, and the limits that it brings."""
+
+    worker: str
+    ttl: float
+    info: Mapping[str, str | int] = field(default_factory=dict)
+    limits: Mapping[str, str] | None = None
+    """Of slots by pattern, as ``lua/shared/slots/state.lua`` has them; they take the place of those
+    that are there. None: those stay."""
+    throttle: str = ""
+    """Terms of AutoThrottle, as that file has them; they go with the limits."""
+
+    def to_input(self) -> dict[str, Any]:
+        return {
+            "worker": self.worker,
+            "ttl": int(self.ttl * 1e6),
+            "info": [text for pair in self.info.items() for text in pair],
+            "limits": self.limits,
+            "throttle": self.throttle,
+        }
+
+
+NOBODY = Registration("", 0.0)
+"""A producer is not registered."""
+
+_NO_TERMS = {
+    "name": "",
+    "age": 0,
+    "resume": True,
+    "keep_alive": False,
+    "keep_seen": False,
+    "keep_config": False,
+}
+
+
+def join(
+    name: str,
+    shard: int,
+    intent: Intent,
+    config: FrontierConfig,
+    registration: Registration = NOBODY,
+) -> Call[Joined]:
+    """Come into a run, which is begun if need be, and register a worker if there is one.
+
+    The decoder raises `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`,
+    `ClearFirst`, `MayComeBack`, `FrontierLost`, or `FrontierError` for another format.
+    """
+
+    def decode(reply: Any) -> Joined:
+        answer = unpack(reply)
+        match answer.pop("status"):
+            case "ok":
+                answer["config"] = FrontierConfig.from_meta(answer["config"])
+                return Joined(**answer)
+            case "over":
+                ago = None if answer["ago"] < 0 else answer["ago"] / 1e6
+                raise RunOver(name, answer["run"], answer["name"], ago)
+            case "named":
+                wanted = intent.terms.name if isinstance(intent, Crawl) else ""
+                raise RunMismatch(name, answer["name"], wanted)
+            case "differs":
+                raise ConfigurationMismatch(
+                    name,
+                    {
+                        SETTING_OF.get(field, field): (stored, given)
+                        for field, (stored, given) in answer["differences"].items()
+                    },
+                )
+            case "wait":
+                raise MayComeBack(
+                    f"frontier {name!r} has workers that gave no sign of life in time: it is "
+                    f"forgotten (REDISQ_RESUME) if none of them comes back"
+                )
+            case "clear":
+                raise ClearFirst(f"frontier {name!r} has to be emptied before a run begins")
+            case "lost":
+                raise FrontierLost(
+                    f"frontier {name!r} was begun anew or deleted while this worker was away"
+                )
+            case "format":
+                raise FrontierError(
+                    f"frontier {name!r} has format {answer['format']}, this release of "
+                    f"scrapy-redisq reads format {FORMAT}: use the release that began it, or "
+                    f"another REDISQ_FRONTIER"
+                )
+            case _:
+                raise FrontierCorrupt(
+                    f"key {answer['key']} is a {answer['kind']}: something else than "
+                    f"scrapy-redisq wrote it; delete it or use another REDISQ_FRONTIER"
+                )
+
+    data = {
+        "format": FORMAT,
+        "config": config.to_meta(),
+        **_NO_TERMS,
+        **intent.to_input(),
+        **registration.to_input(),
+    }
+    return Call.of(load("run/join"), meta_key(name, shard), data, decode)
+
+
+def leave(name: str, shard: int, run: str, worker: str, *, dead_max: int = 10_000) -> Call[int]:
+    """Give back what ``worker`` holds; -> leases left."""
+    data = {"run": run, "worker": worker, "dead_max": dead_max}
+    return Call.of(load("run/leave"), meta_key(name, shard), data, int)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What `conclude` found: "complete", "sealed" with the ``number`` of the seal, or
+    "unfinished"; of the run ``run``, which has ``shards``."""
+
+    what: str
+    run: str
+    number: int
+    shards: int
+
+
+def conclude(
+    name: str, shard: int, *, run: str = "", seal: int = 0, producer: bool = False
+) -> Call[Conclusion]:
+    """Complete the run if nothing is left of it; with several shards, one step of that."""
+    data = {"run": run, "shard": shard, "seal": seal, "producer": producer}
+
+    def decode(reply: Any) -> Conclusion:
+        what, of_run, number, shards = reply
+        return Conclusion(what.decode(), of_run.decode(), int(number), int(shards))
+
+    return Call.of(load("run/conclude"), meta_key(name, shard), data, decode)
+
+
+def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
+    """Open a run for what is to be added; ``visited``: what this said of shard 0, see
+    ``run/open.lua``.
+
+    -> shard 0: the number of this visit, others: 1; 0 if the run is gone.
+    """
+    data = {"run": run, "shard": shard, "visited": visited}
+    return Call.of(load("run/open"), meta_key(name, shard), data, int)
+
+
+def look(name: str, shard: int) -> Call[tuple[bool, int]]:
+    """-> (nothing is left and nobody may add to it, how much there has been to do)."""
+    return Call.of(
+        load("run/look"), meta_key(name, shard), {}, lambda reply: (bool(reply[0]), reply[1])
+    )
+
+
+def reap(
+    name: str, shard: int, run: str, max_deliveries: int, dead_max: int, *, ttl: float = 0.0
+) -> Call[tuple[int, int, int]]:
+    """Reclaim from workers past their deadline; -> (reclaimed, dead, leases left).
+
+    ``ttl``: seconds for which a worker lives without a sign of life.
+    """
+    data = {
+        "run": run,
+        "ttl": int(ttl * 1e6),
+        "max_deliveries": max_deliveries,
+        "dead_max": dead_max,
+    }
+    return Call.of(load("run/reap"), meta_key(name, shard), data, tuple)
+
+
+def recover(
+    name: str, shard: int, queues: Sequence[tuple[str, str]], workers: Sequence[str]
+) -> Call[int]:
+    """-> how many of these queues (slot, priority) and workers had been cut off."""
+    data = {"queues": queues, "workers": workers}
+    return Call.of(load("run/recover"), meta_key(name, shard), data, int)
+
+
+def status(name: str, shard: int) -> Call[dict[str, Any]]:
+    """-> ``run/status.lua``'s reply, {} if the shard is not there."""
+    return Call.of(load("run/status"), meta_key(name, shard), {}, unpack)
+
+
+def clear(
+    name: str,
+    shard: int,
+    *,
+    everything: bool = False,
+    mark: bool = False,
+    force: bool = False,
+    before: int = 0,
+) -> Call[tuple[str, int]]:
+    """Delete what is left of a run; -> status and number as in ``run/clear.lua``."""
+    data = {"all": everything, "mark": mark, "force": force, "before": before}
+    return Call.of(
+        load("run/clear"),
+        meta_key(name, shard),
+        data,
+        lambda reply: (reply[0].decode(), int(reply[1])),
+    )
