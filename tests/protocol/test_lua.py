@@ -9,7 +9,21 @@ from pathlib import Path
 import pytest
 import redis
 
-from scrapy_redisq.frontier.scripts import includes_of, load, source
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import (
+    Claim,
+    Enqueue,
+    Finish,
+    Lease,
+    Letter,
+    Outcome,
+    Settle,
+    TurnReport,
+)
+from scrapy_redisq.frontier.scripts import Call, includes_of, load, source, unpack
+from scrapy_redisq.frontier.seen import ExactSeen
+from scrapy_redisq.frontier.shard_session import ShardSession
 
 FOLDER = Path(str(resources.files("scrapy_redisq.frontier"))) / "lua"
 FILES = {
@@ -101,3 +115,85 @@ def test_a_server_takes_the_script(client: redis.Redis, name: str) -> None:
     for backend in backends:
         script = load(name, backend)
         assert client.script_load(script.text) == script.sha
+
+
+# What goes in
+
+INPUT = re.compile(r"^-- Input +(\S.*(?:\n-- {3,}\S.*)*)", re.M)
+BRACKETS = re.compile(r"\([^(){}]*\)|\{[^(){}]*\}")
+CONFIG = FrontierConfig(dupefilter="exact", backend="exact")
+JOINED = calls.Joined("r", 1, True, "", "", CONFIG, "r", 0, 1)
+
+
+def inputs(name: str) -> set[str]:
+    """The names in a head's Input block: what is explained stands in brackets behind its name."""
+    found = INPUT.search(FILES[name])
+    text = found[1].replace("\n--", " ") if found else ""
+    while text != (shorter := BRACKETS.sub("", text)):
+        text = shorter
+    return set(filter(None, map(str.strip, re.split(r"[,;]|\bor\b", text))))
+
+
+def exchange() -> Call[object]:
+    """One that carries everything that there is."""
+    session = ShardSession("n", 0, JOINED, "w", ttl=1, dead_max=1, seen=["0"])
+    session.held["1"] = Lease("1", "s", 0, 0, b"")
+    claim = Claim("s", b"f", lease="1")
+    for operation in (
+        Enqueue("s", 0, b"", b"f", also=b"g"),
+        Letter("s", 0, b"i", "reason", ""),
+        claim,
+        Settle(claim, done=True),
+        Finish("1", "done", children=[Enqueue("s", 0, b"", b"h", page="1")]),
+        *(Finish("2", how) for how in ("dead", "delayed", "released", "backed_off", "retried")),
+    ):
+        session.add(operation)
+    session.tally["count"] = 1
+    session.outcomes.append(Outcome("s", 200, 0.0))
+    session.statuses["s"] = 200
+    return session.call(room={"s": 1}, turns=[TurnReport("s", -1, 0, 0, 0, 0)])
+
+
+def test_heads_name_what_calls_send() -> None:
+    """The Input of each script is what its call sends, all of it, and nothing else."""
+    seen = ExactSeen()
+    terms: tuple[calls.Intent, ...] = (
+        *(calls.Crawl("r"), calls.Push("r")),
+        *(calls.Follow(JOINED), calls.Return("r")),
+    )
+    made: list[Call[object]] = [
+        exchange(),
+        calls.push("n", 0, "r", "exact", [], [], []),
+        calls.robots_txt("n", 0, "r", "host", "token"),
+        *(calls.join("n", 0, intent, CONFIG) for intent in terms),
+        calls.leave("n", 0, "r", "w"),
+        calls.conclude("n", 0),
+        calls.open_run("n", 0, "r"),
+        calls.look("n", 0),
+        calls.reap("n", 0, "r", 1, 1),
+        calls.recover("n", 0, [], []),
+        calls.status("n", 0),
+        calls.clear("n", 0),
+        calls.letters("n", 0, after=(b"1", b"1"), most=1),
+        calls.named_letters("n", 0, []),
+        calls.purge("n", 0, []),
+        calls.requeue("n", 0, []),
+        calls.list_slots("n", 0),
+        *(action("n", 0, "s") for action in (calls.pause, calls.resume)),
+        calls.limit("n", 0, "s", ""),
+        calls.drop("n", 0, "s", "0"),
+        calls.crawl_delay("n", 0, "r", "host", "s", 0.0, 0.0),
+        calls.record_seen("n", "g", seen, []),
+        calls.seen_status("n", 0, "g", seen),
+        calls.sweep("n", 0, "exact"),
+    ]
+    sent: dict[str, set[str]] = {name: set() for name in SCRIPTS}
+    for call in made:
+        sent[call.script.name] |= unpack(call.payload).keys()
+    assert sent == {name: inputs(name) for name in SCRIPTS}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_reads_what_its_head_names(name: str) -> None:
+    """Nothing is read that is not sent."""
+    assert set(re.findall(r"\binput\.(\w+)", code_of(FILES[name]))) <= inputs(name)

@@ -7,19 +7,18 @@
 --          itself), held (leases that the worker knows of), want (entries to claim), slot_limit,
 --          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
 --          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
---          an entry), starting, seeded, pages, items, dead_max; and only if there are some:
---          queues, enqueue, also (see shared/enqueue.lua), bundled {lease...} (leases that the
---          worker must hold for what is enqueued with them), claims and settled (see
---          shared/enqueue.lua and shared/kept.lua), letters {{identity, slot, priority, entry or
---          '', reason, detail, error, status}...} of what could not be enqueued, done {{slot,
---          {lease...}}...}, retried {{lease, priority, serialised request, ms}...}, released
---          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
---          it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, room
---          {slot = limit}, tally {count = what is added to it}, turns {{slot, ... (see
---          report_turn() in shared/slots/turns.lua), entries to claim of it}...}, outcomes {{slot,
---          ... (see report_outcome() in shared/slots/backoff.lua)}...} with back_off {its terms},
---          statuses {slot = HTTP status of its last answer}, and slot_ttl (ms), for which a slot
---          is remembered
+--          an entry), starting, seeded, pages, items, dead_max, slot_ttl (ms, for which a slot is
+--          remembered); (the rest only if there is some) queues, enqueue, also, claims (see
+--          shared/enqueue.lua), bundled {lease...} (leases that the worker must hold for what is
+--          enqueued with them), settled (see shared/kept.lua), letters {{identity, slot, priority,
+--          entry or '', reason, detail, error, status}...} (of what could not be enqueued), done
+--          {{slot, {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
+--          released {lease...}, dead {{lease, reason, detail, error, status, whether nobody has
+--          enqueued it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised
+--          request}...}, room {slot = limit}, tally {count = what is added to it}, turns {{slot,
+--          ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
+--          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
+--          (terms for these), statuses {slot = HTTP status of its last answer}
 -- Reply    {status} or {status, outcome of each enqueue (see shared/enqueue.lua), created,
 --          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
 --          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:

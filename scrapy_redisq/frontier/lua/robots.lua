@@ -1,8 +1,8 @@
 -- The robots.txt of a host, which one worker fetches and the others wait for.
 --
--- Input    run, host, token (of the worker); and either nothing else: the worker asks for the text;
---          take: it fetches although another one does; text, ttl (ms): it has fetched it;
---          or give_up: it will not
+-- Input    run, host, token (of the worker), take (it fetches although another one does), text
+--          (that it has fetched; false: it asks for it), ttl (ms, of the text), give_up (it will
+--          not fetch it)
 -- Reply    {what, text, ms for which it is valid}, what being
 --            known   the text follows
 --            fetch   the worker is to fetch it, and to ask again and again meanwhile: when it has

@@ -1,7 +1,7 @@
 -- Reads dead letters, newest first, or those named.
 --
--- Input    most, and id and number of the letter behind which to go on (not given: from the
---          newest), or ids {id...}
+-- Input    ids {id...}, or most (how many of the newest), id, number (both of the letter behind
+--          which to go on)
 -- Reply    {number of the last, id, letter, id, letter...}; a letter is 4 bytes length of header,
 --          header, entry (false: there is none); not all of them if they have more than about 4 MB
 -- Cost     O(letters read); reads only

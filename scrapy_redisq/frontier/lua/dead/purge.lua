@@ -1,6 +1,6 @@
 -- Deletes dead letters. How many requests died remains counted.
 --
--- Input    letters {{id, SHA-1 of the letter in hexadecimal digits}...}, at most 100
+-- Input    letters {{id, SHA-1 of the letter in hexadecimal digits}... (at most 100)}
 -- Reply    {1 if it was deleted, 0 if it is not there, or another one under its id...}
 -- Cost     O(bytes of the letters)
 -- Retry    safe

@@ -1,7 +1,7 @@
 -- Dead letters become requests again, with deliveries counted from zero.
 --
--- Input    ids {id...}, at most 100; entries {serialised request or false...}, what is to stand in
---          the place of theirs (retries counted from zero)
+-- Input    ids {id... (at most 100)}, entries {serialised request (in the place of the letter's,
+--          with retries counted from zero) or false...}
 -- Reply    {how many were requeued}; {-1} if the shard must be opened first, see run/open.lua
 -- Cost     O(ids)
 -- Retry    safe: an id is requeued once

@@ -1,7 +1,8 @@
 -- Marks a run complete if nothing is left of it and nobody is there: see shared/run_state.lua.
 --
--- Input    run ('' on shard 0: whichever there is), seal (the number that shard 0 gave; 0: not
---          yet), producer (does not end a run that workers with REDISQ_KEEP_ALIVE have left)
+-- Input    run ('' on shard 0: whichever there is), shard (its number), seal (the number that
+--          shard 0 gave; 0: not yet), producer (does not end a run that workers with
+--          REDISQ_KEEP_ALIVE have left)
 -- Reply    {what, run, number, shards}, what being
 --            complete    the run is, by this call
 --            sealed      this shard is, with `number`; so must be all others, and then this must

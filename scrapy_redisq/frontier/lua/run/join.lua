@@ -1,17 +1,18 @@
 -- Begins or resumes a run, and registers a worker in it.
 --
--- Input    intent      "crawl"   a worker of this run or the next, on shard 0, which decides
---                      "push"    a producer, on shard 0: takes the configuration that is there
---                      "follow"  on another shard, to be in the run that shard 0 is in
---                      "return"  a worker that was taken for dead comes back into its run
---          run         id of the run to be begun, if one is; to follow, to return to
---          format (a number), config {name = text}, keep_config (also a new run takes the stored
---          one), backend (of config), worker ('' for a producer), info {field, value...} of the
---          worker, ttl (us), limits {pattern = text...} (see shared/slots/state.lua) or false:
---          those that are there stay, throttle (text of AutoThrottle's terms, see
---          shared/slots/state.lua, or '') to crawl: name (REDISQ_RUN or ''), age (us since the
---          worker was started), resume, keep_alive; to crawl or push: keep_seen; to follow: began
---          (us), inherits
+-- Input    intent (why somebody joins:
+--            "crawl"   a worker of this run or the next, on shard 0, which decides
+--            "push"    a producer, on shard 0: takes the configuration that is there
+--            "follow"  on another shard, to be in the run that shard 0 is in
+--            "return"  a worker that was taken for dead comes back into its run),
+--          run (id of the run to be begun, if one is; to follow; to return to), format (a number),
+--          config {name = text}, worker ('' for a producer), info {field, value...} (of the worker),
+--          ttl (us), limits {pattern = text...} (see shared/slots/state.lua; false: those that are
+--          there stay), throttle (text of AutoThrottle's terms, see there, or ''),
+--          name, resume, keep_alive, keep_seen (REDISQ_RUN or '', and so on, of who crawls; the last
+--          one also of who pushes), age (us since the worker that crawls was started),
+--          keep_config (of who pushes: also a new run takes the stored one), began (us), inherits
+--          (both of who follows: what shard 0 said)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       generation, trash (dupefilters that wait to be deleted), shards (that have

@@ -1,5 +1,6 @@
 -- What a worker needs to know of every shard to tell whether a run of several shards is complete.
 --
+-- Input    (nothing)
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
 --          to do}
 -- Cost     O(workers)

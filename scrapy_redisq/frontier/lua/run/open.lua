@@ -1,6 +1,6 @@
 -- Opens a run, or a shard that was sealed, for what is to be added to it: see shared/run_state.lua.
 --
--- Input    run, visited (what shard 0 replied; 0 on shard 0 itself)
+-- Input    run, shard (its number), visited (what shard 0 replied; 0 on shard 0 itself)
 -- Reply    the number of this visit of shard 0; on others 1; 0 if the run is gone
 -- Cost     O(1)
 -- Retry    safe

@@ -1,6 +1,7 @@
 -- Makes claimable again what somebody has cut off by deleting `levels:SLOT`, `ready` or `workers`.
 --
--- Input    queues {{slot, priority}...} and workers {worker...} with leases, at most a few hundred
+-- Input    queues {{slot, priority}...}, workers {worker... (that have leases)} (at most a few
+--          hundred in all)
 -- Reply    how many queues and workers were found that nobody would have found
 -- Cost     O(queues + workers)
 -- Retry    safe

@@ -1,6 +1,6 @@
 -- A consistent picture of a shard, for people.
 --
--- Input    (none)
+-- Input    (nothing)
 -- Reply    msgpack map: meta, counts, delayed, aside and paused (how many slots are), workers
 --          {{id, deadline, leased, {field, value...}}}, now; {} if there is no frontier
 -- Cost     O(workers); reads only
