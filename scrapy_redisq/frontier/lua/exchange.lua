@@ -118,7 +118,7 @@ if not replayed then
     added_all, outcome = pcall(take_in)
     if not added_all then return {'corrupt', key_at_fault(seen.undo, outcome)} end
   end
-  -- Others may have completed the run while this worker was thought dead.
+  -- Other workers may have completed the run while this one was thought dead.
   if meta[4] == 'complete' and (count_changes.created or 0) > (count_changes.finished or 0)
       then
     redis.call('HSET', META, 'state', 'open')
@@ -182,7 +182,8 @@ if not replayed then
   take(backed_off, first_of, function(record, item)
     local slot, priority, entry = parse_record(record)
     entry = string.sub(entry, 1, 1) .. item[2]
-    -- To the front; but a second failure may be the request's own, so others are tried first.
+    -- To the front; but a second failure may be the request's own, so other requests are tried
+    -- first.
     if slot_of(slot).fails < 2 then
       given_back[#given_back + 1] = record_of(slot, priority, entry)
     else
@@ -338,8 +339,8 @@ local rooms, full = input.room or NONE, 0
 for _ in pairs(rooms) do full = full + 1 end
 local function room_of(slot) return rooms[slot] or input.slot_limit end
 
--- The slots that the worker has turns of must not take all: up to half is for others that are due.
--- Of a worker that wants one at a time, now these get it, now those.
+-- The slots that the worker has turns of must not take all: up to half is for other slots that are
+-- due. Of a worker that wants one at a time, now these get it, now those.
 local reserve = 0
 if limited and not replayed and #turns > 0 and input.want > 0 then
   local mine = {}
@@ -472,7 +473,7 @@ if limited and replayed then
   for i = 2, #leases, 2 do slots[origin_of(leases[i])] = true end
   for slot in pairs(slots) do
     local turn = turn_of(worker, slot)
-    -- The lost reply may have brought the turn, and with it what others have started.
+    -- The lost reply may have brought the turn, and with it what other workers have started.
     if turn[2] > 0 then turn[3] = 1 end
     told[#told + 1] = turn
   end

@@ -1,4 +1,4 @@
--- The robots.txt of a host, which one worker fetches and the others wait for.
+-- The robots.txt of a host, which one worker fetches and the other workers wait for.
 --
 -- Input    run, host, token (of the worker), take (it fetches although another one does), text
 --          (that it has fetched; false: it asks for it), ttl (ms, of the text), give_up (it will
@@ -37,7 +37,7 @@ end
 
 if input.text then
   keep('text' .. input.text, input.ttl * 1000)
-  -- Some of those that nobody has asked for again.
+  -- Some texts that nobody has asked for again.
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', ROBOTS_UNTIL, '-inf', NOW, 'LIMIT', 0, 10)) do
     forget(old)
   end

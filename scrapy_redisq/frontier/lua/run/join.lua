@@ -6,13 +6,13 @@
 --            "follow"  on another shard, to be in the run that shard 0 is in
 --            "return"  a worker that was taken for dead comes back into its run),
 --          run (id of the run to be begun, if one is; to follow; to return to), format (a number),
---          config {name = text}, worker ('' for a producer), info {field, value...} (of the worker),
---          ttl (us), limits {pattern = text...} (see shared/slots/state.lua; false: those that are
---          there stay), throttle (text of AutoThrottle's terms, see there, or ''),
---          name, resume, keep_alive, keep_seen (REDISQ_RUN or '', and so on, of who crawls; the last
---          one also of who pushes), age (us since the worker that crawls was started),
---          keep_config (of who pushes: also a new run takes the stored one), began (us), inherits
---          (both of who follows: what shard 0 said)
+--          config {name = text}, worker ('' for a producer), info {field, value...} (of the
+--          worker), ttl (us), limits {pattern = text...} (see shared/slots/state.lua; false: those
+--          that are there stay), throttle (text of AutoThrottle's terms, see there, or ''), name,
+--          resume, keep_alive, keep_seen (REDISQ_RUN or '', and so on, of who crawls; the last one
+--          also of who pushes), age (us since the worker that crawls was started), keep_config (of
+--          who pushes: also a new run takes the stored one), began (us), inherits (both of who
+--          follows: what shard 0 said)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       generation, trash (dupefilters that wait to be deleted), shards (that have
@@ -71,7 +71,8 @@ local function decide()
     local reopens = meta.state == 'complete' and meta.name
     return (meta.state == 'open' or reopens) and 'resume' or 'begin'
   end
-  -- Of a name that has ended no run begins again; the last one may be opened again by others.
+  -- Of a name that has ended no run begins again; the last one may be opened again by other
+  -- workers.
   local mine = input.name ~= '' and meta.name == input.name
   local has_ended = input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
   if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
@@ -81,7 +82,7 @@ local function decide()
     return late and 'over' or 'begin'
   end
   if meta.state ~= 'open' then return 'begin' end
-  -- Whoever was started before the run began is one of several that were to begin it.
+  -- A worker that was started before the run began is one of several that were to begin it.
   if not input.resume and not has_ended and live_workers() == 0
       and not is_older_than(meta.began) then
     -- Who gave no sign of life in time may only have been cut off, as this one was.
@@ -205,8 +206,8 @@ if live_workers() == 0 then
   end
 end
 
--- Whoever returns may find that others have completed the run meanwhile; it is opened again by what
--- he adds to it (see exchange.lua).
+-- A worker that returns may find that the others have completed the run meanwhile; it is opened
+-- again by what this worker adds to it (see exchange.lua).
 if intent ~= 'return' then
   redis.call('HSET', META, 'state', 'open')
   if intent ~= 'follow' then redis.call('HDEL', META, 'sealed') end

@@ -13,7 +13,7 @@ if in_the_way then return foreign_error(in_the_way) end
 if redis.call('HGET', META, 'run') ~= input.run then return 0 end
 give_back_leases(input.worker, input.dead_max)
 local left = leases_held(input.worker)
--- What it has claimed is no longer its own when others come to its pages.
+-- The requests kept in its process are no longer its own when other workers fetch its pages.
 if left > 0 then redis.pcall('HSET', worker_key(input.worker), 'fenced', 1) end
 if left == 0 then
   remove_worker(input.worker)

@@ -1,4 +1,4 @@
--- How much one call does at most, before others have their turn.
+-- How much one call does at most, before Redis serves other clients.
 
 -- Redis allows about 8,000 values to unpack; a few hundred keep the C stack small.
 local CHUNK = 200
@@ -8,5 +8,5 @@ local function in_chunks(n, f)
   for first = 1, n, CHUNK do f(first, math.min(first + CHUNK - 1, n)) end
 end
 
--- Bytes of entries that one call moves, before others have their turn.
+-- Bytes of entries that one call moves.
 local MOST_BYTES = 4000000

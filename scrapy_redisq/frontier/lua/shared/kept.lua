@@ -35,7 +35,7 @@ local function claim(is_new, field, lease, page)
 end
 
 -- Ends claims: input.settled is {{field in `kept`, lease, whether it was dealt with}...}. What was
--- not may be claimed by others. What another living worker has is its own.
+-- not may be claimed by other workers. What another living worker has is its own.
 local function settle()
   for _, item in ipairs(input.settled) do
     local owner, lease, _, kept = claimant(item[1])

@@ -9,7 +9,7 @@
 -- A run is complete when nothing is left on any shard and nobody is there. With several shards,
 -- shard 0 gives a number (its time, but never one twice or a smaller one), each shard that has
 -- nothing left is `sealed` with it, and shard 0 completes the run only if nobody has come by
--- meanwhile. Whoever wants to add to a sealed shard has to go by shard 0 first (run/open.lua),
+-- meanwhile. A worker that adds to a sealed shard has to go by shard 0 first (run/open.lua),
 -- which breaks its seal. So nothing is ever added to a shard that was looked at, without shard 0
 -- knowing.
 --

@@ -58,7 +58,7 @@ local function lease_ids(worker)
 end
 
 -- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
--- publish gets no error for it: the others find the work by asking.
+-- publish gets no error for it: the other workers find the work by asking.
 local function wake(counts)
   if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
 end

@@ -56,7 +56,7 @@ local function report_outcome(item, terms)
     look_again(slot, first_start(state) - EARLY)
   elseif verdict > 0 then
     local asked, now = item[4], NOW
-    -- Others know that it is parked, or have no turn.
+    -- Other workers know that it is parked, or have no turn.
     local others_may_start = state.parked <= NOW and not (is_exclusive(state)
       and (state.owner == '' or state.owner == input.worker))
     -- What was begun before the last failure was known says nothing new.

@@ -1,9 +1,10 @@
 -- Slots with limits, or in trouble: who may start requests of them, and when.
 --
--- A limit is kept exactly by whoever starts requests, not here: for up to TURN one worker at a time
--- has the turn of a slot with a delay or a rate, and keeps them by its own clock. It reports its
--- last start; when it does not, the worst is assumed. Of a slot with a concurrency each worker has
--- tokens, one for each download, and all of them together are never more than allowed.
+-- A limit is kept exactly by the worker that starts requests, not here: for up to TURN one worker
+-- at a time has the turn of a slot with a delay or a rate, and keeps them by its own clock. It
+-- reports its last start; when it does not, the worst is assumed. Of a slot with a concurrency
+-- each worker has tokens, one for each download, and all of them together are never more than
+-- allowed.
 --
 -- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none. A rate is an interval and a
 -- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt,
