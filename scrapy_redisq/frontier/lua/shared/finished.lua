@@ -13,7 +13,7 @@ local function all_idle()
 end
 
 -- Whether nothing is left to do. Looked at, not counted: entries that another hand puts here, or
--- keys that they delete, bend the counts. To be asked when everything else has been written.
+-- keys that it deletes, bend the counts. To be asked when everything else has been written.
 local function all_finished()
   if redis.call('EXISTS', READY, DELAYED) > 0 or not all_idle() then return false end
   redis.call('DEL', BUSY)
