@@ -173,7 +173,8 @@ def run(job: Mapping[str, Any]) -> None:
     os.close(output)
     # Where it is: see `Crawl.wait`.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
-    sys.path[0] = job["folder"]
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:1] = [job["folder"], *given]
     sys.argv = [job["module"], *job["arguments"]]
     runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
 
