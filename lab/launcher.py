@@ -31,8 +31,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 _asking = threading.Lock()
-POLL = 0.005
-"""Seconds after which the launcher looks again for children that have ended."""
 
 
 # In a test
@@ -137,9 +135,11 @@ def _start() -> socket.socket:
 
 def main(control: socket.socket) -> Mapping[str, Any] | None:
     """Fork a process for each job; -> its job, in the forked one, and None at the end."""
-    children: dict[int, socket.socket] = {}
+    children: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        if select.select([control], [], [], POLL if children else None)[0]:
+        waited_for: list[Any] = [control, *children]
+        ready = select.select(waited_for, [], [])[0]
+        if control in ready:
             told, descriptors, *_ = socket.recv_fds(control, 1, 1)
             if not told:
                 return None
@@ -148,16 +148,19 @@ def main(control: socket.socket) -> Mapping[str, Any] | None:
                 job: dict[str, Any] = json.loads(lines.readline())
             pid = os.fork()
             if pid == 0:
-                for each in (control, answers, *children.values()):
+                for ended, (_, other) in children.items():
+                    os.close(ended)
+                    other.close()
+                for each in (control, answers):
                     each.close()
                 return job
             answers.sendall(b"%d\n" % pid)
-            children[pid] = answers
-        while children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            with children.pop(pid) as answers, contextlib.suppress(ConnectionError):
+            children[os.pidfd_open(pid)] = pid, answers
+        for ended in children.keys() & set(ready):
+            pid, answers = children.pop(ended)
+            os.close(ended)
+            _, status = os.waitpid(pid, 0)
+            with answers, contextlib.suppress(ConnectionError):
                 answers.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
@@ -201,6 +204,7 @@ def prepare() -> None:
             importlib.import_module(name)
     assert "twisted.internet.reactor" not in sys.modules
     assert threading.active_count() == 1
+    importlib.import_module("scrapy_redisq.frontier.seen.bitmap_layout").bitmap_layers(1e-6, 10**6)
     gc.collect()
     gc.freeze()
 
