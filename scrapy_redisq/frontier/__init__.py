@@ -33,7 +33,7 @@ stale        the finish of a lease that the worker no longer holds: counted, and
 suspect      an entry with which several workers died (poison message)
 dead letter  a request that is given up, with the reason
 foreign      what something else than scrapy-redisq has written into the frontier's keys
-identity     what a request is known by that the dupefilter is not asked about (idempotency key)
+identity     what an unfiltered request is known by, in place of a fingerprint (idempotency key)
 kept         a request that cannot be stored, and stays in the process of the worker that claimed it
 settle       to end the claim of such a request
 turn         the right to start requests of a slot with a delay or a rate: of one worker at a time,

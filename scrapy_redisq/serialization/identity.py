@@ -1,4 +1,4 @@
-"""Who a request is: what makes it the same request when it is asked for again.
+"""What makes an unfiltered request the same one when it is asked for again.
 
 Two requests with one fingerprint may be two (other cookies, other ``cb_kwargs``), and a page that
 is fetched again asks for its children again. What Scrapy's dupefilter is asked about is known by

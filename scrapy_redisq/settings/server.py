@@ -1,4 +1,4 @@
-"""Opens the server that the settings name."""
+"""Opens the server that the settings name; `scrapy_redisq.settings.crawl` declares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that cannot be stored: they stay in this process, as in Scrapy's memory queue.
+"""Kept requests in order: they cannot be stored, and stay here as in Scrapy's memory queue.
 
 So that nothing is lost with the process, what asked for them is not ended before them, and so that
 no other worker fetches them too, they are claimed in the frontier first.

@@ -1,4 +1,4 @@
-"""Requests that cannot be stored, and so stay in this process: claimed, tried, settled.
+"""Kept requests, which cannot be stored and stay in this process: claimed, tried, settled.
 
 See `Page` for what they are to the page that asked for them, and ``shared/kept.lua`` for what the
 frontier knows of them.

@@ -1,4 +1,7 @@
-"""The shape of the bitmap filter: how large each of its layers is, and how much it errs."""
+"""The shape of the bitmap filter: how large each of its layers is, and how much it errs.
+
+Which bits a fingerprint sets is in ``lua/shared/seen/bitmap.lua``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""One worker's part in the limits and the back-off of download slots.
-
-Every download passes here (see ``Downloads.gate_by``): it begins when its slot's limits allow
-it, and how it ends says whether the slot is in trouble.
+"""Where each download begins and ends (see ``Downloads.gate_by``): it waits for its slot, and
+how it ends is told to the frontier.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
 --                                 made when its first bit is set, at its full size
 -- params    {shapes of all layers that there may ever be}, one string: layers joined by ";", each
---           "blocks blocks_per_segment k capacity error slope" (scrapy_redisq.frontier.seen
+--           "blocks blocks_per_segment k capacity error slope" (frontier/seen/bitmap_layout.py
 --           computes them). A layer keeps the shape it was made with.
 -- Layout    Fingerprint of 20 bytes: the first four choose the block, each further byte one of
 --           256 bits in one of the block's four quarters in turn, k of them. So a lookup reads
