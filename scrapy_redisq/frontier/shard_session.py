@@ -74,6 +74,11 @@ class BackOff:
     worn_after: float = 86_400.0
 
 
+def _is_void_claim(item: Operation) -> bool:
+    """Whether it concerns a claim that went with the lease of a page, which is void by now."""
+    return isinstance(item, Claim) or (isinstance(item, Settle) and bool(item.claim.lease))
+
+
 @dataclass
 class _Batch:
     """What an exchange carries; kept until it is acknowledged, because it may be sent again."""
@@ -84,6 +89,8 @@ class _Batch:
     outcomes: list[Outcome]
     statuses: dict[str, int]
     data: dict[str, Any]
+    passes: bool = False
+    """It goes past enqueues that wait until Redis has room."""
 
     @property
     def ends(self) -> int:
@@ -130,6 +137,8 @@ class ShardSession:
         self.enqueued = 0
         """Requests taken in so far, and of those the ones that Redis has acknowledged."""
         self.acknowledged = 0
+        self._passed = 0
+        """Requests that were acknowledged before others that were taken in earlier."""
         self.dead = 0
         """Dead letters of this shard, by the last reply."""
         self.held: dict[str, Lease] = {}
@@ -179,9 +188,10 @@ class ShardSession:
         """
         self._take_back()
         # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
-        claims = sum(isinstance(operation, Claim) for operation in self.unsent)
-        self.unsent = deque(item for item in self.unsent if not isinstance(item, Claim))
-        self.acknowledged += claims
+        # So is what became of it: the server may have lost what it has asked for.
+        before = self.unsent
+        self.unsent = deque(item for item in before if not _is_void_claim(item))
+        self.acknowledged += len(before) - len(self.unsent)
         self._forget_kept()
         again = [kept for _, kept in self._kept]
         self.unsent.extendleft(reversed(again))
@@ -235,6 +245,7 @@ class ShardSession:
                 self.outcomes,
                 self.statuses,
                 self._operations_data(operations),
+                passes=self.full,
             )
             self.local_duplicates, self.tally = 0, Counter()
             self.outcomes, self.statuses = [], {}
@@ -471,12 +482,19 @@ class ShardSession:
             return reply
         self._answered_at = time.monotonic()
         for operation in self._in_flight.operations:
-            self.acknowledged += number_of_requests(operation)
+            number = number_of_requests(operation)
+            if self._in_flight.passes:  # what it has passed is not acknowledged
+                self._passed += number
+            else:
+                self.acknowledged += number
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)) and self._parentless(operation):
                 self._keep(operation)
         self._in_flight = None
+        if not self.unsent:
+            self.acknowledged += self._passed
+            self._passed = 0
         reply.claimed += self._not_asked
         self._not_asked = []
         self._acked += 1

@@ -73,6 +73,7 @@ class LocalQueue:
         self._in_progress.discard(request)
         number = next(self._arrivals)
         if delay > 0:
+            self._ahead.discard(request)
             heapq.heappush(self._delayed, (time.monotonic() + delay, number, request))
         else:
             waiting = self._ready.setdefault(self._pages[request].lease.slot, [])

@@ -15,7 +15,7 @@ from scrapy.http import Request
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Claim, Letter, Settle
-from scrapy_redisq.serialization.identity import of_refused
+from scrapy_redisq.serialization.identity import Repeats, of_refused
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.page import Page, Problem
@@ -46,6 +46,9 @@ class LocalRequests:
         self._queue = queue
         self._stats = stats
         self._most = most
+        self.gave_back = False
+        """Whether start requests were left to whoever reads ``start()`` next: it counts as not
+        read to its end."""
         self.lost = 0
         """Those that nothing asks for again, and that were given up."""
 
@@ -146,17 +149,22 @@ class LocalRequests:
         for request, page in self._in_progress.end_kept(self._engine.in_progress):
             if page.given_back and not closing:
                 page.given_back = False
+                # The next try is another one, as that of a stored request would be.
+                page.problem = page.exhausted = None
+                page.status, page.repeats = 0, Repeats()
                 pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
                 page.delay = 0.0
                 self._queue.push(request, pause)
                 asyncio.get_running_loop().call_later(pause, self._engine.wake)
                 continue
             self._queue.forget(request)
+            self.lost += page.given_back and page.root is None and not page.comes_again
             self._end(request, page)
 
     def _end(self, request: Request, page: Page) -> None:
         """It is over, with all that came of it, or was given up."""
         dealt_with = page.problem is None and not page.given_back
+        self.gave_back |= page.root is None and page.given_back and page.comes_again
         if page.root is None and page.problem is not None and not page.given_back:
             self.bury(request, page.lease.slot, page.problem)
             dealt_with = True

@@ -364,7 +364,9 @@ class Worker:
 
     def starting(self) -> tuple[bool, bool]:
         starting = self.engine.starting and not self.engine.closing
-        all_added = not (self.engine.starting or self.engine.start_failed)
+        all_added = not (
+            self.engine.starting or self.engine.start_failed or self._local_requests.gave_back
+        )
         return starting or bool(self._local), all_added
 
     def collect_ended(self) -> None:

@@ -306,7 +306,7 @@ MUTANTS = [
     ),
     Mutant(
         "frontier/shard_session.py",
-        "self.acknowledged += claims",
+        "self.acknowledged += len(before) - len(self.unsent)",
         "",
         "tests/crawls/test_odd_requests.py",
     ),

@@ -469,3 +469,127 @@ def test_start_requests_that_go_on_without_end(process: NewProcess) -> None:
     first.exchange()
     first.start(), first.start()
     assert another in first.engine.in_progress
+
+
+def test_what_became_of_one_is_forgotten_with_its_pages_lease(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """A server that has lost its last second has lost what a kept request asked for, too: that it
+    is over must not be said by a worker that is told to join again."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    local = first.ask(page, "http://a/local")
+    first.exchange()
+    assert first.start() is local
+    before = {key: client.dump(key) for key in sorted(cast(Any, client.keys()))}
+    with first.of(local):
+        first.outbox.take(Request("http://a/link"))
+    first.exchange()
+    first.end(local)
+    client.flushdb()
+    for key, value in before.items():
+        client.restore(key, 0, cast(Any, value))
+    first.member.exchange(starting=True)
+    first.requests.rejoined()
+    first.outbox.forgotten()
+    first.exchange()
+    first.end(page)
+    first.exchange()
+    second = process()
+    page = second.fetch()
+    local = second.ask(page, "http://a/local")
+    second.exchange()
+    assert second.start() is local
+
+
+def test_start_requests_that_are_left_keep_the_run_open(process: NewProcess) -> None:
+    """Whoever starts the crawl again reads ``start()``: this one counts as not read to its end."""
+    first = process()
+    for number in range(2):
+        first.ask(None, f"http://a/{number}")
+    first.requests.ask()
+    first.exchange()
+    assert not first.requests.gave_back
+    first.engine.closing = True
+    first.end()
+    assert first.requests.gave_back
+    assert not first.local
+    while first.run.waiting():
+        first.member.exchange(seeded=False)
+    assert not first.member.leave()
+    second = process()
+    assert second.member.joined.run == first.member.joined.run
+    for number in range(2):
+        second.ask(None, f"http://a/{number}")
+    assert len(second.work()) == 2
+
+
+def test_what_passes_links_that_wait_for_room_does_not_stand_for_them(process: NewProcess) -> None:
+    """A page on one shard is not ended because something else than its links got through to the
+    other one, which is full."""
+    first = process(replace(EXACT, shards=2))
+    here, there = (
+        next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == shard)
+        for shard in range(2)
+    )
+    push(first, f"http://{here}/page", f"http://{there}/other")
+    page, other = first.fetch(here), first.fetch(there)
+    local = first.ask(other, f"http://{there}/local")
+    first.exchange()
+    assert first.start() is local
+    full = first.run.sessions[1]
+    with first.of(page):
+        first.outbox.take(Request(f"http://{there}/link"))
+    first.end(page, other, local)
+    for _ in range(3):
+        first.run.release()
+        full.full = True
+        for shard in range(2):
+            first.member.exchange(shard=shard)
+    assert len(full.unsent) == 1
+    assert len(first.run.sessions[0].held) == 1
+    full.full = False
+    first.exchange()
+    assert held(first) == 0
+
+
+def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) -> None:
+    """A kept request that is tried again is not its former try: its unfiltered children are the
+    same, and what went wrong with that is forgotten."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    local = first.ask(page, "http://a/local")
+    first.exchange()
+    assert first.start() is local
+
+    async def tries() -> None:
+        for _ in range(3):
+            with first.of(local):
+                first.outbox.take(Request("http://a/child", dont_filter=True))
+            first.exchange()
+            first.in_progress.mark_failed(local, Problem("spider_error", "once"))
+            first.in_progress.give_back_later(local, (0.01,) * 5)
+            first.end(local)
+            while first.start() is None:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(tries())
+    first.end(page, local)
+    assert cast(Any, first.run.sessions[0].unsent[-1]).outcome == "done"
+    assert client.llen("redisq:{books:0}:queue:a:0") == 1
+
+
+def test_start_requests_that_wait_for_their_time_keep_no_other(process: NewProcess) -> None:
+    """A worker has but so many of them at a time, of those that could be started."""
+    first = process(most=2)
+
+    async def crawl() -> list[str]:
+        for number in range(2):
+            meta = {"lock": threading.Lock(), "redisq_delay": 3_600}
+            first.outbox.take(Request(f"http://a/{number}", meta=meta))
+        first.ask(None, "http://b/now")
+        return [*first.work(), *first.work()]
+
+    assert asyncio.run(crawl()) == ["http://b/now"]
