@@ -196,14 +196,17 @@ class LetterMethods(StoredFrontier):
         `FrontierLost` if a new run is just beginning.
         """
         named = None if ids is None else self.dead_letters(ids)
-        letters = named or self.dead(reason=reason, slot=slot)
+        return self.requeue_same(named or self.dead(reason=reason, slot=slot))
+
+    def requeue_same(self, letters: Iterable[DeadLetter]) -> int:
+        """`requeue` these dead letters, newest first, as far as they are still there and the
+        same; -> how many."""
         # The oldest come last: each goes to the front, so the oldest is claimed first.
         return sum(self._requeue(shard, part) for shard, part in _batches(letters))
 
     def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
-        numbers = [letter.place[1] for letter in letters]
-        entries = [forget_retries(letter.entry) for letter in letters]
-        while (requeued := self._run(calls.requeue(self.name, shard, numbers, entries))) < 0:
+        same = [(x.place[1], x.digest, forget_retries(x.entry)) for x in letters]
+        while (requeued := self._run(calls.requeue(self.name, shard, same))) < 0:
             drive(self._run, runs.open_shard(self.name, shard, self._run_id()))
         return int(requeued)
 

@@ -544,6 +544,21 @@ class TestDeadLetters:
         assert (lease.priority, lease.deliveries) == (4, 0)
         assert loads_fields(lease.entry)["url"] == "https://a.example/x"
 
+    def test_another_letter_under_its_id(self, frontier: Frontier) -> None:
+        """Read before a reset, requeued after it: what has the id by then stays a dead letter."""
+        frontier.push(["https://a.example/old"])
+        Worker(frontier).finish("dead", "download")
+        old = list(frontier.dead())
+        frontier.reset(force=True)
+        frontier.push(["https://a.example/new"])
+        Worker(frontier).finish("dead", "download")
+        (new,) = frontier.dead()
+        assert new.id == old[0].id
+        assert frontier.requeue_same(old) == 0
+        assert list(frontier.dead()) == [new]
+        assert frontier.requeue_same([new, new]) == 1
+        assert check_sums(frontier)["queued"] == 1
+
     def test_requeued_first_and_in_their_order(self, frontier: Frontier) -> None:
         """Dead letters go to the front of their queue; the one that died first goes first."""
         frontier.push(f"https://a.example/{i}" for i in range(4))

@@ -33,7 +33,7 @@ from scrapy_redisq.serialization.identity import (
 )
 from tests.harness.crawl import Run
 from tests.harness.model import read_shard
-from tests.harness.worker import EXACT, NAME, Worker
+from tests.harness.worker import EXACT, NAME, Worker, as_stored
 
 URL = "http://a.example/"
 
@@ -348,7 +348,7 @@ class TestLetters:
         worker = member()
         worker.sessions[0].add(self.letter(b"1" * 16))
         worker.exchange()
-        assert execute(client, calls.requeue(NAME, 0, [b"1"], [b""])) == 0
+        assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 0
         real = read_shard(client, NAME, 0)
         real.check()
         assert real.letters == ["1"]

@@ -348,3 +348,11 @@ def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Rep
     reply = worker.exchange(want, turns=turns)
     assert reply is not None
     return reply
+
+
+def as_stored(
+    client: redis.Redis, ids: Sequence[bytes] = (b"1",), shard: int = 0
+) -> list[tuple[bytes, str, None]]:
+    """Dead letters as `calls.requeue` takes them: id, SHA-1, and no other entry."""
+    found = execute(client, calls.named_letters(NAME, shard, ids))
+    return [(letter_id, sha1(letter or b"").hexdigest(), None) for letter_id, letter in found]

@@ -200,6 +200,12 @@ MUTANTS = [
         "",
         RUNS,
     ),
+    Mutant(
+        "frontier/lua/dead/requeue.lua",
+        "if letter and redis.sha1hex(letter) ~= digest then letter = nil end",
+        "",
+        "tests/control/test_frontier.py",
+    ),
     # Politeness
     Mutant(
         TURNS,

@@ -420,7 +420,7 @@ def test_a_wrong_type_where_people_look(one_client: redis.Redis) -> None:
         (calls.look(NAME, 0), ["meta", "counts", "ready", "delayed", "workers"]),
         (calls.letters(NAME, 0, most=9), letters),
         (calls.purge(NAME, 0, [(b"1", "")]), letters),
-        (calls.requeue(NAME, 0, [b"1"], [None]), ["meta", "counts", "ready", *letters]),
+        (calls.requeue(NAME, 0, [(b"1", "", None)]), ["meta", "counts", "ready", *letters]),
     ]
     for name in sorted({name for _, names in asked for name in names}):
         good = client.dump(key(name))

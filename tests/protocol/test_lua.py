@@ -177,7 +177,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.letters("n", 0, after=(b"1", b"1"), most=1),
         calls.named_letters("n", 0, []),
         calls.purge("n", 0, []),
-        calls.requeue("n", 0, []),
+        calls.requeue("n", 0, [(b"1", "", None)]),
         calls.list_slots("n", 0),
         *(action("n", 0, "s") for action in (calls.pause, calls.resume)),
         calls.limit("n", 0, "s", ""),

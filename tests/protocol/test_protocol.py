@@ -30,7 +30,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_BYTES, MAX_CLAIMS, MAX_OPERATIONS
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
-from tests.harness.worker import EXACT, NAME, Worker, ask
+from tests.harness.worker import EXACT, NAME, Worker, as_stored, ask
 
 
 @pytest.fixture
@@ -984,7 +984,7 @@ def test_a_foreign_key_in_the_way_back(
     elif way == "reap":
         die(client, worker)
     elif way == "requeue":
-        execute(client, calls.requeue(NAME, 0, [b"1"]))
+        execute(client, calls.requeue(NAME, 0, as_stored(client)))
     named = wait_until(lambda: ask(heir, 0).in_the_way, 5, "it is named")
     assert "queue:host:0" in named
     client.delete(key("queue:host:0"))
@@ -1051,7 +1051,7 @@ def test_at_maxmemory(
     assert reap(client, worker) == (2, 0, 0)
     assert len(worker.claim(2)) == 2
     assert counts(client)["finished"] == 2
-    assert execute(client, calls.requeue(NAME, 0, [b"1"])) == 1
+    assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 1
     full(False)
     session.full = False
     reply = worker.exchange()

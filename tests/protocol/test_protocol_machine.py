@@ -50,7 +50,7 @@ from tests.harness.limited import (
     let_time_pass,
 )
 from tests.harness.model import Model, read_shard
-from tests.harness.worker import Worker, fingerprint_of
+from tests.harness.worker import Worker, as_stored, fingerprint_of
 
 T = TypeVar("T")
 
@@ -600,16 +600,16 @@ class Crawl(RuleBasedStateMachine):
     def requeue(self) -> None:
         for shard in range(self.config.shards):
             page = execute(self.client, calls.letters(NAME, shard, most=100))
-            ids = [id for id, _ in page.letters]
+            letters = as_stored(self.client, [id for id, _ in page.letters], shard)
             entries = [n for n, e in self.model.entries.items() if e.state == "dead"]
             entries = [n for n in entries if self.model.entries[n].shard == shard]
-            requeued = execute(self.client, calls.requeue(NAME, shard, ids))
+            requeued = execute(self.client, calls.requeue(NAME, shard, letters))
             if requeued < 0:
                 self.drive(runs.open_shard(NAME, shard, self.run()))
                 self.model.state = "open"
-                requeued = execute(self.client, calls.requeue(NAME, shard, ids))
+                requeued = execute(self.client, calls.requeue(NAME, shard, letters))
             assert requeued == len(entries)
-            assert execute(self.client, calls.requeue(NAME, shard, ids)) == 0
+            assert execute(self.client, calls.requeue(NAME, shard, letters)) == 0
             self.model.requeue(entries)
 
     # What must hold

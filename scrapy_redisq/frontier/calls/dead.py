@@ -10,17 +10,14 @@ from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.scripts import Call, load, raw_string
 
 
-def requeue(
-    name: str,
-    shard: int,
-    ids: Sequence[bytes],
-    entries: Sequence[bytes | None] = (),
-) -> Call[int]:
-    """-> how many of at most 100 dead letters became requests again, with these entries; -1 if the
-    shard must be opened first."""
+def requeue(name: str, shard: int, letters: Sequence[tuple[bytes, str, bytes | None]]) -> Call[int]:
+    """-> how many of at most 100 dead letters (id, SHA-1, entry in the place of its own) became
+    requests again; -1 if the shard must be opened first."""
     data = {
-        "ids": [raw_string(letter_id) for letter_id in ids],
-        "entries": [False if entry is None else raw_string(entry) for entry in entries],
+        "letters": [
+            (raw_string(letter_id), digest, False if entry is None else raw_string(entry))
+            for letter_id, digest, entry in letters
+        ]
     }
     return Call.of(load("dead/requeue"), meta_key(name, shard), data, lambda reply: int(reply[0]))
 

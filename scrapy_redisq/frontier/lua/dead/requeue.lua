@@ -1,9 +1,9 @@
 -- Dead letters become requests again, with deliveries counted from zero.
 --
--- Input    ids {id... (at most 100)}, entries {serialised request (in the place of the letter's,
---          with retries counted from zero) or false...}
+-- Input    letters {{id, SHA-1 of the letter in hexadecimal digits, serialised request (in the place
+--          of the letter's, with retries counted from zero) or false}... (at most 100)}
 -- Reply    {how many were requeued}; {-1} if the shard must be opened first, see run/open.lua
--- Cost     O(ids)
+-- Cost     O(bytes of the letters)
 -- Retry    safe: an id is requeued once
 -- Error    another key is in the place of one that all slots share; nothing was requeued
 -- Include  shared/keys shared/texts shared/foreign shared/counts shared/records shared/queues
@@ -27,8 +27,11 @@ local meta = redis.call('HMGET', META, 'state', 'sealed', 'run')
 if not meta[3] then return {0} end
 if meta[2] then return {-1} end
 local n = 0
-for i, id in ipairs(input.ids) do
+for _, item in ipairs(input.letters) do
+  local id, digest, given = unpack(item)
   local letter = redis.call('HGET', LETTERS, id)
+  -- Since it was read there may have been a reset, and another letter under its id.
+  if letter and redis.sha1hex(letter) ~= digest then letter = nil end
   local slot, priority, entry, header = parse_letter(letter or '')
   -- Of what could not be kept at all there is only the reason.
   if slot and entry ~= '\0' then
@@ -39,7 +42,7 @@ for i, id in ipairs(input.ids) do
     end
     redis.call('HDEL', LETTERS, id)
     redis.call('ZREM', DEAD, id)
-    entry = input.entries[i] and '\0' .. input.entries[i] or with_deliveries(entry, 0)
+    entry = given and '\0' .. given or with_deliveries(entry, 0)
     put(slot, priority, {entry}, nil, true)
     n = n + 1
   end
