@@ -90,10 +90,11 @@ class Project:
         return folder is not None and not (folder.is_dir() and any(folder.iterdir()))
 
     @contextmanager
-    def server(self) -> Iterator[Server]:
-        """The server, answering. Raises `ServerError` if there is none."""
+    def server(self, *, to_write: bool = False) -> Iterator[Server]:
+        """The server, answering; one that takes no writes for now is waited for if ``to_write``.
+        Raises `ServerError` if there is none."""
         with open_server_of(self.settings, self.folder) as server:
-            server.wait()
+            server.wait(to_write=to_write)
             yield server
 
     def frontier(self, server: Server, name: str) -> Frontier:

@@ -64,7 +64,7 @@ def run(arguments: Namespace, project: Project) -> int:
         batches, unit = [list(enumerate(given, start=1))], "argument"
     total = _Total()
     with (
-        project.server() as server,
+        project.server(to_write=True) as server,
         project.frontier_to_push(server, arguments.name) as frontier,
     ):
         try:

@@ -175,12 +175,13 @@ class Server:
         if self.embedded is not None:
             self.embedded.ensure_running()
 
-    def wait(self) -> None:
+    def wait(self, *, to_write: bool = True) -> None:
         """Return when the server answers; try with growing pauses for ``connect_timeout`` seconds.
 
         A server that is loading its data is waited for, however long that takes, and says now and
         then how far it is. Raises `ServerUnreachable` at the end of the time, and at once if
         waiting cannot help: a wrong password, no permission, a certificate that cannot be verified.
+        Where ``to_write`` is false, one whose disk is full will do (MISCONF): it can be read.
         """
         waiting = _Waiting(self)
         while True:
@@ -191,6 +192,8 @@ class Server:
             except redis.BusyLoadingError:
                 pause = waiting.pause_while_loading()
             except (redis.RedisError, OSError, ValueError) as error:
+                if not to_write and str(error).startswith("MISCONF "):
+                    return
                 pause = waiting.pause_after(error)
             self.revive()
             time.sleep(pause)

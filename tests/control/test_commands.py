@@ -24,6 +24,7 @@ from scrapy.settings import Settings
 
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.commands import display, status
+from scrapy_redisq.commands.main import main
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.push import BATCH, parse_line, read_lines
 from scrapy_redisq.commands.slot_table import SlotSummary, rate_text, slot_table
@@ -209,6 +210,30 @@ class TestStatus:
         assert "2,000" in lines[3]
         told = [json.loads(line) for line in redisq("status", "--json").out.splitlines()]
         assert [(x["frontier"], x["queued"]) for x in told] == [("books", 3), (shop.name, 2_000)]
+
+    def test_a_full_disk(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Whoever looks sees; who would change something is told at once, and a push waits."""
+        server = RedisServer(any_server())
+        try:
+            with server.client() as client, Frontier.from_url(server.url, "books") as frontier:
+                frontier.push(["https://a.example/"])
+                (server.folder / "dump.rdb").mkdir()  # no snapshot can be written
+                client.config_set("save", "3600 1")
+                client.bgsave()
+                wait_until(
+                    lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err",
+                    10,
+                    "it failed",
+                )
+            settings = Settings({"REDISQ_URL": server.url, "REDISQ_CONNECT_TIMEOUT": 0.1})
+            for command in ("status books", "status --json", "slots", "dead list books"):
+                assert main(command.split(), settings) == 0
+            capsys.readouterr()
+            for command in ("slots pause a.example", "push books https://b.example/"):
+                assert main(command.split(), settings) == 1
+                assert "MISCONF" in capsys.readouterr().err
+        finally:
+            server.close()
 
     def test_one_that_cannot_be_read(self, redisq: Redisq, frontier: Frontier) -> None:
         """A frontier of a newer release is named on stderr and hides none of the others."""
