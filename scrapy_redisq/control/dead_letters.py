@@ -152,7 +152,7 @@ class LetterMethods(StoredFrontier):
         """
         config = self.config()
         letters = itertools.chain.from_iterable(
-            self._dead_of(shard) for shard in range(config.shards if config else 0)
+            self._dead_of(shard) for shard in (config.shard_numbers(self.name) if config else ())
         )
         found = (
             letter

@@ -21,7 +21,7 @@ from scrapy_redisq.frontier.calls import number
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
-from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.slot_names import numbers_of_any
 from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Server
@@ -200,7 +200,7 @@ class Frontier(SlotMethods, LetterMethods):
         self, seeds: list[Seed], joined: calls.Joined
     ) -> tuple[int, list[Seed], list[Seed]]:
         """The shard of the first, those of the same shard, and the others."""
-        shards = [shard_of(self._slot(seed, joined), joined.config.shards) for seed in seeds]
+        shards = [joined.config.shard_of(self.name, self._slot(seed, joined)) for seed in seeds]
         part = [seed for seed, shard in zip(seeds, shards, strict=True) if shard == shards[0]]
         others = [seed for seed, shard in zip(seeds, shards, strict=True) if shard != shards[0]]
         return shards[0], part, others
@@ -255,7 +255,7 @@ class Frontier(SlotMethods, LetterMethods):
         if not meta:
             return absent(self.name)
         config = config_of(meta)
-        shards = [first] + [self._status(shard) for shard in range(1, config.shards)]
+        shards = [first] + [self._status(shard) for shard in config.shard_numbers(self.name)[1:]]
         try:
             return summary(self.name, meta, config, shards, self._seen_status(config, meta))
         except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
@@ -268,7 +268,7 @@ class Frontier(SlotMethods, LetterMethods):
         seen, generation = seen_filter(config), meta.get("generation", "")
         parts: list[SeenStatus] = [
             self._run(calls.seen_status(self.name, shard, generation, seen))
-            for shard in range(config.shards)
+            for shard in config.shard_numbers(self.name)
         ]
         return SeenStatus.total(parts)
 
@@ -280,4 +280,5 @@ class Frontier(SlotMethods, LetterMethods):
         shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
         if not 1 <= shards <= MOST_SHARDS:  # of another hand
             shards = MOST_SHARDS
-        drive(self._run, runs.reset(self.name, shards, force=force))
+        numbers = numbers_of_any(self.name, shards, meta.get("config:spread") == "True")
+        drive(self._run, runs.reset(self.name, numbers, force=force))

@@ -12,7 +12,7 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import SlotRecord
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
-from scrapy_redisq.frontier.slot_names import shard_of, slot_name
+from scrapy_redisq.frontier.slot_names import slot_name
 
 SOURCES = ("ready", "busy", "aside", "paused", "ruled")
 """Keys of the frontier that name the slots worth listing."""
@@ -115,7 +115,7 @@ class SlotMethods(StoredFrontier):
         meanwhile may be missed, but no slot comes twice. Requests that are delayed do not count.
         """
         config = self.config()
-        for shard in range(config.shards if config else 0):
+        for shard in config.shard_numbers(self.name) if config else ():
             known: set[str] = set()
             cursors: Mapping[str, str] = dict.fromkeys(SOURCES, "0")
             while cursors:
@@ -192,4 +192,4 @@ class SlotMethods(StoredFrontier):
                 "REDISQ_SCHEDULING is 'priority'"
             )
         slot = slot_name(slot)
-        return slot, shard_of(slot, config.shards)
+        return slot, config.shard_of(self.name, slot)

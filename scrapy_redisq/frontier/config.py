@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier.slot_names import shard_numbers, shard_of
 
 FORMAT = 1
 """Version of the keys and entries in Redis; another one is refused."""
@@ -27,6 +28,8 @@ class FrontierConfig:
     itself only keeps start requests apart, exactly). ``backend`` is what keeps it in Redis:
     "redisbloom", "bitmap" or "exact"; the worker that begins a run chooses it for all.
     ``error_rate`` concerns Bloom filters only. ``spider`` may be "" for producers.
+    ``spread``: the shards are on several servers. ``any_shards`` is not stored: a run that has
+    another number of shards is taken as it is.
     """
 
     dupefilter: str = "bloom"
@@ -36,18 +39,20 @@ class FrontierConfig:
     scheduling: str = "slot"
     order: str = "fifo"
     shards: int = 1
+    spread: bool = False
     fingerprinter: str = "scrapy.utils.request.RequestFingerprinter"
     spider: str = ""
+    any_shards: bool = False
 
     def to_meta(self) -> dict[str, str]:
         """As text, which is how ``meta`` keeps it and how two configurations are compared."""
-        return {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        return {name: str(getattr(self, name)) for name in STORED}
 
     @classmethod
     def from_meta(cls, meta: dict[str, str]) -> FrontierConfig:
         """Raises `FrontierCorrupt` if something is missing or is no number."""
         try:
-            known = {name: meta[name] for name in (field.name for field in fields(cls))}
+            known = {name: meta[name] for name in STORED - {"spread"}}
             if known["backend"] not in BACKENDS:
                 raise ValueError(f"no dupefilter is called {known['backend']!r}")
             shards = int(known["shards"])
@@ -59,6 +64,7 @@ class FrontierConfig:
                     "error_rate": float(known["error_rate"]),
                     "capacity": int(known["capacity"]),
                     "shards": shards,
+                    "spread": meta.get("spread") == "True",
                 }  # type: ignore[arg-type]
             )
         except (KeyError, ValueError) as error:
@@ -68,6 +74,26 @@ class FrontierConfig:
                 f"REDISQ_FRONTIER"
             ) from None
 
+    def laid_out(self, masters: int) -> FrontierConfig:
+        """This configuration on a cluster of so many masters; 0: on one server."""
+        if not masters:
+            return replace(self, spread=False, any_shards=False)
+        shards = self.shards
+        if self.any_shards:
+            shards = 1 if self.scheduling == "priority" else min(masters, MOST_SHARDS)
+        return replace(self, shards=shards, spread=True)
+
+    def shard_numbers(self, name: str) -> tuple[int, ...]:
+        """What the shards of frontier ``name`` are called in its keys."""
+        return shard_numbers(name, self.shards, self.spread)
+
+    def shard_of(self, name: str, slot: str) -> int:
+        """The number of the shard of frontier ``name`` that keeps ``slot``."""
+        return self.shard_numbers(name)[shard_of(slot, self.shards)]
+
+
+STORED = {field.name for field in fields(FrontierConfig)} - {"any_shards"}
+"""The fields that are kept in ``meta``."""
 
 SETTING_OF = {
     "dupefilter": "DUPEFILTER_CLASS",
@@ -76,6 +102,7 @@ SETTING_OF = {
     "scheduling": "REDISQ_SCHEDULING",
     "order": "REDISQ_ORDER",
     "shards": "REDISQ_SHARDS",
+    "spread": "REDISQ_URL",
     "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
     "spider": "the spider",
 }

@@ -106,7 +106,7 @@ class ExchangeLoop:
         self,
         session: ShardSession,
         finish: Finish | Settle,
-        sent: Mapping[int, int] = NOTHING_SENT,
+        sent: Mapping[ShardSession, int] = NOTHING_SENT,
     ) -> None:
         """Take the end of a lease or a claim; ``sent`` as for `RunSession.finish`."""
         self.run_session.finish(session, finish, sent)
@@ -139,9 +139,7 @@ class ExchangeLoop:
         self.worker = worker
         self._exchanging = asyncio.ensure_future(self._exchange_until_stopped())
         self._help(self._listener().run())
-        if self.run_session.joined.trash or self.run_session.joined.shards > len(
-            self.run_session.sessions
-        ):
+        if self.run_session.joined.trash or self.run_session.joined.former_shards:
             self._help(self._sweep())
 
     def _help(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis.asyncio
@@ -32,7 +32,7 @@ SUSPECT_FROM = 2
 """Deliveries from which a request is a suspect. One worker's death says nothing about any of the
 requests that it held; a second one leaves few that were there both times."""
 
-NOTHING_SENT: Mapping[int, int] = {}
+NOTHING_SENT: Mapping[ShardSession, int] = {}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class RunSession:
         self.sessions: list[ShardSession] = []
         self.given_up = 0
         """Requests of dead workers that this one made dead letters of."""
-        self._held_back: deque[tuple[ShardSession, Operation, dict[int, int]]] = deque()
+        self._held_back: deque[tuple[ShardSession, Operation, dict[ShardSession, int]]] = deque()
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
         self._next_id = _new_worker_id()
@@ -95,6 +95,7 @@ class RunSession:
         """
         newcomer = self._newcomer()
         self.joined = await self.do(runs.join(self.terms.name, newcomer))
+        self._numbers = self.joined.config.shard_numbers(self.terms.name)
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
         self.sessions = [
@@ -112,7 +113,7 @@ class RunSession:
                 max_deliveries=self.terms.max_deliveries,
                 most_bytes=self.terms.max_entry_bytes + 1,
             )
-            for shard in range(self.joined.config.shards)
+            for shard in self._numbers
         ]
         return self.joined
 
@@ -135,10 +136,8 @@ class RunSession:
         """
         for session in self.sessions:
             await self._give_back(session)
-        newcomer = self._newcomer()
-        await self.do(
-            runs.come_back(self.terms.name, newcomer, self.joined.run, len(self.sessions))
-        )
+        newcomer = replace(self._newcomer(), config=self.joined.config)
+        await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, self._numbers))
         self._next_id = _new_worker_id()
         self._held_back.clear()
         for session in self.sessions:
@@ -207,19 +206,19 @@ class RunSession:
         self,
         session: ShardSession,
         finish: Finish | Settle,
-        sent: Mapping[int, int] = NOTHING_SENT,
+        sent: Mapping[ShardSession, int] = NOTHING_SENT,
     ) -> None:
         """Take the end of a lease, or of a claim that was dealt with. It is sent when all requests
         that came of it have been taken.
 
         On its own shard the order in the outbox sees to that; for requests that went to other
-        shards the finish is held back until those have acknowledged them. ``sent``: shard -> its
-        ``enqueued`` just after the last of them.
+        shards the finish is held back until those have acknowledged them. ``sent``: session ->
+        its ``enqueued`` just after the last of them.
         """
         pending = {
-            shard: number
-            for shard, number in sent.items()
-            if shard != session.shard and self.sessions[shard].acknowledged < number
+            other: number
+            for other, number in sent.items()
+            if other is not session and other.acknowledged < number
         }
         if pending:
             self._held_back.append((session, finish, pending))
@@ -230,7 +229,7 @@ class RunSession:
         """Send on the finishes that need not be held back any longer."""
         for _ in range(len(self._held_back)):
             session, finish, pending = self._held_back.popleft()
-            if all(self.sessions[shard].acknowledged >= n for shard, n in pending.items()):
+            if all(other.acknowledged >= number for other, number in pending.items()):
                 session.add(finish)
             else:
                 self._held_back.append((session, finish, pending))
@@ -277,7 +276,7 @@ class RunSession:
 
     async def is_complete(self) -> bool:
         """Whether everything is finished on all shards."""
-        return await self.do(runs.is_idle(self.terms.name, len(self.sessions)))
+        return await self.do(runs.is_idle(self.terms.name, self._numbers))
 
     async def left_waiting(self) -> int:
         """How many requests wait although no worker is there; 0 if one is."""

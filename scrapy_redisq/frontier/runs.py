@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call
+from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
 
 T = TypeVar("T")
 
@@ -107,9 +108,9 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
     return (yield from _join_all(name, on_shard_0, on_others))
 
 
-def come_back(name: str, newcomer: Newcomer, run: str, shards: int) -> Steps[None]:
-    """Register in ``run`` again. Raises `FrontierLost` if it is gone."""
-    for shard in range(shards):
+def come_back(name: str, newcomer: Newcomer, run: str, shards: Iterable[int]) -> Steps[None]:
+    """Register in ``run`` again, on ``shards``. Raises `FrontierLost` if it is gone."""
+    for shard in shards:
         yield calls.join(name, shard, calls.Return(run), newcomer.config, newcomer.registration)
 
 
@@ -139,7 +140,7 @@ def _join_all(
         first = yield from _join_shard(name, 0, on_shard_0)
         trash = first.trash
         try:
-            for shard in range(1, first.config.shards):
+            for shard in first.config.shard_numbers(name)[1:]:
                 other = yield from _join_shard(name, shard, partial(on_others, shard, first))
                 trash += other.trash
         except FrontierLost:
@@ -176,7 +177,7 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
     """
     found: calls.Conclusion = yield calls.conclude(name, 0, run=run, producer=producer)
     if found.what == "sealed":
-        for shard in range(1, min(found.shards, MOST_SHARDS)):
+        for shard in shard_numbers(name, min(found.shards, MOST_SHARDS), found.spread)[1:]:
             part = yield calls.conclude(name, shard, run=found.run, seal=found.number)
             if part.what != "sealed":
                 return False
@@ -184,8 +185,8 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
     return found.what == "complete"
 
 
-def is_idle(name: str, shards: int) -> Steps[bool]:
-    """Whether everything is finished on all shards, as a worker that is still there sees it.
+def is_idle(name: str, shards: Sequence[int]) -> Steps[bool]:
+    """Whether everything is finished on all ``shards``, as a worker that is still there sees it.
 
     As Mattern's four counters do it, all shards are looked at twice: something that moves from one
     to the other during the first look has been created by the second.
@@ -194,7 +195,7 @@ def is_idle(name: str, shards: int) -> Steps[bool]:
     looks = []
     for _ in range(2):
         there_was = []
-        for shard in range(shards):
+        for shard in shards:
             idle, to_do = yield calls.look(name, shard)
             if not idle:
                 return False
@@ -218,16 +219,17 @@ def open_shard(name: str, shard: int, run: str) -> Steps[None]:
 # Deleting
 
 
-def reset(name: str, shards: int, *, force: bool) -> Steps[None]:
-    """Delete a frontier. Raises `FrontierInUse` while workers live, unless forced.
+def reset(name: str, shards: Iterable[int], *, force: bool) -> Steps[None]:
+    """Delete a frontier, and its ``shards``: those of former runs, too.
 
+    Raises `FrontierInUse` while workers live, unless forced.
     First shard 0 says so, so that whoever comes meanwhile begins a new run, which is left alone.
     It is also the last one to go: until then a reset that was interrupted can be done again.
     """
     status, number = yield calls.clear(name, 0, everything=True, mark=True, force=force)
     if status == "in_use":
         raise FrontierInUse(f"frontier {name!r} has {number} live workers: stop them first")
-    for shard in reversed(range(shards)):
+    for shard in sorted(shards, reverse=True):
         yield from _delete(name, shard, before=number)
 
 
@@ -244,10 +246,13 @@ def _sweep(name: str, shard: int, *, everything: bool = False) -> Steps[None]:
 
 def sweep(name: str, joined: Joined) -> Steps[None]:
     """Delete what former runs have left: dupefilters, and shards that this run does not have."""
+    numbers = joined.config.shard_numbers(name)
     if joined.trash:
-        for shard in range(joined.config.shards):
+        for shard in numbers:
             yield from _sweep(name, shard)
-    for shard in range(joined.config.shards, min(joined.shards, MOST_SHARDS)):
-        yield from _delete(name, shard, before=joined.began)
-    if joined.shards > joined.config.shards:
+    former = numbers_of_any(name, min(joined.former_shards, MOST_SHARDS), joined.config.spread)
+    for shard in former:
+        if shard not in numbers:
+            yield from _delete(name, shard, before=joined.began)
+    if former:
         yield calls.sweep(name, 0, "exact", forget_shards=joined.run)

@@ -12,7 +12,6 @@ from redis.exceptions import RedisError
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.slot_names import shard_of
 
 MAX_TEXT = 500 * 1024
 """Bytes of a robots.txt that are heeded: as many as RFC 9309, 2.5 wants to be parsed at least."""
@@ -80,7 +79,7 @@ class SharedRobots:
         ttl: float = 0.0,
         give_up: bool = False,
     ) -> tuple[str, bytes, float]:
-        shard = shard_of(host, len(self._run_session.sessions))
+        shard = self._run_session.shard_of(host).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.robots_txt(
             name, shard, run, host, self._token, take=take, text=text, ttl=ttl, give_up=give_up
@@ -90,7 +89,7 @@ class SharedRobots:
     async def set_delay(self, host: str, slot: str, delay: float) -> bool:
         """The robots.txt of ``host``, which is in ``slot``, asks for ``delay`` seconds (0: for
         none). -> has that changed the slot's delay?"""
-        shard = shard_of(slot, len(self._run_session.sessions))
+        shard = self._run_session.shard_of(slot).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.crawl_delay(name, shard, run, host, slot, delay, self._slot_ttl)
         return await self._run_session.run(call)

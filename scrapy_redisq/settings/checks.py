@@ -94,6 +94,16 @@ def whole(low: int, high: int, what: str = "a whole number") -> Check[int]:
     return check
 
 
+def optional(check: Check[T]) -> Check[T | None]:
+    """As ``check``, and None."""
+
+    @taking(f"{check.takes}, or None")
+    def or_none(value: Any) -> T | None:
+        return None if value in (None, "None") else check.convert(value)
+
+    return or_none
+
+
 def size(low: int, high: int) -> Check[int]:
     return whole(low, high, "bytes")
 

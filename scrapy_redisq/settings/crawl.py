@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scrapy_redisq.frontier.config import MOST_SHARDS
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -141,9 +142,10 @@ class CrawlSettings:
         "module and in the project's `items` are found by themselves.",
     )
     shards = Setting(
-        1,
-        checks.whole(1, 64),
-        "Parts of the frontier, each with a hash tag of its own.",
+        None,
+        checks.optional(checks.whole(1, MOST_SHARDS)),
+        "Parts of the frontier, each with a hash tag of its own. None: one, or in a cluster as "
+        "many as it has masters when the run begins.",
     )
     connect_timeout = Setting(
         30.0,

@@ -47,7 +47,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         values = {setting.attribute: setting.read(source) for setting in declared}
         throttle = scrapys_limits.adopt(values, source, spider)
         settings = cls(values, throttle)
-        if settings.scheduling == "priority" and settings.shards > 1:
+        if settings.scheduling == "priority" and (settings.shards or 1) > 1:
             raise SettingError(
                 "REDISQ_SHARDS", settings.shards, "1 with REDISQ_SCHEDULING = 'priority'"
             )
@@ -67,7 +67,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         limits.setdefault("*", common)
         return {slot: limit.to_text() for slot, limit in limits.items() if slot != "*" or limit}
 
-    def frontier_config(self, **others: str) -> FrontierConfig:
+    def frontier_config(self, **others: Any) -> FrontierConfig:
         """What all workers must agree on: what the settings say, and ``others``, which they do
         not."""
         return FrontierConfig(
@@ -75,7 +75,8 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
             capacity=self.dupefilter_capacity,
             scheduling=self.scheduling,
             order=self.order,
-            shards=self.shards,
+            shards=self.shards or 1,
+            any_shards=self.shards is None,
             **others,
         )
 

@@ -107,7 +107,7 @@ class Page:
     waiting_since: float = 0.0
     retry: Enqueue | None = None
     repeats: Repeats = field(default_factory=Repeats)
-    sent: dict[int, int] = field(default_factory=dict)
+    sent: dict[ShardSession, int] = field(default_factory=dict)
     root: Page | None = None
     asker: Page | None = None
     claim: Claim | None = None
@@ -154,7 +154,7 @@ class Page:
 
     def ends_after(self, session: ShardSession) -> None:
         """It is to be ended after all that ``session`` has been given until now."""
-        self.sent[session.shard] = session.enqueued
+        self.sent[session] = session.enqueued
 
     def end_of(self, kept: Page) -> None:
         """A request that stayed here, and that this one asked for, is over or was given up."""
@@ -162,8 +162,8 @@ class Page:
         self.given_back = self.given_back or kept.given_back
         if kept.problem is not None and self.problem is None:
             self.problem = kept.problem
-        for shard, number in kept.sent.items():
-            self.sent[shard] = max(number, self.sent.get(shard, 0))
+        for session, number in kept.sent.items():
+            self.sent[session] = max(number, self.sent.get(session, 0))
 
 
 def error_type(failure: Failure) -> str:

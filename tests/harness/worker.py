@@ -107,7 +107,7 @@ class Worker:
         registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
         newcomer = runs.Newcomer(registration, self.config, self.terms, self.age)
         if again:
-            self.do(runs.come_back(self.name, newcomer, again, len(self.sessions)))
+            self.do(runs.come_back(self.name, newcomer, again, range(len(self.sessions))))
             joined = self.joined
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))

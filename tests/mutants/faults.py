@@ -330,7 +330,7 @@ MUTANTS = [
     ),
     Mutant(
         "worker/page.py",
-        "self.sent[shard] = max(number, self.sent.get(shard, 0))",
+        "self.sent[session] = max(number, self.sent.get(session, 0))",
         "pass",
         LOCAL,
     ),

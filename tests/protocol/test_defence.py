@@ -757,7 +757,7 @@ def test_counts_of_another_hand_while_the_end_is_looked_for(one_client: redis.Re
     worker = _maker(one_client)(shards=2)
     one_client.hset(key("counts"), mapping={"created": "x", "requeued": "nan"})
     worker.exchange_all()
-    assert worker.do(runs.is_idle(NAME, 2))
+    assert worker.do(runs.is_idle(NAME, range(2)))
 
 
 def test_broken_letters(member: Callable[..., Worker], client: redis.Redis) -> None:

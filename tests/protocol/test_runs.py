@@ -696,13 +696,13 @@ class TestBegin:
         crawl(worker, dead="b c")
         assert worker.leave()
         first, second = join(client, EXACT), join(client, EXACT)
-        assert first.joined.shards == second.joined.shards == 3
+        assert first.joined.former_shards == second.joined.former_shards == 3
         sweep = Under(client, runs.sweep(NAME, first.joined))
         sweep.go(4)
         second.do(runs.sweep(NAME, second.joined))
         sweep.go()
         assert client.keys(key("*", 1)) + client.keys(key("*", 2)) == []
-        assert join(client, EXACT).joined.shards == 1
+        assert join(client, EXACT).joined.former_shards == 0
         assert send(first, "a") == 1
 
     def test_a_sweep_that_is_late(self, client: redis.Redis) -> None:
@@ -748,7 +748,7 @@ class TestBegin:
         """It was told of a run of which nothing is left: it joins the one that there is."""
         late = Under(client, runs.join(NAME, _newcomer(THREE, "late")))
         late.go(2)
-        Under(client, runs.reset(NAME, 3, force=True)).go()
+        Under(client, runs.reset(NAME, range(3), force=True)).go()
         other = join(client, THREE)
         send(other, *"abcdef")
         late.go()
@@ -769,7 +769,7 @@ class TestReset:
             for lease in claim(worker)[:4]:
                 worker.finish(lease)
             worker.exchange_all()
-            reset = Under(client, runs.reset(NAME, config.shards, force=True))
+            reset = Under(client, runs.reset(NAME, range(config.shards), force=True))
             made = reset.go(calls_made)
             if calls_made:
                 with pytest.raises(FrontierLost):
@@ -795,7 +795,7 @@ class TestReset:
             client.flushall()
             worker = join(client, config)
             send(worker, *"abcdef")
-            made = Under(client, runs.reset(NAME, config.shards, force=True)).go(calls_made)
+            made = Under(client, runs.reset(NAME, range(config.shards), force=True)).go(calls_made)
             expire(client, worker)
             with Frontier.from_url(url_of(client), NAME) as frontier:
                 assert frontier.status()["state"] in {"stopped", "resetting", "absent"}
@@ -818,7 +818,7 @@ class TestReset:
             client.flushall()
             worker = join(client, config)
             send(worker, *"abcdef")
-            reset = Under(client, runs.reset(NAME, config.shards, force=True))
+            reset = Under(client, runs.reset(NAME, range(config.shards), force=True))
             reset.go(calls_made)
             with Frontier.from_url(url_of(client), NAME, config=config) as frontier:
                 assert frontier.push([f"http://host{n}.example/" for n in range(9)]).accepted == 9

@@ -25,7 +25,7 @@ class Joined:
 
     ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
     ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
-    deleted. ``shards``: how many have keys of this run or of former ones.
+    deleted. ``former_shards``: how many former runs had at most, if their keys are still there.
     """
 
     run: str
@@ -36,7 +36,7 @@ class Joined:
     config: FrontierConfig
     generation: str
     trash: int
-    shards: int
+    former_shards: int
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,7 @@ def join(
     data = {
         "format": FORMAT,
         "config": config.to_meta(),
+        "any_shards": config.any_shards,
         **_NO_TERMS,
         **intent.to_input(),
         **registration.to_input(),
@@ -242,23 +243,26 @@ def leave(name: str, shard: int, run: str, worker: str, *, dead_max: int = 10_00
 @dataclass(frozen=True)
 class Conclusion:
     """What `conclude` found: "complete", "sealed" with the ``number`` of the seal, or
-    "unfinished"; of the run ``run``, which has ``shards``."""
+    "unfinished"; of the run ``run``, which has ``shards``, on several servers if ``spread``."""
 
     what: str
     run: str
     number: int
     shards: int
+    spread: bool
 
 
 def conclude(
     name: str, shard: int, *, run: str = "", seal: int = 0, producer: bool = False
 ) -> Call[Conclusion]:
     """Complete the run if nothing is left of it; with several shards, one step of that."""
-    data = {"run": run, "shard": shard, "seal": seal, "producer": producer}
+    data = {"run": run, "first": shard == 0, "seal": seal, "producer": producer}
 
     def decode(reply: Any) -> Conclusion:
-        what, of_run, number, shards = reply
-        return Conclusion(what.decode(), of_run.decode(), int(number), int(shards))
+        what, of_run, number, shards, spread = reply
+        return Conclusion(
+            what.decode(), of_run.decode(), int(number), int(shards), spread == b"True"
+        )
 
     return Call.of(load("run/conclude"), meta_key(name, shard), data, decode)
 

@@ -137,7 +137,7 @@ class DownloadGate:
         if outcome is None or self._judge is None:
             return
         is_news = self._judge.is_news(outcome)
-        session = self._sessions[shard_of(outcome.slot, len(self._sessions))]
+        session = self._session_of(outcome.slot)
         if outcome.failed:
             session.outcomes.append(outcome)
             self._turns.suspend(outcome.slot, outcome.retry_after or 0.0)
@@ -268,6 +268,9 @@ class DownloadGate:
         """An exchange is needed at once."""
         return self._turns.urgent
 
+    def _session_of(self, slot: str) -> ShardSession:
+        return self._sessions[shard_of(slot, len(self._sessions))]
+
     def needed_within(self) -> float | None:
         """Seconds within which an exchange is needed, None if no limit needs one."""
         return self._turns.needed_within(self._inbox.waiting()) if self._turns else None
@@ -280,7 +283,7 @@ class DownloadGate:
         return self._turns.report(
             self._inbox.waiting(),
             worth,
-            lambda slot: shard_of(slot, len(self._sessions)) == session.shard,
+            lambda slot: self._session_of(slot) is session,
         )
 
     def received(

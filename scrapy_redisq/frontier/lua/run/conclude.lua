@@ -1,9 +1,9 @@
 -- Marks a run complete if nothing is left of it and nobody is there: see shared/run_state.lua.
 --
--- Input    run ('' on shard 0: whichever there is), shard (its number), seal (the number that
+-- Input    run ('' on shard 0: whichever there is), first (this is shard 0), seal (the number that
 --          shard 0 gave; 0: not yet), producer (does not end a run that workers with
 --          REDISQ_KEEP_ALIVE have left)
--- Reply    {what, run, number, shards}, what being
+-- Reply    {what, run, number, shards, 'True' if these are on several servers}, what being
 --            complete    the run is, by this call
 --            sealed      this shard is, with `number`; so must be all others, and then this must
 --                        be called on shard 0 again
@@ -17,12 +17,12 @@
 local in_the_way = foreign_key()
 if in_the_way then return foreign_error(in_the_way) end
 local meta = meta_of_run()
-local unfinished = {'unfinished', meta.run or '', 0, 0}
+local unfinished = {'unfinished', meta.run or '', 0, 0, ''}
 if meta.state ~= 'open' or (input.run ~= '' and meta.run ~= input.run)
     or (input.producer and meta.keep_alive) then
   return unfinished
 end
-local first_shard = input.shard == 0
+local first_shard = input.first
 if first_shard and (meta.seeded ~= '1' or (input.seal > 0 and meta.sealed ~= integer(input.seal)))
   then
   return unfinished
@@ -48,7 +48,7 @@ if counts.created ~= counts.finished then
   redis.call('HSET', COUNTS, 'created', integer(counts.finished))
 end
 
-local shards = number_of(meta['config:shards'])
+local shards, spread = number_of(meta['config:shards']), meta['config:spread'] or ''
 if first_shard and (shards == 1 or input.seal > 0) then
   redis.call('HDEL', META, 'sealed')
   redis.call('HSET', META, 'state', 'complete', 'ended', integer(math.min(ended, NOW)))
@@ -56,9 +56,9 @@ if first_shard and (shards == 1 or input.seal > 0) then
     redis.call('ZADD', ENDED, NOW, meta.name)
     redis.call('ZREMRANGEBYRANK', ENDED, 0, -MOST_ENDED - 1)
   end
-  return {'complete', meta.run, 0, shards}
+  return {'complete', meta.run, 0, shards, spread}
 end
 local number = first_shard and next_visit(meta.visited)
   or math.max(input.seal, number_of(meta.sealed))
 redis.call('HSET', META, 'left', integer(ended), 'sealed', integer(number))
-return {'sealed', meta.run, integer(number), shards}
+return {'sealed', meta.run, integer(number), shards, spread}

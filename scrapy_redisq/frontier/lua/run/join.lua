@@ -6,7 +6,7 @@
 --            "follow"  on another shard, to be in the run that shard 0 is in
 --            "return"  a worker that was taken for dead comes back into its run),
 --          run (id of the run to be begun, if one is; to follow; to return to), format (a number),
---          config {name = text}, worker ('' for a producer), info {field, value...} (of the
+--          config {name = text}, any_shards (another number of them is taken as it is), worker ('' for a producer), info {field, value...} (of the
 --          worker), ttl (us), limits {pattern = text...} (see shared/slots/state.lua; false: those
 --          that are there stay), throttle (text of AutoThrottle's terms, see there, or ''), name,
 --          resume, keep_alive, keep_seen (REDISQ_RUN or '', and so on, of who crawls; the last one
@@ -15,8 +15,8 @@
 --          follows: what shard 0 said)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
---                       generation, trash (dupefilters that wait to be deleted), shards (that have
---                       keys of former runs, or of this one)
+--                       generation, trash (dupefilters that wait to be deleted), former_shards (how
+--                       many former runs had at most, if their keys are still there)
 --            over       the run that this worker belongs to is complete; with run, name, and `ago`
 --                       (us; -1: not known)
 --            named      the unfinished run has another name (`name`)
@@ -122,6 +122,7 @@ if intent ~= 'push' and (decision == 'resume' or keeps_seen) then
     -- the spider.
     local free_to_differ = name == 'backend'
       or (name == 'spider' and (stored == '' or given == ''))
+      or (name == 'shards' and input.any_shards)
     if stored and stored ~= given and not free_to_differ then
       differences[name] = {stored, given}
       differ = true
@@ -233,4 +234,4 @@ end
 return reply('ok', {run = meta.run, began = number_of(meta.began), new = decision ~= 'resume',
   inherits = meta.inherits or '', name = meta.name or '', config = config,
   generation = meta.generation, trash = redis.call('LLEN', TRASH),
-  shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))})
+  former_shards = number_of(meta.shards)})

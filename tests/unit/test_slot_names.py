@@ -1,0 +1,61 @@
+"""Which shard keeps a slot, and which hash slots of a cluster the shards lie in."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from redis.crc import key_slot
+
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
+from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
+
+
+@pytest.mark.parametrize("masters", [1, 2, 3, 6, 16, MOST_SHARDS])
+def test_each_master_has_one_shard(masters: int) -> None:
+    """Their ranges of slots are as redis-cli --cluster create makes them."""
+    for name in (f"shop-{n}" for n in range(40)):
+        numbers = FrontierConfig(any_shards=True).laid_out(masters).shard_numbers(name)
+        slots = [key_slot(calls.meta_key(name, number).encode()) for number in numbers]
+        ranges = Counter(
+            next(m for m in range(masters) if slot < round((m + 1) * 16_384 / masters))
+            for slot in slots
+        )
+        assert numbers[0] == 0 and len(numbers) == masters
+        assert set(ranges.values()) == {1} and len(ranges) == masters, (name, slots)
+
+
+def test_more_shards_than_masters_are_spread_as_evenly() -> None:
+    for name in (f"shop-{n}" for n in range(40)):
+        numbers = shard_numbers(name, 12, spread=True)
+        slots = [key_slot(calls.meta_key(name, number).encode()) for number in numbers]
+        for masters in (3, 6):
+            load = Counter(slot * masters // 16_384 for slot in slots)
+            assert set(load.values()) == {12 // masters}
+
+
+def test_one_server_keeps_the_numbers() -> None:
+    config = FrontierConfig(shards=3).laid_out(0)
+    assert config.shard_numbers("shop") == (0, 1, 2)
+    assert {config.shard_of("shop", str(n)) for n in range(50)} == {0, 1, 2}
+    assert FrontierConfig(any_shards=True).laid_out(0) == FrontierConfig()
+    assert numbers_of_any("shop", 4, spread=False) == (0, 1, 2, 3)
+
+
+def test_what_a_run_was_begun_with_is_read_from_meta() -> None:
+    config = FrontierConfig(shards=3, any_shards=True).laid_out(5)
+    stored = FrontierConfig.from_meta(config.to_meta())
+    assert stored.shards == 5 and stored.spread and not stored.any_shards
+    old = {name: text for name, text in FrontierConfig().to_meta().items() if name != "spread"}
+    assert FrontierConfig.from_meta(old) == FrontierConfig()
+
+
+def test_former_shards_are_known_by_their_numbers() -> None:
+    before = set(shard_numbers("shop", 2, spread=True)) | set(shard_numbers("shop", 5, spread=True))
+    assert before <= set(numbers_of_any("shop", 5, spread=True))
+
+
+def test_priority_scheduling_has_one_shard() -> None:
+    config = FrontierConfig(scheduling="priority", any_shards=True).laid_out(3)
+    assert config.shards == 1 and config.spread
