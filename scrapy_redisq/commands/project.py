@@ -114,7 +114,8 @@ class Project:
             yield frontier
 
     def frontier_to_push(self, server: Server, name: str) -> Frontier:
-        """The frontier ``name``, with the fingerprinter and the configuration of this project.
+        """The frontier ``name``, with the fingerprinter and the configuration of this project; if
+        no spider of it has a frontier so called, a new run is configured as the one before.
 
         Raises `SettingError` if the frontier was begun with another fingerprinter.
         """
@@ -133,6 +134,8 @@ class Project:
                 max_bytes=self.settings.max_entry_bytes,
                 schemes=self.settings.schemes,
             ),
+            # A worker has what its spider says, and nobody knows here which one that is.
+            keep_config=not self.spider_name,
             keep_seen=self.settings.keep_seen,
             dead_max=self.settings.dead_max,
         )

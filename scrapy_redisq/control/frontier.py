@@ -60,6 +60,7 @@ class Frontier(SlotMethods, LetterMethods):
         config: FrontierConfig | None = None,
         *,
         seeds: SeedReader | None = None,
+        keep_config: bool = False,
         keep_seen: bool = False,
         dead_max: int = RedisqSettings.dead_max.default,
         owns_server: bool = False,
@@ -67,7 +68,8 @@ class Frontier(SlotMethods, LetterMethods):
         super().__init__(check_frontier_name(name), server.client())
         self._server = server
         self._owns_server = owns_server
-        self._given = config
+        self._config = config or FrontierConfig()
+        self._keep_config = keep_config or config is None
         self._seeds = seeds or SeedReader()
         self._keep_seen = keep_seen
         self.dead_max = dead_max
@@ -85,12 +87,14 @@ class Frontier(SlotMethods, LetterMethods):
     ) -> Frontier:
         """Open the frontier ``name`` on the server at ``url``.
 
-        ``config``, else what ``settings`` say, is only used when something is pushed and there is
-        no frontier yet; otherwise the stored one holds. ``fingerprint`` is for crawls with a
+        ``config``, else what ``settings`` say, is only used when a push begins a run; with neither
+        that is configured as the one before it. An unfinished run stays as it is. ``fingerprint``
+        is for crawls with a
         REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
         where ``embedded://`` without a path has its ``.scrapy/redisq``. ``settings`` also say which
         classes may be pushed beside Scrapy's own (REDISQ_REQUEST_CLASSES, REDISQ_VALUE_CLASSES).
         """
+        keep_config = config is None and settings is None
         settings = settings or RedisqSettings.read({})
         config = config or settings.frontier_config()
         server = open_server_of(settings, project_dir, url=url)
@@ -108,6 +112,7 @@ class Frontier(SlotMethods, LetterMethods):
                 name,
                 config,
                 seeds=seeds,
+                keep_config=keep_config,
                 keep_seen=settings.keep_seen,
                 dead_max=settings.dead_max,
                 owns_server=True,
@@ -135,7 +140,10 @@ class Frontier(SlotMethods, LetterMethods):
 
     def _begin(self) -> tuple[calls.Joined, SeenFilter]:
         """Join as a producer: begin a run if there is none to add to; take its configuration."""
-        config = self._given or FrontierConfig()
+        config = self._config
+        if self._keep_config and (stored := self.config()):
+            # To begin a run would delete what the one before has left.
+            self._seeds.check_fingerprinter(stored.fingerprinter)
         if config.dupefilter == "bloom":
             config = replace(config, backend="redisbloom" if probe(self.client) else "bitmap")
         else:
@@ -143,7 +151,7 @@ class Frontier(SlotMethods, LetterMethods):
         joined = drive(
             self._run,
             runs.join_as_producer(
-                self.name, config, keep_config=self._given is None, keep_seen=self._keep_seen
+                self.name, config, keep_config=self._keep_config, keep_seen=self._keep_seen
             ),
         )
         self._seeds.check_fingerprinter(joined.config.fingerprinter)

@@ -650,6 +650,19 @@ class TestPush:
             capacity=2_000,
         )
 
+    def test_outside_of_the_project(self, redisq: Redisq, redis_server: RedisServer) -> None:
+        """After the end of a run the next one is as its workers need it, not as here by default."""
+        config = FrontierConfig(dupefilter="exact", order="lifo", spider="books")
+        with Frontier.from_url(redis_server.url, "books", config=config) as frontier:
+            frontier.push(["https://a.example/"])
+            worker = Worker(frontier)
+            worker.finish()
+            assert worker.leave()
+            assert redisq("push", "books", "https://a.example/").code == 0
+            begun = frontier.config()
+        assert begun is not None
+        assert (begun.dupefilter, begun.order, begun.spider) == ("exact", "lifo", "books")
+
     def test_a_class_that_is_not_there(self, redisq: Redisq) -> None:
         """A fingerprinter that cannot be imported is one line that names the setting."""
         ran = redisq(

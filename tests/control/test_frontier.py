@@ -342,6 +342,26 @@ class TestPush:
         assert status["queued"] == 2
         assert urls_of(Worker(frontier).claim())[0] == "https://a.example/2"
 
+    def test_the_configuration_of_the_run_before(self, open_frontier: Opener) -> None:
+        """Who says nothing of it begins a run as the one before was, so that its workers come;
+        who says something decides."""
+        config = FrontierConfig(order="lifo", dupefilter="exact", shards=4)
+        open_frontier(config=config).push(["https://a.example/"])
+
+        def pushed_after_the_end(**options: Any) -> tuple[Any, ...]:
+            frontier = open_frontier()
+            worker = Worker(frontier)
+            assert worker.finish()
+            assert worker.leave()
+            assert open_frontier(**options).push(["https://a.example/"]).accepted == 1
+            status = check_sums(frontier)
+            return status["order"], status["dupefilter"]["kind"], status["shards"]
+
+        assert pushed_after_the_end() == ("lifo", "exact", 4)
+        settings = RedisqSettings.read({"REDISQ_SHARDS": 2})
+        assert pushed_after_the_end(settings=settings) == ("fifo", "bloom", 2)
+        assert pushed_after_the_end(config=config) == ("lifo", "exact", 4)
+
     def test_priority_goes_first_over_all_hosts(self, open_frontier: Opener) -> None:
         """With strict priority the frontier is one queue, whatever the hosts."""
         frontier = open_frontier(config=FrontierConfig(scheduling="priority"))
@@ -359,6 +379,13 @@ class TestPush:
         with pytest.raises(SettingError, match=r"shop\.Fingerprinter"):
             open_frontier().push(["https://a.example/"])
         assert open_frontier().status()["queued"] == 1
+        worker = Worker(open_frontier())
+        worker.finish("dead", "download")
+        assert worker.leave()
+        with pytest.raises(SettingError, match=r"shop\.Fingerprinter"):
+            open_frontier().push(["https://a.example/"])
+        # No run was begun, which would have deleted them.
+        assert open_frontier().status()["dead"] == 1
 
     def test_a_foreign_key_in_the_way(self, frontier: Frontier) -> None:
         """A queue's name taken by something else: an error that names the key, nothing applied."""
