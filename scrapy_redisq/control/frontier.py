@@ -29,7 +29,8 @@ from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
 PUSH_BATCH = 300
-"""Requests that one push script adds."""
+PUSH_BYTES = 4_000_000
+"""Requests that one push script adds, and bytes of them but for the first."""
 
 
 @dataclass
@@ -207,10 +208,17 @@ class Frontier(SlotMethods, LetterMethods):
     def _parted(
         self, seeds: list[Seed], joined: calls.Joined
     ) -> tuple[int, list[Seed], list[Seed]]:
-        """The shard of the first, those of the same shard, and the others."""
+        """The shard of the first, as many of the same shard as one script takes, and the others."""
         shards = [joined.config.shard_of(self.name, self._slot(seed, joined)) for seed in seeds]
-        part = [seed for seed, shard in zip(seeds, shards, strict=True) if shard == shards[0]]
-        others = [seed for seed, shard in zip(seeds, shards, strict=True) if shard != shards[0]]
+        part: list[Seed] = []
+        others: list[Seed] = []
+        size = 0
+        for seed, shard in zip(seeds, shards, strict=True):
+            if shard == shards[0]:
+                size += len(seed.entry)
+            # Once there are too many, all that follow have to wait: they keep their order.
+            fits = shard == shards[0] and (not part or size <= PUSH_BYTES)
+            (part if fits else others).append(seed)
         return shards[0], part, others
 
     def _push_part(

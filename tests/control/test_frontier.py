@@ -192,6 +192,22 @@ class TestPush:
         status = check_sums(frontier)
         assert (status["queued"], status["duplicates"], status["seen"]) == (2, 1, 2)
 
+    def test_large_ones(self, frontier: Frontier) -> None:
+        """As many bytes at a time as a script takes in a moment, in their order."""
+        limit = "proto-max-bulk-len"
+        before = frontier.client.config_get(limit)[limit]
+        frontier.client.config_set(limit, 5_000_000)
+        try:
+            pushed = frontier.push(
+                {"url": f"https://a.example/{n}", "method": "POST", "body": "x" * 500_000}
+                for n in range(20)
+            )
+        finally:
+            frontier.client.config_set(limit, before)
+        assert (pushed.accepted, pushed.errors) == (20, [])
+        paths = [int(url.rpartition("/")[2]) for url in urls_of(Worker(frontier).claim())]
+        assert paths == list(range(len(paths)))
+
     @pytest.mark.parametrize("item", [17, None, b"https://a.example/", ["https://a.example/"]])
     def test_what_is_no_request_at_all(self, frontier: Frontier, item: object) -> None:
         """Things of other types are bad requests like others, not an exception."""
