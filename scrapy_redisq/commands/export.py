@@ -57,9 +57,13 @@ def export(arguments: Namespace, frontier: Frontier) -> int:
 
 def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) -> int:
     """All of it or nothing: an export that was cut off would look like a complete one."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-    ) as file:
+    try:
+        file = tempfile.NamedTemporaryFile(  # noqa: SIM115
+            "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+        )
+    except OSError as error:  # nobody has ever seen the name that it says
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    with file:
         try:
             if path.exists():  # who could read it still can
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))

@@ -17,7 +17,8 @@ Exit codes: 0 done, 1 it failed or was refused, 2 it was called in a wrong way.
 """
 
 PUSH_TEXT = """\
-Add requests to a frontier, and begin it if there is none. A complete one begins a new run.
+Add requests to a frontier, and begin it if there is none. A complete one begins a new run, unless
+that has a name (REDISQ_RUN): then it goes on.
 
 A request is a URL (REDISQ_SCHEMES), or a JSON object with url and any of: method, headers, body,
 cookies, meta, cb_kwargs, callback and errback (names of methods of the spider), priority,
@@ -164,7 +165,9 @@ def _add_slots(commands: Any) -> None:
         "       %(prog)s {pause,resume,limit,drop} [NAME] SLOT …",
     )
     slots.set_defaults(action="list")
-    slots.add_argument("name", metavar="NAME", nargs="?", help="the frontier")
+    slots.add_argument(
+        "name", metavar="NAME", nargs="?", help="the frontier; default: the only one there is"
+    )
     slots.add_argument(
         "--limit",
         metavar="N",

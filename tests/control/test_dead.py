@@ -419,6 +419,9 @@ def test_where_an_export_goes(redisq: Redisq, frontier: Frontier, tmp_path: Path
         assert "a pipe" in redisq("dead", "purge", "books", "--exported", f"/dev/fd/{ends[0]}").err
     ran = redisq("dead", "export", "books", str(tmp_path))
     assert (ran.code, ran.err.count("\n")) == (1, 1)
+    ran = redisq("dead", "export", "books", "no/file")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert ran.err.endswith("/no/file'\n")
     assert redisq("dead", "purge", "books", "--exported", "no").err.count("\n") == 1
     assert redisq("dead", "purge", "books", "0-1", "--exported", "link").code == 2
 
