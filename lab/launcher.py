@@ -1,9 +1,9 @@
 """Processes that begin with Scrapy imported: a fork takes 20 ms, to start Python over a second.
 
-``python -m lab.launcher FD`` imports what a crawl imports, and forks a process for each
-job. It has no reactor, thread or connection, so that what it forks differs from a fresh process in
-nothing but the time: pid, signals, environment, streams, random numbers and end are its own. `fork`
-asks it, from a test.
+``python -m lab.launcher SOCKET`` imports what a crawl imports, and forks a process for each
+job. It has no reactor or thread, so that what it forks differs from a fresh process in nothing but
+the time: pid, signals, environment, streams, random numbers and end are its own. `fork` asks it,
+from a test. Processes whose environment has the same `SHARED` have their launchers in common.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import importlib
+import importlib.metadata
 import itertools
 import json
 import os
 import pkgutil
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -30,7 +34,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+SHARED = "REDISQ_LAUNCHERS"
+"""The name of an environment variable: the folder in which launchers listen."""
+
 _asking = threading.Lock()
+_started: list[subprocess.Popen[bytes]] = []
 
 
 # In a test
@@ -103,46 +111,68 @@ def _launchers() -> Iterator[socket.socket]:
     """Two in turn: workers of one fleet have different hash seeds, as fresh processes would."""
 
     def in_turn() -> Iterator[socket.socket]:
-        first = _start()
+        first = _connect("first")
         yield first
-        second = _start()
+        second = _connect("second")
         yield second
         yield from itertools.cycle([first, second])
 
     return in_turn()
 
 
-def _start() -> socket.socket:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        launcher = subprocess.Popen(
-            [sys.executable, "-m", "lab.launcher", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            cwd=ROOT,
-        )
+def _connect(name: str) -> socket.socket:
+    """A connection to a launcher, which is started by the first process that wants one, and ends
+    with the last one."""
+    if SHARED not in os.environ:
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="redisq-launchers-")
+        atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
+    path = Path(os.environ[SHARED], name)
+    connection = socket.socket(socket.AF_UNIX)
+    atexit.register(connection.close)
+    with _alone(path):
+        try:
+            connection.connect(str(path))
+        except FileNotFoundError:
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(str(path))
+                listening.listen()
+                launcher = subprocess.Popen(
+                    [sys.executable, "-m", "lab.launcher", str(listening.fileno())],
+                    pass_fds=[listening.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    cwd=ROOT,
+                )
+            _started.append(launcher)
+            connection.connect(str(path))
+    return connection
 
-    def close() -> None:
-        ours.close()
-        launcher.wait(10)
 
-    atexit.register(close)
-    return ours
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else starts or ends the launcher at ``path``."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 # In the launcher
 
 
-def main(control: socket.socket) -> Mapping[str, Any] | None:
+def main(listening: socket.socket) -> Mapping[str, Any] | None:
     """Fork a process for each job; -> its job, in the forked one, and None at the end."""
     children: dict[int, tuple[int, socket.socket]] = {}
-    while True:
-        waited_for: list[Any] = [control, *children]
+    asking: list[socket.socket] = [listening.accept()[0]]
+    while asking or not _has_ended(listening):
+        waited_for: list[Any] = [listening, *asking, *children]
         ready = select.select(waited_for, [], [])[0]
-        if control in ready:
+        if listening in ready:
+            asking.append(listening.accept()[0])
+        for control in [each for each in asking if each in ready]:
             told, descriptors, *_ = socket.recv_fds(control, 1, 1)
             if not told:
-                return None
+                asking.remove(control)
+                control.close()
+                continue
             answers = socket.socket(fileno=descriptors[0])
             with answers.makefile("r") as lines:
                 job: dict[str, Any] = json.loads(lines.readline())
@@ -151,7 +181,7 @@ def main(control: socket.socket) -> Mapping[str, Any] | None:
                 for ended, (_, other) in children.items():
                     os.close(ended)
                     other.close()
-                for each in (control, answers):
+                for each in (listening, *asking, answers):
                     each.close()
                 return job
             answers.sendall(b"%d\n" % pid)
@@ -162,10 +192,21 @@ def main(control: socket.socket) -> Mapping[str, Any] | None:
             _, status = os.waitpid(pid, 0)
             with answers, contextlib.suppress(ConnectionError):
                 answers.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+    return None
 
 
-def run(job: Mapping[str, Any]) -> None:
-    """Become the process that was asked for."""
+def _has_ended(listening: socket.socket) -> bool:
+    """Whether nobody is about to ask; then nobody can any more."""
+    path = Path(listening.getsockname())
+    with contextlib.suppress(FileNotFoundError), _alone(path):
+        if select.select([listening], [], [], 0)[0]:
+            return False
+        path.unlink()
+    return True
+
+
+def run(job: Mapping[str, Any]) -> int:
+    """Become the process that was asked for; -> its exit code."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
     os.environ.clear()
     os.environ.update(job["environment"])
@@ -179,11 +220,32 @@ def run(job: Mapping[str, Any]) -> None:
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:1] = [job["folder"], *given]
     sys.argv = [job["module"], *job["arguments"]]
-    runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        return end.code or 0
+    return 0
+
+
+def leave(code: int) -> None:
+    """End as Python does, except for what is shared with the launcher: to take that apart would
+    copy all of it first, which takes as long as a small crawl."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def prepare() -> None:
     """Import what crawls import, and nothing that is begun by importing it."""
+    # Each crawl would read the metadata of all that is installed.
+    for read in ("entry_points", "version"):
+        setattr(importlib.metadata, read, cache(getattr(importlib.metadata, read)))
     settings = importlib.import_module("scrapy.settings.default_settings")
     names = {"scrapy.cmdline", "scrapy.crawler", "twisted.internet.asyncioreactor", "redis.asyncio"}
     for name, value in vars(settings).items():
@@ -204,6 +266,8 @@ def prepare() -> None:
             importlib.import_module(name)
     assert "twisted.internet.reactor" not in sys.modules
     assert threading.active_count() == 1
+    importlib.import_module("scrapy.utils.versions").get_versions()
+    importlib.metadata.entry_points(group="scrapy.commands")
     importlib.import_module("scrapy_redisq.frontier.seen.bitmap_layout").bitmap_layers(1e-6, 10**6)
     gc.collect()
     gc.freeze()
@@ -211,7 +275,7 @@ def prepare() -> None:
 
 if __name__ == "__main__":
     prepare()
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        given = main(connection)
+    with socket.socket(fileno=int(sys.argv[1])) as socket_of_all:
+        given = main(socket_of_all)
     if given is not None:
-        run(given)
+        leave(run(given))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from lab.databases import (
     mariadb_binaries,
     postgres_binaries,
 )
+from lab.launcher import SHARED
 from lab.servers import RedisServer, any_server, binaries, bloom_module
 from scrapy_redisq.commands.main import main
 from tests.harness.command import Ran, Redisq
@@ -50,6 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
     )
+
+    if not hasattr(config, "workerinput"):  # the workers of a session share their launchers
+        os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="redisq-launchers-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from lab.launcher import Forked, fork
+from lab.launcher import ROOT, Forked, fork, main
 from lab.servers import wait_until
 
 PROBE = """
 import atexit, os, random, signal, sys, threading
 atexit.register(print, "at exit")
+threading.Thread(target=lambda: threading.main_thread().join() or print("the last thread")).start()
+class Cycle:
+    def __del__(self):
+        print("collected")
+cycle = Cycle()
+cycle.itself = cycle
 print(os.getcwd(), sys.argv[1:], os.environ.get("PROBE"), sys.stdin.read() == "")
 reactor = "twisted.internet.reactor" in sys.modules
-print(hash("x"), random.random(), threading.active_count(), reactor)
+print(hash("x"), random.random(), threading.active_count() - 1, reactor)
 print(sorted(os.listdir("/dev/fd"))[:-1], flush=True)  # without the one that lists them
 if "wait" in sys.argv:
     signal.pause()
@@ -40,15 +49,55 @@ def test_a_forked_process_is_as_a_fresh_one(tmp_path: Path) -> None:
     told = []
     for process, output in probes:
         assert process.wait(20) == process.poll() == 3
-        place, numbers, files, end = output.read_text().splitlines()
+        place, numbers, files, *end = output.read_text().splitlines()
         assert place == f"{tmp_path} ['a', 'b'] its own True"
         assert numbers.endswith(" 1 False")
         assert files == "['0', '1', '2']"
-        assert end == "at exit"
+        assert end == ["the last thread", "at exit", "collected"]
         told.append(numbers.split())
     hashes, numbers_drawn, *_ = zip(*told, strict=True)
     assert hashes[0] == hashes[2] != hashes[1]
     assert len(set(numbers_drawn)) == 3
+
+
+ASKS = """
+import os, sys
+from pathlib import Path
+from lab.launcher import fork
+for output in sys.argv[1:]:
+    fork("parent", [], Path(output).parent, Path(output), os.environ).wait(20)
+"""
+
+
+def test_processes_of_a_session_share_launchers(tmp_path: Path) -> None:
+    """What another one asks for is forked by the same two."""
+    (tmp_path / "parent.py").write_text("import os; print(os.getppid())")
+    parents = [[tmp_path / f"{who}{n}" for n in range(2)] for who in ("here", "there")]
+    for output in parents[0]:
+        fork("parent", [], tmp_path, output, os.environ).wait(20)
+    subprocess.run([sys.executable, "-c", ASKS, *parents[1]], cwd=ROOT, check=True, timeout=60)
+    here, there = ({output.read_text() for output in outputs} for outputs in parents)
+    assert len(here) == 2
+    assert here == there
+
+
+def test_a_launcher_ends_with_the_last_that_asks(tmp_path: Path) -> None:
+    """Whoever comes afterwards finds none, and starts another one."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        launcher = threading.Thread(target=main, args=(listening,))
+        launcher.start()
+        asking = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        for each in asking:
+            each.connect(str(path))
+        asking[0].close()
+        assert path.exists()
+        asking[1].close()
+        launcher.join(20)
+    assert not launcher.is_alive()
+    assert not path.exists()
 
 
 def test_a_forked_process_is_ended_by_signals(tmp_path: Path) -> None:
