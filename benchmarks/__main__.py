@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import COMMANDS
 from benchmarks.common import Result
+from benchmarks.crawls import workers
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the smallest size, within seconds")
     parser.add_argument("--report", action="store_true", help="write RESULTS.md and its plots")
     options = parser.parse_args()
+    workers.forked = options.quick
     console = Console()
     for command in COMMANDS if options.command == "all" else [options.command]:
         for part in COMMANDS[command][0]:

