@@ -89,7 +89,7 @@ MUTANTS = [
         EXCHANGE,
         "local suffix = '.' .. integer(NOW)",
         "local suffix = '.0'",
-        f"{PROTOCOL} tests/faults/test_redis.py",
+        PROTOCOL,
     ),
     Mutant(
         EXCHANGE,
@@ -290,7 +290,7 @@ MUTANTS = [
         "frontier/loop.py",
         "self.worker.forgotten()",
         "",
-        "tests/crawls/test_crawl.py tests/faults/test_redis.py",
+        "tests/protocol/test_exchange_loop.py",
     ),
     Mutant(
         "worker/outbox.py",

@@ -11,11 +11,12 @@ import redis
 import redis.asyncio
 
 from lab.servers import RedisServer
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier import loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession, Terms
-from scrapy_redisq.frontier.scripts import load
+from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
 from tests.harness.worker import EXACT, NAME, fingerprint_of
@@ -31,6 +32,7 @@ class Puppet:
         self.leases: list[tuple[ShardSession, Lease]] = []
         self.is_complete = False
         self.error: Exception | None = None
+        self.heard: list[str] = []
 
     def collect_ended(self) -> None: ...
 
@@ -56,9 +58,11 @@ class Puppet:
     def stuck(self, seconds: int) -> None: ...
 
     def forgotten(self) -> None:
+        self.heard.append("forgotten")
         self.leases.clear()
 
-    def rejoined(self) -> None: ...
+    def rejoined(self) -> None:
+        self.heard.append("rejoined")
 
     def completed(self) -> None:
         self.is_complete = True
@@ -130,3 +134,41 @@ def test_full_for_long(
             asyncio.run(crawl(client))
         finally:
             client.config_set("maxmemory", 0)
+
+
+def test_void_leases(redis_server: RedisServer) -> None:
+    """A worker whose leases went to others hears of it before it joins anew: what it had not begun
+    is not its own any more, and what it then claims is not mixed up with it."""
+
+    async def crawl(client: redis.Redis) -> None:
+        server = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.start(puppet)
+        for n in range(2):
+            exchange_loop.enqueue(request(run_session, f"{n}"))
+        puppet.demanded = Demand(True, 2, 2, {}, most=2)
+        await until(lambda: len(puppet.leases) == 2, "claimed")
+        void = {lease.id for _, lease in puppet.leases}
+        (session,) = run_session.sessions
+        client.zadd(calls.prefix(NAME, 0) + "workers", {session.worker: 1})
+        assert execute(client, calls.reap(NAME, 0, session.run, 5, 100))[0] == 2
+        exchange_loop.wake()
+        await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
+        assert puppet.heard == ["forgotten", "rejoined"]
+        await until(lambda: len(puppet.leases) == 2, "they are claimed again")
+        assert not void & {lease.id for _, lease in puppet.leases}
+        for again in puppet.leases:
+            exchange_loop.finish(again[0], Finish(again[1].id, "done"))
+        puppet.leases.clear()
+        exchange_loop.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await exchange_loop.stop()
+        assert await exchange_loop.leave()
+        assert puppet.error is None
+        await server.aclose()
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))

@@ -360,6 +360,25 @@ def test_a_lost_reply(member: Callable[..., Worker], client: redis.Redis) -> Non
     assert entries(worker.claim(5)) == ["d"]
 
 
+def test_a_lost_reply_brings_no_lease_twice(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Whatever stands in Redis as the claims of the lost exchange, what the worker works on already
+    is not begun again."""
+    worker = member()
+    worker.send(["a", "b"])
+    (held,) = worker.claim(1)
+    worker.exchange(1, lose="reply")
+    key = f"{calls.prefix(NAME, 0)}worker:{worker.id}"
+    number, _, time = held.id.partition(".")
+    sequence = client.hget(key, "claims").split()[0].decode()  # type: ignore[union-attr]
+    client.hset(key, "claims", f"{sequence} {number} {number}.{time}")
+    reply = worker.exchange(1)
+    assert reply is not None
+    assert (reply.status, reply.leases) == ("replayed", [])
+    assert worker.sessions[0].held.keys() == {held.id}
+
+
 def test_a_lost_tail(member: Callable[..., Worker], client: redis.Redis) -> None:
     """A server that went back behind what it acknowledged gives the page again."""
     worker = member()
@@ -368,7 +387,8 @@ def test_a_lost_tail(member: Callable[..., Worker], client: redis.Redis) -> None
     saved: dict[Any, Any] = {name: client.dump(name) for name in client.keys("*")}
     worker.enqueue("link", page=lease)
     worker.finish(lease)
-    assert entries(worker.claim(1)) == ["link"]
+    (link,) = worker.claim(1)
+    assert entries([link]) == ["link"]
     client.flushall()
     for name, dump in saved.items():
         client.restore(name, 0, dump)
@@ -377,7 +397,9 @@ def test_a_lost_tail(member: Callable[..., Worker], client: redis.Redis) -> None
     assert reply is not None
     assert (reply.status, worker.rejoins, worker.holding) == ("rewound", 1, {})
     assert old not in read_shard(client, NAME, 0).workers
-    assert entries(worker.claim(5)) == ["page"]
+    (again,) = worker.claim(5)
+    assert entries([again]) == ["page"]
+    assert again.id not in {lease.id, link.id}, "a finish for an old lease would end it"
     assert counts(client)["created"] == 1
 
 
