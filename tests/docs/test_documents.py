@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def marked(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
+@cache
 def classes() -> dict[str, set[str]]:
     """The classes of the package, each with its methods and those of classes of the same name."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -38,9 +40,6 @@ def classes() -> dict[str, set[str]]:
                     if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
                 }
     return found
-
-
-CLASSES = classes()
 
 
 @each_document
@@ -60,8 +59,8 @@ def test_classes_and_methods_are_there(name: str) -> None:
     for word in marked(TEXTS[name]):
         if parts := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?(?:\(.*\))?", word):
             cls, method = parts.groups()
-            assert cls in CLASSES, f"{name} names {word}"
-            assert method is None or method in CLASSES[cls], f"{name} names {word}"
+            assert cls in classes(), f"{name} names {word}"
+            assert method is None or method in classes()[cls], f"{name} names {word}"
 
 
 @each_document

@@ -21,8 +21,7 @@ from tests.faults.size import SIZE, Size
 from tests.harness.crawl import Crawl, together, wait_until_joined
 
 PASSWORD = "hunter2-of-the-rig"
-CONCURRENCY = 16
-MOST_LEASES = 2 * CONCURRENCY
+MOST_LEASES = 2 * SIZE.concurrency
 """L: the most leases that one worker holds, by default twice CONCURRENT_REQUESTS."""
 
 FACTS = 2
@@ -107,7 +106,7 @@ class Rig:
         self.settings = {
             "LOG_FORMAT": LOG_FORMAT,
             "SINK": self.sink,
-            "CONCURRENT_REQUESTS": CONCURRENCY,
+            "CONCURRENT_REQUESTS": SIZE.concurrency,
             "REDISQ_LEASE_TTL": self.ttl,
             "REDISQ_MAX_DELIVERIES": 50,
             "REDISQ_SOCKET_TIMEOUT": 2,

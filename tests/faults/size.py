@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Size:
-    """``ttl`` in seconds. Durations and counts of single faults are chosen by `pick`."""
+    """``ttl`` in seconds; ``concurrency`` of one worker. Durations and counts of single faults are
+    chosen by `pick`."""
 
     name: str
     pages: int
     workers: int
     ttl: float
+    concurrency: int
 
     @property
     def full(self) -> bool:
@@ -33,8 +35,8 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size("smoke", pages=250, workers=2, ttl=3.0),
-    "every": Size("every", pages=1_000, workers=2, ttl=3.0),
-    "full": Size("full", pages=10_000, workers=4, ttl=6.0),
+    "smoke": Size("smoke", pages=125, workers=2, ttl=3.0, concurrency=8),
+    "every": Size("every", pages=1_000, workers=2, ttl=3.0, concurrency=16),
+    "full": Size("full", pages=10_000, workers=4, ttl=6.0, concurrency=16),
 }
 SIZE = SIZES[os.environ.get("REDISQ_FAULTS", "smoke")]

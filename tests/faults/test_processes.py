@@ -16,7 +16,7 @@ from tests.faults.rig import MOST_LEASES, Rig
 
 def test_f01_kill_at_random(rig: Rig) -> None:
     """A random worker is killed again and again, and another one takes its place."""
-    rig.set_up(delay=0.15, hold=True)
+    rig.set_up(delay=rig.size.pick(0.3, 0.15), hold=True)
     kills = rig.kill_at_random(rig.size.pick(4, 60))
     assert kills >= rig.size.pick(3, 25)
     rig.finish()
@@ -26,7 +26,7 @@ def test_f01_kill_at_random(rig: Rig) -> None:
 @pytest.mark.parametrize("ttls", [0, 2])
 def test_f02_kill_all(rig: Rig, ttls: int) -> None:
     """All workers are killed at half, and started again: at once, or when their TTL is over."""
-    rig.set_up(ttl=rig.size.pick(2, 6), hold=True)
+    rig.set_up(ttl=rig.size.pick(2, 6), delay=rig.size.pick(0.05, 0), hold=True)
     rig.fleet()
     rig.wait_for_pages(0.5)
     for worker in rig.workers:
@@ -40,7 +40,7 @@ def test_f02_kill_all(rig: Rig, ttls: int) -> None:
 
 def test_f03_terminate_one_of_four(rig: Rig) -> None:
     """SIGTERM to one of four: what it had not started goes to the others within a second."""
-    rig.set_up(delay=0.15, ttl=60)
+    rig.set_up(delay=rig.size.pick(0.3, 0.15), ttl=60)
     fleet = rig.fleet(4)
     rig.wait_for_pages(rig.size.pick(0.3, 0.1))
     victim = next(w for w in rig.status()["workers"] if w["pid"] == fleet[0].process.pid)["id"]
@@ -75,7 +75,7 @@ def test_f03_terminate_one_of_four(rig: Rig) -> None:
 def test_f05_poison(rig: Rig) -> None:
     """A page that ends its process each time: it alone becomes a dead letter."""
     deliveries = int(rig.size.pick(3, 5))
-    pages = int(rig.size.pick(300, 1_000))
+    pages = int(rig.size.pick(125, 1_000))
     rig.set_up(pages=pages, ttl=1, hold=True, REDISQ_MAX_DELIVERIES=deliveries)
     fleet = [rig.worker(poison="13") for _ in range(rig.size.workers)]
 
@@ -103,7 +103,7 @@ def test_f05_poison(rig: Rig) -> None:
 
 def test_f33_last_page(rig: Rig) -> None:
     """The queue is empty and the last page is held by a worker that is then killed."""
-    rig.pages = int(rig.size.pick(300, 10_000))
+    rig.pages = int(rig.size.pick(125, 10_000))
     last = f"/{rig.pages - 1}"
     slow = True
 

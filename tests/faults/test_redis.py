@@ -30,7 +30,7 @@ def seldom(rig: Rig, text: str, seconds: float) -> bool:
 
 def test_f10_restart(rig: Rig) -> None:
     """Redis restarts and is away for 5 s: no worker exits, pages flow again, few warnings."""
-    rig.set_up(delay=rig.size.pick(0.05, 0.02), aof=True)
+    rig.set_up(delay=rig.size.pick(0.1, 0.02), aof=True)
     rig.fleet()
     rig.wait_for_pages(0.4)
     rig.server.stop()
@@ -68,10 +68,10 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
 
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
     """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds."""
-    cuts = int(rig.size.pick(8, 100))
+    cuts = int(rig.size.pick(6, 100))
     rig.set_up(
         server=rig.random.choice(["redis-6", "redis-7"]),
-        pages=int(rig.size.pick(100, 200)),
+        pages=int(rig.size.pick(60, 200)),
         aof=True,
         ttl=1,
     )
@@ -147,7 +147,7 @@ def drained(
 @pytest.mark.parametrize("how", ["flushall", "empty"])
 def test_f12_frontier_lost(rig: Rig, how: str) -> None:
     """FLUSHALL, or a restart without data: all close as frontier_lost, none as finished."""
-    rig.set_up(delay=0.05)
+    rig.set_up(delay=rig.size.pick(0.2, 0.05))
     rig.fleet()
     rig.wait_for_pages(0.1)
     if how == "flushall":
@@ -254,7 +254,7 @@ def kill_clients(rig: Rig) -> Callable[[], object]:
 
 def test_f26_clients_killed(rig: Rig) -> None:
     """CLIENT KILL every second."""
-    rig.set_up(server="redis-6", delay=rig.size.pick(0.2, 0.06))
+    rig.set_up(server="redis-6", delay=rig.size.pick(0.4, 0.06))
     rig.fleet()
     times = rig.repeat(kill_clients(rig), every=rig.size.pick(0.3, 1), seconds=rig.size.pick(4, 30))
     assert times >= rig.size.pick(4, 25)

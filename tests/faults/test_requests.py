@@ -33,12 +33,12 @@ def chained(pages: int, chains: int, delay: float, failing: bool) -> Callable[[s
 def test_f47_chains(rig: Rig, failing: bool, shards: int) -> None:
     """Workers that follow chains of unfiltered requests, or of retries, are killed again and
     again: no chain doubles."""
-    pages, chains = int(rig.size.pick(300, 2_000)), 20
+    pages, chains = int(rig.size.pick(150, 2_000)), 20
     rig.set_up(
         pages=pages,
         ttl=1,
         hold=True,
-        page=chained(pages, chains, 0.05, failing),
+        page=chained(pages, chains, rig.size.pick(0.1, 0.05), failing),
         REDISQ_SHARDS=shards,
         REDISQ_BACKOFF_CODES="",
         REDISQ_RETRY_DELAYS="0",
@@ -75,7 +75,7 @@ def assert_survived_retries(rig: Rig) -> None:
 def test_f48_seeds(rig: Rig, lost: str) -> None:
     """The last second of the log is lost while ``start()`` runs, also with the joining of the
     workers in it, or while a handler of ``spider_idle`` feeds the crawl."""
-    pages = int(rig.size.pick(200, 300))
+    pages = int(rig.size.pick(125, 300))
     rig.set_up(pages=pages, page=lambda path: Answer("<html></html>", delay=0.02), aof=True)
     arguments = {"idle": pages} if lost == "idle" else {"seeds": pages}
     log = rig.server.log_file

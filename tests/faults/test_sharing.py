@@ -14,7 +14,7 @@ from tests.harness.crawl import together, wait_until_joined
 
 def test_f30_another_configuration(rig: Rig) -> None:
     """A second crawl on the name with another dupefilter or order is refused within a second."""
-    rig.set_up(delay=0.1, pages=400, hold=True)
+    rig.set_up(delay=0.1, pages=int(rig.size.pick(50, 400)), hold=True)
     first = rig.worker()
     first.wait_for(" run ")
     others = {
@@ -71,7 +71,7 @@ def test_f28_clocks_an_hour_off(rig: Rig) -> None:
 
 def test_f38_redirects_and_retries(rig: Rig) -> None:
     """Redirects to new and to seen pages and without end, and a storm of 503."""
-    number_of_pages = int(rig.size.pick(300, 5_000))
+    number_of_pages = int(rig.size.pick(120, 5_000))
     pages = linked_pages(number_of_pages)
     failures: Counter[str] = Counter()
 

@@ -64,7 +64,7 @@ def assert_flat(rig: Rig, before: list[int]) -> None:
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> None:
     """F01 with three items a page in PostgreSQL: each of them is there once."""
-    rig.set_up(delay=0.15, hold=True, database=database)
+    rig.set_up(delay=rig.size.pick(0.3, 0.15), hold=True, database=database)
     kills = rig.kill_at_random(rig.size.pick(4, 66))
     assert kills >= rig.size.pick(3, 30)
     rig.finish()
@@ -74,7 +74,7 @@ def test_f01b_kill_at_random_with_a_database(rig: Rig, database: Database) -> No
 
 def test_f39_database_down(rig: Rig, database: Database) -> None:
     """The database is away for a while: leases are held, nothing is claimed, nothing is lost."""
-    rig.set_up(delay=rig.size.pick(0.2, 0.05), database=database)
+    rig.set_up(delay=rig.size.pick(0.4, 0.05), database=database)
     fleet = rig.fleet()
     rig.wait_for_pages(0.2)
 
@@ -106,7 +106,7 @@ def test_f39_database_down(rig: Rig, database: Database) -> None:
 
 def test_f40_slow_database(rig: Rig, database: Database) -> None:
     """A second per batch: nothing is reclaimed, and memory stays flat."""
-    rig.set_up(pages=int(rig.size.pick(150, 10_000)), ttl=2, database=database)
+    rig.set_up(pages=int(rig.size.pick(100, 10_000)), ttl=2, database=database)
     rig.fleet(environment={"FAULT_SLOW": "1"})
     # Of a small site the first pages are the start of the process, which is still growing.
     rig.wait_for_pages(rig.size.pick(0.5, 0.3))
@@ -124,7 +124,7 @@ def test_f40_slow_database(rig: Rig, database: Database) -> None:
 def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     """Workers die between the commit and the finish: the same rows are written again."""
     runs = int(rig.size.pick(4, 30))
-    rig.set_up(pages=int(rig.size.pick(200, 3_000)), ttl=2, hold=True, database=database)
+    rig.set_up(pages=int(rig.size.pick(125, 3_000)), ttl=2, hold=True, database=database)
 
     def crashing() -> dict[str, str]:
         return {"FAULT_CRASH": f"commit:{rig.random.randint(1, 6)}"}
@@ -170,7 +170,8 @@ def test_f42_refused_row(rig: Rig, database: Database) -> None:
 
 def test_f43_late_writer(rig: Rig, database: Database) -> None:
     """A worker that stood still writes what others have fetched anew: the newer row stays."""
-    rig.set_up(pages=int(rig.size.pick(300, 3_000)), delay=0.05, ttl=1.5, database=database)
+    delay = rig.size.pick(0.1, 0.05)
+    rig.set_up(pages=int(rig.size.pick(150, 3_000)), delay=delay, ttl=1.5, database=database)
     late, *_ = rig.fleet(2)
     rig.wait_for_pages(0.3)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab.launcher import Forked, fork
@@ -211,21 +212,20 @@ def several(
 ) -> list[str]:
     """Crawl with each of ``settings`` in one process, at once or ``in_turn``; -> why the spiders
     were closed."""
-    command = [sys.executable, "-m", "crawls.several", spider, site, "in turn" if in_turn else ""]
     environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": "crawls.settings"}
-    ended = subprocess.run(
-        command,
-        cwd=PROJECT,
-        input=json.dumps(settings),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr, ended.stderr
-    reasons = json.loads(ended.stdout)
+    with TemporaryDirectory() as folder:
+        file, output = Path(folder, "settings"), Path(folder, "output")
+        file.write_text(json.dumps(settings))
+        command = [str(file), spider, site, *(["in turn"] if in_turn else [])]
+        process = fork("crawls.several", command, PROJECT, output, environment)
+        try:
+            code = process.wait(240)
+        finally:
+            process.kill()
+        log = output.read_text()
+        assert code == 0, log
+        assert "Traceback" not in log, log
+        reasons = json.loads(file.read_text())
     assert isinstance(reasons, list)
     return reasons
 

@@ -1,12 +1,13 @@
 """Several crawls in one process, each with settings of its own.
 
-``python -m crawls.several SPIDER SITE [in turn]`` reads a JSON list of settings from stdin, and
-writes the list of the reasons for which the spiders were closed to stdout.
+``python -m crawls.several FILE SPIDER SITE [in turn]`` reads a JSON list of settings from the file,
+and writes the list of the reasons for which the spiders were closed into it.
 """
 
 import contextlib
 import json
 import sys
+from pathlib import Path
 
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 from scrapy.crawler import Crawler
@@ -42,12 +43,13 @@ async def crawl_in_turn(process, crawlers, site):
         await (maybe_deferred_to_future(crawl) if isinstance(crawl, Deferred) else crawl)
 
 
-def main(spider, site, how=""):
+def main(name, spider, site, how=""):
+    file = Path(name)
     project = get_project_settings()
     process = Process(project)
     cls = process.spider_loader.load(spider)
     crawlers = []
-    for given in json.load(sys.stdin):
+    for given in json.loads(file.read_text()):
         settings = project.copy()
         settings.setdict(given, priority="cmdline")
         handlers = dict.fromkeys(("http", "https"), PatientHandler)
@@ -60,7 +62,8 @@ def main(spider, site, how=""):
         for crawler in crawlers:
             process.crawl(crawler, site=site)
         process.start()
-    json.dump([crawler.stats.get_value("finish_reason") for crawler in crawlers], sys.stdout)
+    reasons = [crawler.stats.get_value("finish_reason") for crawler in crawlers]
+    file.write_text(json.dumps(reasons))
 
 
 if __name__ == "__main__":
