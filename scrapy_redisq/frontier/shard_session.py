@@ -189,13 +189,16 @@ class ShardSession:
         self._take_back()
         # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
         # So is what became of it: the server may have lost what it has asked for.
-        before = self.unsent
-        self.unsent = deque(item for item in before if not _is_void_claim(item))
-        self.acknowledged += len(before) - len(self.unsent)
+        self.unsent = deque(item for item in self.unsent if not _is_void_claim(item))
         self._forget_kept()
         again = [kept for _, kept in self._kept]
         self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
+        # Nothing counts as acknowledged before all of this is, be it because it was once.
+        pending = sum(map(number_of_requests, self.unsent))
+        self.acknowledged, self._passed = (
+            (-pending, self.enqueued) if pending else (self.enqueued, 0)
+        )
         self._kept.clear()
         self.run, self.worker = joined.run, worker
         self._acked = 0

@@ -312,9 +312,9 @@ MUTANTS = [
     ),
     Mutant(
         "frontier/shard_session.py",
-        "self.acknowledged += len(before) - len(self.unsent)",
-        "",
-        "tests/crawls/test_odd_requests.py",
+        "(-pending, self.enqueued)",
+        "(self.enqueued - pending, 0)",
+        LOCAL,
     ),
     Mutant(
         "worker/local_requests.py",

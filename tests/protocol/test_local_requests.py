@@ -593,3 +593,34 @@ def test_start_requests_that_wait_for_their_time_keep_no_other(process: NewProce
         return [*first.work(), *first.work()]
 
     assert asyncio.run(crawl()) == ["http://b/now"]
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_start_request_is_over_when_a_worker_that_came_back_has_sent_what_it_asked_for(
+    client: redis.Redis, process: NewProcess, acknowledged: bool
+) -> None:
+    """To whichever shard: the server may have lost it, and before it is there the worker may die.
+    What is no longer sent, as its page is void, is not taken for it."""
+    first = process(replace(EXACT, shards=2))
+    here, there = (
+        next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == shard)
+        for shard in range(2)
+    )
+    push(first, f"http://{there}/page")
+    local = first.ask(None, f"http://{here}/start")
+    first.exchange()
+    assert first.start() is local
+    page = first.fetch(there)
+    with first.of(local):
+        first.outbox.take(Request(f"http://{there}/link"))
+    if acknowledged:
+        first.exchange()
+    first.ask(page, f"http://{there}/void")
+    first.rejoin()
+    first.end(local)
+    for _ in range(2):
+        first.run.release()
+        first.member.exchange(shard=0, starting=True)
+    assert kept(client) == 1
+    first.exchange()
+    assert kept(client) == 0

@@ -3,7 +3,7 @@
 -- Include  shared/keys shared/texts shared/clock shared/slots/state
 
 local function tokens_of(worker, slot)
-  return math.max(0, number_of(redis.call('HGET', tokens_key(worker), slot)))
+  return math.max(0, number_of(redis.pcall('HGET', tokens_key(worker), slot)))
 end
 
 -- Sets how many tokens a worker has of a slot.
@@ -22,7 +22,7 @@ local function recount(slot, state)
   if NOW % math.max(1, redis.call('ZCARD', WORKERS)) >= 1 then return end
   local out = 0
   for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
-    out = out + (tonumber(redis.pcall('HGET', tokens_key(worker), slot)) or 0)
+    out = out + tokens_of(worker, slot)
   end
   state.out = out
 end
