@@ -89,8 +89,8 @@ class Frontier(SlotMethods, LetterMethods):
         """Open the frontier ``name`` on the server at ``url``.
 
         ``config``, else what ``settings`` say, is only used when a push begins a run; with neither
-        that is configured as the one before it. An unfinished run stays as it is. ``fingerprint``
-        is for crawls with a
+        that is configured as the one before it, and keeps what was seen if that had workers with
+        REDISQ_KEEP_SEEN. An unfinished run stays as it is. ``fingerprint`` is for crawls with a
         REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
         where ``embedded://`` without a path has its ``.scrapy/redisq``. ``settings`` also say which
         classes may be pushed beside Scrapy's own (REDISQ_REQUEST_CLASSES, REDISQ_VALUE_CLASSES).

@@ -53,12 +53,19 @@ def nested(depth: int) -> Any:
 class Worker:
     """One worker of a frontier, in all of its shards."""
 
-    def __init__(self, frontier: Frontier, name: str = "w1", *, ttl: float = TTL) -> None:
+    def __init__(
+        self,
+        frontier: Frontier,
+        name: str = "w1",
+        *,
+        ttl: float = TTL,
+        terms: calls.RunTerms = calls.ANY_RUN,
+    ) -> None:
         self.frontier = frontier
         self.name = name
         config = frontier.config() or FrontierConfig(backend="bitmap")
         info = {"host": "here", "pid": 7, "spider": "books"}
-        newcomer = runs.Newcomer(calls.Registration(name, ttl, info), config)
+        newcomer = runs.Newcomer(calls.Registration(name, ttl, info), config, terms)
         joined = runs.drive(
             lambda call: execute(frontier.client, call),
             runs.join(frontier.name, newcomer, f"run-of-{name}"),
@@ -377,6 +384,18 @@ class TestPush:
         settings = RedisqSettings.read({"REDISQ_SHARDS": 2})
         assert pushed_after_the_end(settings=settings) == ("fifo", "bloom", 2)
         assert pushed_after_the_end(config=config) == ("lifo", "exact", 4)
+
+    @pytest.mark.parametrize("keep_seen", [True, False])
+    def test_what_the_runs_before_have_seen(self, open_frontier: Opener, keep_seen: bool) -> None:
+        """Who says nothing of it keeps that, and dead letters, if the last workers did."""
+        frontier = open_frontier()
+        frontier.push(["https://a.example/", "https://b.example/"])
+        worker = Worker(frontier, terms=calls.RunTerms(keep_seen=keep_seen))
+        worker.finish("dead", "download")
+        assert worker.leave()
+        pushed = open_frontier().push(["https://a.example/", "https://c.example/"])
+        kept = (pushed.duplicates, check_sums(frontier)["dead"])
+        assert kept == ((1, 2) if keep_seen else (0, 0))
 
     def test_priority_goes_first_over_all_hosts(self, open_frontier: Opener) -> None:
         """With strict priority the frontier is one queue, whatever the hosts."""

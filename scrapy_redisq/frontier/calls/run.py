@@ -86,7 +86,8 @@ class Crawl:
 @dataclass(frozen=True)
 class Push:
     """A producer, on shard 0: it adds to the run that is there, or begins one, called ``run``.
-    ``keep_config``: also that one takes the stored configuration."""
+    ``keep_config``: also that one takes the stored configuration, and keeps what was seen if the
+    last worker did."""
 
     run: str
     keep_seen: bool = False

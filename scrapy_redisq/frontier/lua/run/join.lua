@@ -6,13 +6,14 @@
 --            "follow"  on another shard, to be in the run that shard 0 is in
 --            "return"  a worker that was taken for dead comes back into its run),
 --          run (id of the run to be begun, if one is; to follow; to return to), format (a number),
---          config {name = text}, any_shards (another number of them is taken as it is), worker ('' for a producer), info {field, value...} (of the
---          worker), ttl (us), limits {pattern = text...} (see shared/slots/state.lua; false: those
---          that are there stay), throttle (text of AutoThrottle's terms, see there, or ''), name,
---          resume, keep_alive, keep_seen (REDISQ_RUN or '', and so on, of who crawls; the last one
---          also of who pushes), age (us since the worker that crawls was started), keep_config (of
---          who pushes: also a new run takes the stored one), began (us), inherits (both of who
---          follows: what shard 0 said)
+--          config {name = text}, any_shards (another number of them is taken as it is), worker (''
+--          for a producer), info {field, value...} (of the worker), ttl (us), limits {pattern =
+--          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
+--          of AutoThrottle's terms, see there, or ''), name, resume, keep_alive, keep_seen
+--          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes), age (us
+--          since the worker that crawls was started), keep_config (of who pushes: also a new run
+--          takes the stored one, and what was seen if the last worker kept that), began (us),
+--          inherits (both of who follows: what shard 0 said)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       generation, trash (dupefilters that wait to be deleted), former_shards (how
@@ -51,6 +52,9 @@ local meta, intent = meta_of_run(), input.intent
 if meta.format and tonumber(meta.format) ~= input.format then
   return reply('format', {format = tonumber(meta.format)})
 end
+
+-- Who does not know the project does as its last worker did.
+if input.keep_config and meta.keep_seen then input.keep_seen = true end
 
 -- The worker was started before that time; not if the clock has gone back since.
 local function is_older_than(time)
@@ -187,6 +191,8 @@ end
 if intent == 'crawl' then
   if input.name ~= '' then redis.call('HSET', META, 'name', input.name) end
   if input.keep_alive then redis.call('HSET', META, 'keep_alive', 1) end
+  if input.keep_seen then redis.call('HSET', META, 'keep_seen', 1)
+  else redis.call('HDEL', META, 'keep_seen') end
 end
 
 if input.limits then

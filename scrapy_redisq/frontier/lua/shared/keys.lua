@@ -8,10 +8,10 @@
 --   meta            hash    format, the shared configuration, and the run: its id, name, state
 --                           (open, complete or resetting), seeded (some worker has added all its
 --                           start requests), began, left (when the last worker went), ended (us),
---                           generation of its dupefilter, inherits, keep_alive, shards (that former
---                           runs had), sealed and visited (see shared/run_state.lua), sign and
---                           patient (see ms_until_dead()), behind (us, see NOW), stuck and retry
---                           (see shared/slots/aside.lua)
+--                           generation of its dupefilter, inherits, keep_alive and keep_seen (of
+--                           workers), shards (that former runs had), sealed and visited (see
+--                           shared/run_state.lua), sign and patient (see ms_until_dead()), behind
+--                           (us, see NOW), stuck and retry (see shared/slots/aside.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
