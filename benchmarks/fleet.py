@@ -27,8 +27,7 @@ def crawl(server: RedisServer, site: Pages, workers: int) -> Figures:
     Pages per second from the first request to the last one, as the site saw them.
     """
     site.forget()
-    with Fleet(server, workers, site.start_url) as fleet:
-        client = fleet.frontier.client
+    with Fleet(server, workers, site.start_url) as fleet, server.client() as client:
         client.config_resetstat()
         cpu = _cpu(client.info("cpu"))
         fleet.begin()

@@ -164,6 +164,11 @@ class RedisServer:
         ]
         return found
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and neither stopped nor killed since."""
+        return self._process is not None
+
     def signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)

@@ -23,7 +23,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.participation import joins
-from scrapy_redisq.server.connection import Server
+from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -66,7 +66,7 @@ class RedisqDupeFilter(BaseDupeFilter):
         self._by_url = type(fingerprinter) is RequestFingerprinter
         self._recent = SeenCache()
         self._server: Server | None = None
-        self._client: redis.Redis | None = None
+        self._client: Client | None = None
         self._paused_until = 0.0
 
     @classmethod
@@ -99,14 +99,18 @@ class RedisqDupeFilter(BaseDupeFilter):
             self._seen.name,
         )
 
-    def _choose(self, client: redis.Redis, settings: RedisqSettings) -> SeenFilter:
+    def _choose(self, client: Client, settings: RedisqSettings) -> SeenFilter:
         if self.kind == "exact":
             backend = "exact"
         else:
             # A filter that exists is used on, whatever modules the server has by now.
             prefix = calls.prefix(self._name, 0) + "seen:alone:"
-            kept = [name for name in ("bitmap", "redisbloom") if client.exists(prefix + name)]
-            backend = kept[0] if kept else ("redisbloom" if probe(client) else "bitmap")
+            kept = [
+                name
+                for name in ("bitmap", "redisbloom")
+                if client.execute_command("EXISTS", prefix + name)
+            ]
+            backend = kept[0] if kept else ("redisbloom" if probe(client, [prefix]) else "bitmap")
         return seen_filter(
             FrontierConfig(
                 backend=backend,

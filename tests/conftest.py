@@ -15,6 +15,8 @@ import pytest
 import redis
 from scrapy.settings import Settings
 
+from lab.cluster import KINDS as CLUSTER_KINDS
+from lab.cluster import Cluster
 from lab.databases import (
     Database,
     MariaServer,
@@ -147,6 +149,19 @@ def redis_server(_one_server: RedisServer) -> RedisServer:
     with _one_server.client() as client:
         client.flushall()
     return _one_server
+
+
+@pytest.fixture(scope="session")
+def _one_cluster() -> Iterator[Cluster]:
+    with Cluster(binaries()[CLUSTER_KINDS[0]]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(_one_cluster: Cluster) -> Cluster:
+    """Three masters, emptied first. Slots may be moved; whoever stops a node makes his own."""
+    _one_cluster.flush()
+    return _one_cluster
 
 
 @pytest.fixture

@@ -159,7 +159,8 @@ class Fleet:
         waiting: bool = True,
     ) -> None:
         self.frontier = Frontier.from_url(server.url, spider)
-        self.frontier.client.flushall()
+        with server.client() as client:
+            client.flushall()
         self._folder = Path(tempfile.mkdtemp(prefix="redisq-bench-"))
         self._go = self._folder / "go"
         self._options: dict[str, Any] = {

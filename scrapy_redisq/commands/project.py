@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Request
@@ -27,7 +26,8 @@ from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.serialization.entries import reason
-from scrapy_redisq.server.connection import Server
+from scrapy_redisq.server.cluster import nodes_of
+from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.server.url import embedded_folder
 from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
@@ -42,20 +42,23 @@ MOST_NAMES = 20
 _META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
 
 
-def frontier_names(client: redis.Redis) -> tuple[list[str], bool]:
-    """The names of all frontiers on the server, and whether the search saw all of its keys."""
+def frontier_names(client: Client) -> tuple[list[str], bool]:
+    """The names of all frontiers on the server or cluster, and whether the search saw all keys."""
     names = set()
+    nodes = nodes_of(client)
     cursor = 0
     for _ in range(SCAN_BATCHES):
-        cursor, keys = client.scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
+        cursor, keys = nodes[-1].scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
         for key in keys:
             # What is no name of a frontier can be no frontier.
             with contextlib.suppress(UnicodeDecodeError, SettingError):
                 if found := _META_KEY.fullmatch(key.decode() if isinstance(key, bytes) else key):
                     names.add(check_frontier_name(found[1]))
         if cursor == 0:
+            nodes.pop()
+        if not nodes:
             break
-    return sorted(names), cursor == 0
+    return sorted(names), not nodes
 
 
 class Project:

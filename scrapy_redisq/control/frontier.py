@@ -141,12 +141,14 @@ class Frontier(SlotMethods, LetterMethods):
 
     def _begin(self) -> tuple[calls.Joined, SeenFilter]:
         """Join as a producer: begin a run if there is none to add to; take its configuration."""
-        config = self._config
+        config = self._config.laid_out(self._server.masters)
         if self._keep_config and (stored := self.config()):
             # To begin a run would delete what the one before has left.
             self._seeds.check_fingerprinter(stored.fingerprinter)
         if config.dupefilter == "bloom":
-            config = replace(config, backend="redisbloom" if probe(self.client) else "bitmap")
+            shards = config.shard_numbers(self.name) if config.spread else (0,)
+            found = probe(self.client, [calls.prefix(self.name, shard) for shard in shards])
+            config = replace(config, backend="redisbloom" if found else "bitmap")
         else:
             config = replace(config, backend="exact")
         joined = drive(

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import redis
-
 from scrapy_redisq.control.status import config_of
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import pairs
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, execute
+from scrapy_redisq.server.connection import Client
 
 
 class StoredFrontier:
     """What all parts of `Frontier` stand on."""
 
-    def __init__(self, name: str, client: redis.Redis) -> None:
+    def __init__(self, name: str, client: Client) -> None:
         self.name = name
         self.client = client
 

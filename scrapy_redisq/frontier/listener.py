@@ -7,8 +7,9 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 
-import redis.asyncio
 from redis.exceptions import RedisError
+
+from scrapy_redisq.frontier.scripts import AsyncClient
 
 AGAIN = 2.0
 """Seconds after which a listener that was cut off listens again."""
@@ -33,7 +34,7 @@ class Listener:
 
     def __init__(
         self,
-        client: redis.asyncio.Redis,
+        client: AsyncClient,
         channels: Sequence[str],
         *,
         woken: Callable[[], None],

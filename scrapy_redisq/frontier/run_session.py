@@ -21,7 +21,7 @@ from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pair
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Letter, Operation, Settle
 from scrapy_redisq.frontier.runs import Steps, drive_async
-from scrapy_redisq.frontier.scripts import Call, T, execute_async
+from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, BackOff, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
@@ -61,7 +61,7 @@ class Terms:
 class RunSession:
     """One worker's sessions in all shards of a run."""
 
-    def __init__(self, client: redis.asyncio.Redis, terms: Terms) -> None:
+    def __init__(self, client: AsyncClient, terms: Terms) -> None:
         self.client = client
         self.terms = terms
         self.sessions: list[ShardSession] = []
@@ -78,8 +78,10 @@ class RunSession:
             return await execute_async(self.client, call)
         except ServerBusy:
             # After a failover the address leads to another server, but a connection that is open
-            # stays with the demoted one, which refuses writes for ever.
-            await self.client.connection_pool.disconnect()
+            # stays with the demoted one, which refuses writes for ever. (A cluster tells who has
+            # taken over.)
+            if isinstance(self.client, redis.asyncio.Redis):
+                await self.client.connection_pool.disconnect()
             raise
 
     async def do(self, steps: Steps[T], *, pause: float = 0.0) -> T:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-import redis
-import redis.asyncio
 from redis.exceptions import (
     AskError,
     ClusterError,
@@ -143,7 +141,27 @@ def _translate(error: ResponseError, call: Call[Any]) -> Exception:
     return ScriptFailed(f"the {call.script.name} script on {call.key} failed: {text}")
 
 
-def execute(client: redis.Redis, call: Call[T]) -> T:
+class Client(Protocol):
+    """What runs scripts: redis-py's client of a server, or one of a cluster."""
+
+    def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Any: ...
+
+    def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Any: ...
+
+
+class AsyncClient(Protocol):
+    """As `Client`, for asyncio; and what a worker asks of it beside."""
+
+    def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
+
+    def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Awaitable[Any]: ...
+
+    def scan(self, cursor: int, *, match: str, count: int) -> Awaitable[Any]: ...
+
+    def pubsub(self, *, ignore_subscribe_messages: bool) -> Any: ...
+
+
+def execute(client: Client, call: Call[T]) -> T:
     """Run ``call`` once and return its decoded reply.
 
     Raises `ServerFull` (nothing was applied), `ServerBusy` (nothing was applied),
@@ -170,7 +188,7 @@ def _decoded(call: Call[T], reply: Any) -> T:
         ) from error
 
 
-async def execute_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
+async def execute_async(client: AsyncClient, call: Call[T]) -> T:
     """As `execute`, for an asynchronous client."""
     try:
         try:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import redis.asyncio
+import redis
 
 from scrapy_redisq.errors import (
     RedisqError,
@@ -19,7 +19,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encoder, unwritable
-from scrapy_redisq.server.connection import Server
+from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.settings.server import open_server_of, project_folder
 
 __all__ = ["RedisPipeline"]
@@ -53,7 +53,7 @@ class RedisPipeline(BatchPipeline):
     """
 
     _server: Server | None = None
-    _client: redis.asyncio.Redis | None = None
+    _client: AsyncClient | None = None
 
     async def open(self) -> None:
         """Connect and check the key. Raises `RedisqError`."""
@@ -71,7 +71,7 @@ class RedisPipeline(BatchPipeline):
             # The server's errors name the frontier's setting.
             raise SinkUnavailable(str(error).replace("REDISQ_URL", "REDISQ_ITEMS_URL")) from None
         try:
-            kind = await self._client.type(self._target)
+            kind = await self._client.execute_command("TYPE", self._target)
         except (redis.RedisError, OSError) as error:
             raise self._translated(error) from None
         if kind not in {b"none", settings.items_type.encode()}:
@@ -119,17 +119,17 @@ class RedisPipeline(BatchPipeline):
 
     async def _send(self, rows: list[Row]) -> list[Any]:
         assert self._client is not None  # open() has been called
-        settings = self.settings
+        settings, key = self.settings, self._target
         async with self._client.pipeline(transaction=True) as pipe:
             if settings.items_type == "list":
-                pipe.rpush(self._target, *(row[ENCODED] for row in rows))
+                pipe.execute_command("RPUSH", key, *(row[ENCODED] for row in rows))
                 if settings.items_max:
-                    pipe.ltrim(self._target, -settings.items_max, -1)
+                    pipe.execute_command("LTRIM", key, -settings.items_max, -1)
             else:
                 for row in rows:
-                    pipe.xadd(self._target, {"key": row.key, "item": row[ENCODED]})
+                    pipe.execute_command("XADD", key, "*", "key", row.key, "item", row[ENCODED])
                 if settings.items_max:
-                    pipe.xtrim(self._target, maxlen=settings.items_max, approximate=True)
+                    pipe.execute_command("XTRIM", key, "MAXLEN", "~", settings.items_max)
             return list(await pipe.execute())
 
     def _count_dropped(self, answers: list[Any]) -> None:

@@ -8,25 +8,26 @@ sequence number and are repeated by the worker itself, nothing else is repeated 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis.exceptions import NoPermissionError
 
-from scrapy_redisq.errors import ServerUnreachable
+from scrapy_redisq.errors import ServerBusy, ServerUnreachable, ServerUnsuitable
+from scrapy_redisq.server.address import Address, ClusterNodes, parse
+from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterRoute, nodes_of
 from scrapy_redisq.server.embedded import EmbeddedServer
 from scrapy_redisq.server.requirements import ServerFacts, ask, assess
-from scrapy_redisq.server.url import check_url, checks_host_name, embedded_folder, redact
+from scrapy_redisq.server.route import AsyncClient, Client, OneServerRoute, Route
+from scrapy_redisq.server.url import checks_host_name, embedded_folder, redact
 
-__all__ = ["Server", "open_server"]
+__all__ = ["AsyncClient", "Client", "Server", "open_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,11 @@ def open_server(
 
 
 class Server:
-    """One Redis server: makes clients, waits for it, checks it. Close it when done.
+    """What REDISQ_URL names: makes clients, waits for it, checks it. Close it when done.
 
-    ``address`` is the URL without password. ``embedded`` is this process's share in the embedded
-    server, if it is one. Clients are the caller's to close, before the server.
+    ``address`` is the URL without password. ``masters`` is how many a cluster had when this last
+    waited for it or checked it; 0 for one server. ``embedded`` is this process's share in the
+    embedded server, if it is one. Clients are the caller's to close, before the server.
     """
 
     def __init__(
@@ -92,24 +94,11 @@ class Server:
         socket_timeout: float,
         embedded: EmbeddedServer | None = None,
     ) -> None:
-        parts, query = check_url(url)
-        self._url = url
-        self._options: dict[str, Any] = {}
-        if parts.scheme != "unix":
-            self._options["socket_keepalive"] = True
-        if parts.scheme == "rediss":
-            verified = query.get("ssl_cert_reqs") != "none"
-            # Before redis-py 6 a certificate of any other host would do.
-            self._options["ssl_check_hostname"] = verified
-            if not verified:
-                logger.warning("REDISQ_URL: ssl_cert_reqs=none, the server is not verified")
-            elif checks_host_name(query) is False:
-                logger.warning(
-                    "REDISQ_URL: ssl_check_hostname=false, whoever has any certificate of a known "
-                    "authority is taken for the server"
-                )
-        passwords = {parts.password or "", query.get("password", "")}
-        self._secrets = {form for word in passwords for form in (word, unquote(word)) if form}
+        address = parse(url)
+        self._secrets = address.passwords
+        self._cluster = isinstance(address, ClusterNodes)
+        self.masters = 0
+        self._route = _route(address)
         self.connect_timeout = connect_timeout
         self.socket_timeout = socket_timeout
         self.embedded = embedded
@@ -125,7 +114,8 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Leave the embedded server; nothing to do for others. May be called twice."""
+        """Leave the embedded server. May be called twice."""
+        self._route.close()
         if self.embedded is not None:
             self.embedded.close()
 
@@ -139,33 +129,39 @@ class Server:
             shown = shown.replace(secret, "***")
         return shown
 
-    def client(self) -> redis.Redis:
+    def client(self) -> Client:
         """A new blocking client: answers are bytes, RESP2, nothing is ever sent twice."""
-        return self._client(self.socket_timeout)
+        return self._route.client(self.socket_timeout)
 
-    def async_client(self) -> redis.asyncio.Redis:
-        """A new asyncio client, with the same promises as `client`."""
-        return self._async_client(self.socket_timeout)
+    def async_client(self) -> AsyncClient:
+        """A new asyncio client, with the same promises as `client`. Where the address may lead to
+        another server in time, `follow` has to run beside it."""
+        return self._route.async_client(self.socket_timeout)
 
-    def _client(self, timeout: float) -> redis.Redis:
-        return redis.Redis.from_url(
-            self._url, **self._client_options(timeout), retry=Retry(NoBackoff(), 0)
-        )
+    async def follow(self) -> None:
+        """Until cancelled: see to it that asyncio clients leave a server that is the primary no
+        longer. Ends at once where there is nobody who would tell."""
+        await self._route.follow()
 
-    def _async_client(self, timeout: float) -> redis.asyncio.Redis:
-        return redis.asyncio.Redis.from_url(
-            self._url, **self._client_options(timeout), retry=AsyncRetry(NoBackoff(), 0)
-        )
+    async def confirm_primary(self) -> None:
+        """Return if the server that clients reach is, now, the one that has the last word.
 
-    def _client_options(self, timeout: float) -> dict[str, Any]:
-        return {
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
-            "health_check_interval": 0,
-            "decode_responses": False,
-            "protocol": 2,
-            **self._options,
-        }
+        Else, and where that is not certain, raises `ServerBusy` or redis-py's errors: then it is
+        to be asked again. What was read before may be of another server: read it once more.
+        """
+        try:
+            await asyncio.to_thread(self._route.confirm, self.socket_timeout)
+        except ServerBusy as error:
+            raise ServerBusy(
+                f"{self.address} (REDISQ_URL) cannot be relied upon now: {error}"
+            ) from None
+        finally:
+            await self._route.drop()
+
+    def primary_vouched(self) -> float:
+        """When the server that clients reach was certainly the primary, by time.monotonic(); what
+        it acknowledged since may be lost. -inf: never."""
+        return self._route.vouched()
 
     def revive(self) -> None:
         """Start the embedded server again if it died; nothing for others.
@@ -186,8 +182,7 @@ class Server:
         waiting = _Waiting(self)
         while True:
             try:
-                with self._client(waiting.attempt_timeout) as client:
-                    client.ping()
+                self._try(waiting.attempt_timeout)
                 return
             except redis.BusyLoadingError:
                 pause = waiting.pause_while_loading()
@@ -203,8 +198,7 @@ class Server:
         waiting = _Waiting(self)
         while True:
             try:
-                async with self._async_client(waiting.attempt_timeout) as client:
-                    await client.ping()
+                await self._try_async(waiting.attempt_timeout)
                 return
             except redis.BusyLoadingError:
                 pause = await asyncio.to_thread(waiting.pause_while_loading)
@@ -213,12 +207,46 @@ class Server:
             await asyncio.to_thread(self.revive)
             await asyncio.sleep(pause)
 
+    def _try(self, timeout: float) -> None:
+        """Return if it answers, as the kind of server that it should be."""
+        self._route.find()
+        with self._route.client(timeout) as client:
+            client.ping()
+            if isinstance(client, Cluster):
+                self.masters = len(client.router.map.masters)
+                return
+            with contextlib.suppress(redis.ResponseError):  # INFO is denied
+                self._check_kind(client.info("cluster"))
+
+    async def _try_async(self, timeout: float) -> None:
+        await asyncio.to_thread(self._route.find)
+        async with self._route.async_client(timeout) as client:
+            await client.ping()
+            if isinstance(client, AsyncCluster):
+                self.masters = len(client.router.map.masters)
+                return
+            with contextlib.suppress(redis.ResponseError):
+                self._check_kind(await client.info("cluster"))
+
+    def _check_kind(self, told: dict[str, Any]) -> None:
+        if told.get("cluster_enabled") == 1:
+            scheme, *_ = self.address.partition("://")
+            raise ServerUnsuitable(
+                f"{self.address} (REDISQ_URL) is a node of a cluster: write "
+                f"{scheme.replace('unix', 'redis')}+cluster://, and after it the hosts and ports "
+                f"of one or more of its nodes, with commas between them"
+            )
+
     def loading(self) -> str:
         """How far a server is that loads its data: "43 %, about 20 s left"; "" if it does not say.
         Blocks for at most some seconds."""
+        told: dict[str, Any] = {}
         try:
-            with self._client(self.socket_timeout) as client:
-                told: dict[str, Any] = client.info("persistence")
+            with self.client() as client:
+                for node in nodes_of(client):
+                    told = node.info("persistence")
+                    if told.get("loading"):
+                        break
             done, left = float(told["loading_loaded_perc"]), int(told["loading_eta_seconds"])
         except (redis.RedisError, OSError, KeyError, ValueError):
             return ""
@@ -235,20 +263,74 @@ class Server:
         """`check`, without blocking the loop."""
         return self._report(await asyncio.to_thread(self._facts))
 
-    def _facts(self) -> ServerFacts:
+    def _facts(self) -> dict[ServerFacts, list[str]]:
+        """What the server says, or each of the masters; -> who says so."""
+        found: dict[ServerFacts, list[str]] = {}
         try:
             with self.client() as client:
-                return ask(client)
+                if not isinstance(client, Cluster):
+                    return {ask(client): []}
+                masters = client.masters()
+                self.masters = len(masters)
+                for (host, port), master in zip(client.router.map.masters, masters, strict=True):
+                    try:
+                        found.setdefault(ask(master), []).append(f"{host}:{port}")
+                    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                        # Not all of the cluster's slots need be this frontier's.
+                        logger.warning(
+                            "Master %s:%d of %s does not answer: %s",
+                            host,
+                            port,
+                            self.address,
+                            self.redact(error),
+                        )
         except (redis.RedisError, OSError) as error:
             raise ServerUnreachable(
                 f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
             ) from None
+        return found
 
-    def _report(self, facts: ServerFacts) -> list[str]:
-        warnings = assess(facts, self.address)
+    def _report(self, found: dict[ServerFacts, list[str]]) -> list[str]:
+        warnings: list[str] = []
+        for facts, masters in found.items():
+            which = f" (master {', '.join(masters)})" if len(found) > 1 else ""
+            warnings += assess(facts, self.address + which, cluster=bool(masters))
         for warning in warnings:
             logger.warning("%s", warning)
         return warnings
+
+    def remedy(self, error: Exception) -> str:
+        """What to do about an error that waiting does not mend."""
+        text = str(error).lower()
+        if self._cluster and "cluster support disabled" in text:
+            return "It is no node of a cluster: write redis:// or rediss:// in REDISQ_URL"
+        if isinstance(error, NoPermissionError) and "cluster" in text:
+            return (
+                "Let this user ask for the map of the cluster: ACL SETUSER … +cluster|info "
+                "+cluster|slots, on each node"
+            )
+        return "Check user, password and database in REDISQ_URL"
+
+
+def _route(address: Address) -> Route:
+    """How clients reach ``address``; warns of what its URL leaves unverified."""
+    options: dict[str, Any] = {}
+    if not address.url.startswith("unix:"):
+        options["socket_keepalive"] = True
+    if address.tls:
+        verified = address.options.get("ssl_cert_reqs") != "none"
+        # Before redis-py 6 a certificate of any other host would do.
+        options["ssl_check_hostname"] = verified
+        if not verified:
+            logger.warning("REDISQ_URL: ssl_cert_reqs=none, the server is not verified")
+        elif checks_host_name(address.options) is False:
+            logger.warning(
+                "REDISQ_URL: ssl_check_hostname=false, whoever has any certificate of a known "
+                "authority is taken for the server"
+            )
+    if isinstance(address, ClusterNodes):
+        return ClusterRoute(address, options)
+    return OneServerRoute(address, options)
 
 
 class _Waiting:
@@ -296,8 +378,8 @@ class _Waiting:
             ) from None
         if _is_final(error):
             raise ServerUnreachable(
-                f"the Redis server at {server.address} refuses this connection: {shown}. Check "
-                "user, password and database in REDISQ_URL"
+                f"the Redis server at {server.address} refuses this connection: {shown}. "
+                f"{server.remedy(error)}"
             ) from None
         left = self._deadline - time.monotonic()
         if left <= 0:

@@ -22,6 +22,8 @@ class ServerFacts:
     append_only: bool | None
     snapshots: bool | None
     """Whether any save point is set."""
+    version: tuple[str, str] | None = None
+    """What it is, such as ("Valkey", "9.1.2")."""
 
 
 def ask(client: redis.Redis) -> ServerFacts:
@@ -50,10 +52,25 @@ def ask(client: redis.Redis) -> ServerFacts:
         policy=policy,
         append_only=None if append_only is None else append_only in {"1", "yes"},
         snapshots=None if save is None else bool(save.strip()),
+        version=_version(client),
     )
 
 
-def assess(facts: ServerFacts, address: str) -> list[str]:
+def _version(client: redis.Redis) -> tuple[str, str] | None:
+    try:
+        told: dict[str, Any] = client.info("server")
+    except redis.ResponseError:  # denied
+        return None
+    if valkey := told.get("valkey_version"):
+        return "Valkey", str(valkey)
+    return ("Redis", str(told["redis_version"])) if "redis_version" in told else None
+
+
+OLDEST_OF_CLUSTER = {"Redis": 7, "Valkey": 8}
+"""Older ones have no ``CLUSTER ADDSLOTSRANGE``, and nobody has tried them."""
+
+
+def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[str]:
     """What to warn of; raises `ServerUnsuitable` if the server would throw requests away.
 
     Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no key
@@ -84,6 +101,13 @@ def assess(facts: ServerFacts, address: str) -> list[str]:
             "crawl must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
             "redis.conf)"
         )
+    if cluster and facts.version is not None:
+        name, version = facts.version
+        if int(version.partition(".")[0]) < OLDEST_OF_CLUSTER[name]:
+            warnings.append(
+                f"{address} is {name} {version}: a frontier on a cluster is tested with Redis "
+                f"{OLDEST_OF_CLUSTER['Redis']} and Valkey {OLDEST_OF_CLUSTER['Valkey']} or newer"
+            )
     if unknown:
         warnings.append(
             f"{address} does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"

@@ -6,13 +6,13 @@ No password reaches a log, a repr or an error: whatever is shown goes through `r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from scrapy_redisq.errors import SettingError
 
-__all__ = ["check_url", "embedded_folder", "redact"]
+__all__ = ["check_options", "check_url", "embedded_folder", "redact", "wrong"]
 
 # What may stand behind the "?" of a URL, and how. Everything else of redis-py's would change what
 # the frontier relies on (decoding, retries, health checks) or fails at the first command.
@@ -66,7 +66,8 @@ _QUERY_PASSWORD_ALONE = re.compile(r"([?&]\w*password=)(.*)", re.IGNORECASE | re
 _USER_PART_ALONE = re.compile(rf"({_SCHEME})(.*)@", re.IGNORECASE | re.DOTALL)
 # Behind a password an "&" may be a part of it: only this is certainly none.
 _OTHER_OPTION = re.compile(
-    rf"({'|'.join(sorted((URL_OPTIONS | TLS_OPTIONS) - {'password'}))})=[^@?]*", re.DOTALL
+    rf"({'|'.join(sorted((URL_OPTIONS | TLS_OPTIONS) - {'password'}))})=[^@?]*",
+    re.DOTALL,
 )
 
 
@@ -112,7 +113,8 @@ def _may_be_named(option: str, url: str) -> bool:
     return "@" not in query and "password=" not in query.lower() and option.isidentifier()
 
 
-def _wrong(url: str, takes: str) -> SettingError:
+def wrong(url: str, takes: str) -> SettingError:
+    """The error for a URL that is refused, which shows nothing that may be its password."""
     return SettingError("REDISQ_URL", _shown(url), takes)
 
 
@@ -123,13 +125,13 @@ def _split(url: str) -> SplitResult:
         _ = parts.port  # urllib checks it when it is asked for
     except ValueError:
         # The error's own words quote what it took for a port: often a piece of the password.
-        raise _wrong(
+        raise wrong(
             url, "a valid URL; write the characters /?#[]@:% of user and password as %2F and so on"
         ) from None
     return parts
 
 
-def checks_host_name(query: dict[str, str]) -> bool | None:
+def checks_host_name(query: Mapping[str, str]) -> bool | None:
     """What ``ssl_check_hostname`` says; None: nothing."""
     told = query.get("ssl_check_hostname", "").lower()
     return told in {"true", "yes", "1"} if told else None
@@ -141,37 +143,46 @@ def check_url(url: str) -> tuple[SplitResult, dict[str, str]]:
     ``embedded://`` is none: see `embedded_folder`.
     """
     parts = _split(url)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    query = dict(options)
     # As redis-py compares it: it takes neither capitals nor a blank before it.
     if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise _wrong(url, "redis://, rediss://, unix:// or embedded:///path")
-    allowed = URL_OPTIONS | (TLS_OPTIONS if parts.scheme == "rediss" else set())
-    for name in sorted(query.keys() - allowed):
-        takes = f"after '?' only {', '.join(sorted(allowed))}"
-        if name in TLS_OPTIONS:
-            raise _wrong(url, f"{takes}; {name} only with rediss://")
-        if _may_be_named(name, url):
-            raise _wrong(url, f"{takes}, not {name}")
-        raise _wrong(url, f"{takes}; write the characters &?#@ of a password as %26 and so on")
+        raise wrong(
+            url,
+            "redis://, rediss://, unix://, redis+cluster:// or embedded:///path",
+        )
+    tls = parts.scheme == "rediss"
+    query = check_options(url, parts.query, URL_OPTIONS | (TLS_OPTIONS if tls else set()))
     if parts.fragment:
-        raise _wrong(url, "no '#'; write it as %23 inside a password")
+        raise wrong(url, "no '#'; write it as %23 inside a password")
     if parts.scheme == "unix":
         if parts.hostname or not parts.path:
-            raise _wrong(url, "unix:///path/of/the/socket, with three slashes")
+            raise wrong(url, "unix:///path/of/the/socket, with three slashes")
     elif not re.fullmatch(r"(/\d{0,9})?", parts.path):
-        raise _wrong(url, "the number of a database as its path, such as /0")
+        raise wrong(url, "the number of a database as its path, such as /0")
     if parts.scheme != "unix" and parts.port == 0:
-        raise _wrong(url, "a port from 1 to 65535")
+        raise wrong(url, "a port from 1 to 65535")
+    return parts, query
+
+
+def check_options(url: str, query: str, allowed: Set[str]) -> dict[str, str]:
+    """What stands behind the "?" of ``url``; raises `SettingError` for what it does not take."""
+    options = parse_qsl(query, keep_blank_values=True)
+    given = dict(options)
+    for name in sorted(given.keys() - allowed):
+        takes = f"after '?' only {', '.join(sorted(allowed))}"
+        if name in TLS_OPTIONS:
+            raise wrong(url, f"{takes}; {name} only with rediss://")
+        if _may_be_named(name, url):
+            raise wrong(url, f"{takes}, not {name}")
+        raise wrong(url, f"{takes}; write the characters &?#@ of a password as %26 and so on")
     for name, value in options:
         takes, fits = OPTION_TAKES.get(name, ("", str))
         if takes and not fits(value):
-            raise _wrong(url, f"for {name} {takes}")
-    if len(options) != len(query):
-        raise _wrong(url, "each option after '?' once")
-    if checks_host_name(query) is True and query.get("ssl_cert_reqs") == "none":
-        raise _wrong(url, "ssl_check_hostname=true only where ssl_cert_reqs is not none")
-    return parts, query
+            raise wrong(url, f"for {name} {takes}")
+    if len(options) != len(given):
+        raise wrong(url, "each option after '?' once")
+    if checks_host_name(given) is True and given.get("ssl_cert_reqs") == "none":
+        raise wrong(url, "ssl_check_hostname=true only where ssl_cert_reqs is not none")
+    return given
 
 
 def embedded_folder(url: str, project_dir: Path | None) -> Path | None:
@@ -183,7 +194,7 @@ def embedded_folder(url: str, project_dir: Path | None) -> Path | None:
         return None
     parts = _split(url)
     if parts.netloc or parts.query or parts.fragment:
-        raise _wrong(url, "embedded:// or embedded:///absolute/path, with three slashes")
+        raise wrong(url, "embedded:// or embedded:///absolute/path, with three slashes")
     if parts.path in {"", "/"}:
         return (project_dir or Path.cwd()) / ".scrapy" / "redisq"
     return Path(unquote(parts.path))

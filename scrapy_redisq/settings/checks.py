@@ -119,7 +119,14 @@ def one_of(*choices: str) -> Check[str]:
 
 # Texts
 
-URL_SCHEMES = ("redis://", "rediss://", "unix://", "embedded://")
+URL_SCHEMES = (
+    "redis://",
+    "rediss://",
+    "unix://",
+    "redis+cluster://",
+    "rediss+cluster://",
+    "embedded://",
+)
 
 _SPIDER = {"spider": "spider"}
 _SPIDER_TAKES = "%(spider)s is the spider's name"

@@ -6,17 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
-import redis.asyncio
+import redis
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
-from scrapy_redisq.server.connection import Server
+from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -40,7 +42,7 @@ class WorkerConnection:
     def __init__(self, settings: RedisqSettings) -> None:
         self._settings = settings
         self._server: Server | None = None
-        self._client: redis.asyncio.Redis | None = None
+        self._client: AsyncClient | None = None
 
     async def open(
         self,
@@ -76,16 +78,14 @@ class WorkerConnection:
         await server.wait_async()
         await self._persist(server, server.check_async)
         client = self._client = server.async_client()
-        backend = "exact"
-        if dupefilter == "bloom":
-            found = await self._persist(server, lambda: probe_async(client))
-            backend = "redisbloom" if found else "bitmap"
         config = settings.frontier_config(
-            dupefilter=dupefilter,
-            backend=backend,
-            fingerprinter=fingerprinter,
-            spider=spider,
-        )
+            dupefilter=dupefilter, backend="exact", fingerprinter=fingerprinter, spider=spider
+        ).laid_out(server.masters)
+        if dupefilter == "bloom":
+            shards = config.shard_numbers(name) if config.spread else (0,)
+            prefixes = [calls.prefix(name, shard) for shard in shards]
+            found = await self._persist(server, lambda: probe_async(client, prefixes))
+            config = replace(config, backend="redisbloom" if found else "bitmap")
         terms = Terms(
             name,
             config,

@@ -81,7 +81,7 @@ class Worker:
                 dead_max=frontier.dead_max,
                 seen=seen_filter(joined.config).parameters(),
             )
-            for shard in range(joined.config.shards)
+            for shard in joined.config.shard_numbers(frontier.name)
         ]
 
     def exchange(self, session: ShardSession, **options: Any) -> Reply:

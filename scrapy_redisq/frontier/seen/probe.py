@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 
-import redis
-import redis.asyncio
+from scrapy_redisq.frontier.scripts import AsyncClient, Client
 
 _PROBE = """
 local function problem_of(...)
@@ -25,23 +25,26 @@ return redis.error_reply(problem)
 """
 
 
-def _probe_command() -> tuple[str, str, int, str]:
+ANYWHERE = ("redisq:{probe}:",)
+"""On one server it is all the same."""
+
+
+def _keys(prefixes: Iterable[str]) -> list[str]:
     # A name of its own: the script deletes what is there.
-    return ("EVAL", _PROBE, 1, f"redisq:{{probe:{uuid.uuid4().hex}}}")
+    return [f"{prefix}probe:{uuid.uuid4().hex}" for prefix in prefixes]
 
 
-def probe(client: redis.Redis) -> bool:
+def probe(client: Client, prefixes: Iterable[str] = ANYWHERE) -> bool:
     """Can this server, with this user's rights, run the RedisBloom backend?
 
     Makes a small filter, adds to it, asks for it and removes it, in one step that leaves nothing:
     modules with these commands are named differently from server to server, and an ACL may forbid
-    some of them. What says nothing about the module, such as READONLY, is raised as redis-py's
-    error.
+    some of them. In a cluster with those nodes that have keys with these ``prefixes``: all must.
+    What says nothing about the module, such as READONLY, is raised as redis-py's error.
     """
-    return bool(client.execute_command(*_probe_command()))  # type: ignore[no-untyped-call]
+    return all(client.eval(_PROBE, 1, key) for key in _keys(prefixes))
 
 
-async def probe_async(client: redis.asyncio.Redis) -> bool:
+async def probe_async(client: AsyncClient, prefixes: Iterable[str] = ANYWHERE) -> bool:
     """As `probe`, for an asynchronous client."""
-    # redis-py left this one method without types.
-    return bool(await client.execute_command(*_probe_command()))  # type: ignore[no-untyped-call]
+    return all([await client.eval(_PROBE, 1, key) for key in _keys(prefixes)])

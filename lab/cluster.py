@@ -1,0 +1,224 @@
+"""A cluster of own Redis or Valkey processes, and what an operator does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.crc import key_slot
+
+from lab.servers import RedisServer, binaries, free_port, wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SLOTS = 16_384
+
+KINDS = [kind for kind in ("redis-7", "redis-8", "valkey-8", "valkey-9") if kind in binaries()]
+"""Servers that a frontier on a cluster is promised for."""
+
+
+class Cluster:
+    """``masters`` nodes with equal shares of the hash slots in their order, and ``replicas`` of
+    each of them. A context manager; it is up when it has been made, which takes two seconds:
+    so long a master keeps its clients waiting after it was started.
+
+    ``servers`` are the masters that it began with, then the replicas: of all masters the first one,
+    and so on. ``node_timeout``: seconds without an answer after which a node is taken for dead.
+    ``uncovered``: half of the slots are nobody's, so that the cluster is not in order.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        *options: str,
+        masters: int = 3,
+        replicas: int = 0,
+        node_timeout: float = 1.0,
+        password: str = "",
+        aof: bool = False,
+        uncovered: bool = False,
+    ) -> None:
+        self._password = password
+        self._number = masters
+        given = ["--cluster-enabled", "yes", "--cluster-node-timeout", f"{node_timeout * 1e3:.0f}"]
+        given += ["--repl-diskless-sync-delay", "0", *options]
+        self.servers: list[RedisServer] = []
+        buses = [free_port() for _ in range(masters * (1 + replicas))]
+
+        def start(bus: int) -> RedisServer:
+            bus_port = ("--cluster-port", str(bus))
+            return RedisServer(binary, *given, *bus_port, password=password, aof=aof)
+
+        try:
+            with ThreadPoolExecutor(len(buses)) as pool:
+                self.servers += pool.map(start, buses)
+            self._meet(buses)
+            self._share_slots(SLOTS // 2 if uncovered else SLOTS)
+            self._replicate()
+            if not uncovered:
+                self.wait_until_in_order()
+        except BaseException:
+            self.close()
+            raise
+
+    # Made of nodes
+
+    def _meet(self, buses: list[int]) -> None:
+        for number, server in enumerate(self.servers):
+            with server.client() as client:
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                for other, bus in zip(self.servers[:number], buses, strict=False):
+                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, bus)
+        wait_until(
+            lambda: all(self.told(server, "known_nodes") == len(buses) for server in self.servers),
+            20,
+            "the nodes know each other",
+        )
+
+    def _share_slots(self, slots: int) -> None:
+        ends = [slots * number // self._number for number in range(self._number + 1)]
+        for server, first, end in zip(self.servers, ends, ends[1:], strict=False):
+            with server.client() as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+
+    def _replicate(self) -> None:
+        for number, server in enumerate(self.servers[self._number :]):
+            self.command(server, "REPLICATE", self.id_of(self.servers[number % self._number]))
+
+    def wait_until_in_order(self, seconds: float = 30) -> None:
+        """Wait until all nodes that run agree on the map, and all replicas are in step."""
+        running = [server for server in self.servers if server.running]
+        wait_until(lambda: self._in_order(running), seconds, "the cluster is in order")
+
+    def _in_order(self, running: list[RedisServer]) -> bool:
+        maps = set()
+        for server in running:
+            with server.client() as client:
+                try:
+                    if self.told(server, "state") != "ok":
+                        return False
+                    role = client.info("replication")
+                    if role["role"] == "slave" and role["master_link_status"] != "up":
+                        return False
+                    maps.add(repr(sorted(masters(client).items())))
+                except redis.RedisError:
+                    return False
+        return len(maps) == 1
+
+    @property
+    def url(self) -> str:
+        """For REDISQ_URL: two of its nodes."""
+        user = f":{self._password}@" if self._password else ""
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
+        return f"redis+cluster://{user}{hosts}"
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Asked
+
+    def command(self, server: RedisServer, *words: Any) -> Any:
+        """A sub command of CLUSTER, and its reply as it came."""
+        with server.client() as client:
+            return client.execute_command("CLUSTER", *words)
+
+    def told(self, server: RedisServer, field: str) -> Any:
+        """A field of CLUSTER INFO, without ``cluster_`` before it."""
+        lines = self.command(server, "INFO").decode().splitlines()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        value = fields[f"cluster_{field}"]
+        return int(value) if value.isdigit() else value
+
+    def id_of(self, server: RedisServer) -> str:
+        return str(self.command(server, "MYID"), "ascii")
+
+    def master_of(self, key: str | int) -> RedisServer:
+        """The master of a key, or of a slot, as the first node that runs says."""
+        slot = key if isinstance(key, int) else key_slot(key.encode())
+        asked = next(server for server in self.servers if server.running)
+        with asked.client() as client:
+            port = next(port for (a, b), port in masters(client).items() if a <= slot <= b)
+        return self._at(port)
+
+    def replica_of(self, master: RedisServer) -> RedisServer:
+        """Its first replica."""
+        with master.client() as client:
+            return self._at(client.info("replication")["slave0"]["port"])
+
+    def _at(self, port: int) -> RedisServer:
+        return next(server for server in self.servers if server.port == port)
+
+    def flush(self) -> None:
+        for server in self.servers:
+            with server.client() as client:
+                if client.info("replication")["role"] == "master":
+                    client.flushall()
+
+    # Changed
+
+    def fail_over(self, master: RedisServer) -> RedisServer:
+        """``CLUSTER FAILOVER``: the replica takes over while nobody writes; -> the new master."""
+        replica = self.replica_of(master)
+        self.command(replica, "FAILOVER")
+        self.wait_for_master(replica)
+        return replica
+
+    def wait_for_master(self, server: RedisServer, seconds: float = 30) -> None:
+        def is_master() -> bool:
+            with server.client() as client:
+                return bool(client.info("replication")["role"] == "master")
+
+        wait_until(is_master, seconds, "the replica is the master")
+
+    def begin_to_move(self, slot: int, target: RedisServer) -> RedisServer:
+        """From here on new keys of the slot go to the target; -> where it is moved from."""
+        source = self.master_of(slot)
+        self.command(target, "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        self.command(source, "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        return source
+
+    def keys_of(self, slot: int, server: RedisServer) -> list[bytes]:
+        found: list[bytes] = self.command(server, "GETKEYSINSLOT", slot, 1_000_000)
+        return found
+
+    def move_keys(self, source: RedisServer, target: RedisServer, keys: Iterable[bytes]) -> None:
+        auth = ("AUTH", self._password) if self._password else ()
+        with source.client() as client:
+            for key in keys:
+                client.execute_command(
+                    "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, *auth, "KEYS", key
+                )
+
+    def end_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """All its keys have been moved: say so to the two, who tell the others."""
+        for server in (target, source):
+            self.command(server, "SETSLOT", slot, "NODE", self.id_of(target))
+
+    def migrate_slot(self, slot: int, target: RedisServer) -> None:
+        """``CLUSTER MIGRATESLOTS`` of Valkey 9: whole slots, in one step for their clients."""
+        source = self.master_of(slot)
+        self.command(source, "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(target))
+        wait_until(lambda: self.master_of(slot) is target, 30, "the slot has been moved")
+
+    def restart(self, server: RedisServer) -> None:
+        """Stop it, start it, and wait until the cluster is in order."""
+        server.stop()
+        server.start()
+        self.wait_until_in_order()
+
+
+def masters(client: redis.Redis) -> dict[tuple[int, int], int]:
+    """(first slot, last slot) -> port of their master, as one node says."""
+    told = client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+    return {(entry[0], entry[1]): entry[2][1] for entry in told}

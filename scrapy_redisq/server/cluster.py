@@ -1,0 +1,300 @@
+"""Clients of a cluster: one plain client for each node, and commands that find theirs.
+
+`Cluster` and `AsyncCluster` send what a `Router` says, and offer what the frontier uses of the
+clients of redis-py.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import redis
+import redis.asyncio
+from redis.exceptions import ResponseError
+
+from scrapy_redisq.errors import ServerBusy
+from scrapy_redisq.server.address import ClusterNodes
+from scrapy_redisq.server.route import async_options, blocking_options
+from scrapy_redisq.server.router import AWAY, Command, Node, Router, Send, Steps, T
+
+__all__ = ["AsyncCluster", "Cluster", "ClusterRoute", "nodes_of"]
+
+C = TypeVar("C", bound=redis.Redis | redis.asyncio.Redis)
+
+QUICK = 1.0
+"""Seconds that a node has for the map."""
+
+
+def _key_of(command: Command) -> Any:
+    return command[3 if str(command[0]).upper() in {"EVAL", "EVALSHA"} else 1]
+
+
+def _tag(pattern: str) -> str:
+    """The hash tag in a pattern of SCAN, in which nothing may vary."""
+    found = re.match(r"(?:[^{\\]|\\.)*\{((?:[^}\\]|\\.)+)\}", pattern)
+    if found is None or re.search(r"(?<!\\)[*?\[]", re.sub(r"\\\\", "", found[1])):
+        raise ValueError(f"no hash tag in {pattern!r}, so no node has all such keys")
+    return "{" + re.sub(r"\\(.)", r"\1", found[1]) + "}"
+
+
+class _Nodes(Generic[C]):
+    """What both clients have: the router, and a client for each node that was talked to."""
+
+    def __init__(self, router: Router, connect: Callable[[Node, float | None], C]) -> None:
+        """``router`` may be one for several clients. ``connect``: makes the client of a node, with
+        a time-out of its own in seconds, or None for the usual one."""
+        self.router = router
+        self._map = router.map
+        self._connect = connect
+        self._clients: dict[Node, C] = {}
+
+    def client_of(self, node: Node) -> C:
+        """The client of one node; it is closed with this."""
+        if node not in self._clients:
+            self._clients[node] = self._connect(node, None)
+        return self._clients[node]
+
+    def pubsub(self, **options: Any) -> Any:
+        """As redis-py's, at the node that was heard last: what any node publishes reaches all."""
+        return self.client_of(self.router.in_turn()[0]).pubsub(**options)
+
+    def _left(self) -> list[C]:
+        """Clients of nodes that have left the cluster."""
+        gone, self._map = self._map.nodes - self.router.map.nodes, self.router.map
+        return [self._clients.pop(node) for node in gone if node in self._clients]
+
+
+class Cluster(_Nodes[redis.Redis]):
+    """A blocking client of a cluster. Commands need a key, and go to its master."""
+
+    def ping(self) -> bool:
+        """Raises as `Router.greet` does."""
+        self._run(self.router.greet())
+        return True
+
+    def masters(self) -> list[redis.Redis]:
+        """The clients of all masters, as of now. Raises as `Router.look` says."""
+        if problem := self._run(self.router.look(now=True)):
+            raise problem
+        return [self.client_of(node) for node in self.router.map.masters]
+
+    def confirm(self) -> bool:
+        """As `Router.confirm`."""
+        return self._run(self.router.confirm())
+
+    def execute_command(self, *command: Any) -> Any:
+        return _result(self._run(self.router.send(_key_of(command), [command])))
+
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self.execute_command("EVAL", script, numkeys, *keys_and_args)
+
+    def _run(self, steps: Steps[T]) -> T:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    replies = self._send(step)
+                except AWAY as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(replies)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _send(self, step: Send) -> list[Any]:
+        for client in self._left():
+            client.close()
+        client = self._connect(step.node, QUICK) if step.quick else self.client_of(step.node)
+        try:
+            if len(step.sent) == 1:
+                return [client.execute_command(*step.sent[0])]  # type: ignore[no-untyped-call]
+            with client.pipeline(transaction=step.transaction) as pipe:
+                for command in step.sent:
+                    pipe.execute_command(*command)  # type: ignore[no-untyped-call]
+                return pipe.execute(raise_on_error=False)[step.asking :]
+        except ResponseError as error:
+            return [error] * len(step.commands)
+        except redis.TimeoutError:
+            client.connection_pool.disconnect()
+            raise
+        finally:
+            if step.quick:
+                client.close()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def nodes_of(client: redis.Redis | Cluster) -> list[redis.Redis]:
+    """The servers that have all the keys between them."""
+    return client.masters() if isinstance(client, Cluster) else [client]
+
+
+class AsyncCluster(_Nodes[redis.asyncio.Redis]):
+    """As `Cluster`, for asyncio."""
+
+    async def ping(self) -> bool:
+        await self._run(self.router.greet())
+        return True
+
+    async def execute_command(self, *command: Any) -> Any:
+        return _result(await self._run(self.router.send(_key_of(command), [command])))
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return await self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
+
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return await self.execute_command("EVAL", script, numkeys, *keys_and_args)
+
+    async def scan(self, cursor: int, *, match: str, count: int) -> Any:
+        """A page of the keys that have the hash tag in ``match``, from the node that has them."""
+        command = ("SCAN", cursor, "MATCH", match, "COUNT", count)
+        return _result(await self._run(self.router.send(_tag(match), [command])))
+
+    def pipeline(self, transaction: bool = True) -> AsyncPipeline:
+        return AsyncPipeline(self, transaction)
+
+    async def send(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
+        """Send commands of one hash slot in one go; -> the replies, errors among them."""
+        steps = self.router.send(_key_of(commands[0]), commands, transaction=transaction)
+        return await self._run(steps)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    replies = await self._send(step)
+                except AWAY as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(replies)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _send(self, step: Send) -> list[Any]:
+        for client in self._left():
+            await client.aclose()
+        client = self._connect(step.node, QUICK) if step.quick else self.client_of(step.node)
+        try:
+            if len(step.sent) == 1:
+                return [await client.execute_command(*step.sent[0])]  # type: ignore[no-untyped-call]
+            async with client.pipeline(transaction=step.transaction) as pipe:
+                for command in step.sent:
+                    pipe.execute_command(*command)
+                return (await pipe.execute(raise_on_error=False))[step.asking :]
+        except ResponseError as error:
+            return [error] * len(step.commands)
+        except redis.TimeoutError:
+            # Also that of whoever listens there: they would not hear that nobody speaks any more.
+            await client.connection_pool.disconnect()
+            raise
+        finally:
+            if step.quick:
+                await client.aclose()
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    async def __aenter__(self) -> AsyncCluster:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+class AsyncPipeline:
+    """Commands of one hash slot, for one round trip; the key of the first one says which."""
+
+    def __init__(self, cluster: AsyncCluster, transaction: bool) -> None:
+        self._cluster = cluster
+        self._transaction = transaction
+        self._commands: list[Command] = []
+
+    def execute_command(self, *command: Any) -> AsyncPipeline:
+        self._commands.append(command)
+        return self
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands, self._commands = self._commands, []
+        replies = await self._cluster.send(commands, transaction=self._transaction)
+        if raise_on_error:
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return replies
+
+    async def __aenter__(self) -> AsyncPipeline:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._commands.clear()
+
+
+def _result(replies: list[Any]) -> Any:
+    (reply,) = replies
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+class ClusterRoute:
+    """`scrapy_redisq.server.route.Route` to a cluster: all clients have one map."""
+
+    def __init__(self, address: ClusterNodes, options: Mapping[str, Any]) -> None:
+        self._address = address
+        self._options = options
+        self._router = Router(address.nodes)
+
+    def client(self, timeout: float) -> Cluster:
+        def connect(node: Node, quick: float | None) -> redis.Redis:
+            options = blocking_options(min(timeout, quick or timeout), self._options)
+            return redis.Redis.from_url(self._address.url_of(*node), **options)
+
+        return Cluster(self._router, connect)
+
+    def async_client(self, timeout: float) -> AsyncCluster:
+        def connect(node: Node, quick: float | None) -> redis.asyncio.Redis:
+            options = async_options(min(timeout, quick or timeout), self._options)
+            return redis.asyncio.Redis.from_url(self._address.url_of(*node), **options)
+
+        return AsyncCluster(self._router, connect)
+
+    def find(self) -> None:
+        """Clients look for themselves."""
+
+    def confirm(self, timeout: float) -> None:
+        with self.client(timeout) as client:
+            if not client.confirm():
+                raise ServerBusy("most masters of the cluster do not answer, or name others")
+
+    async def drop(self) -> None:
+        """Clients leave a node when it says so, or says nothing."""
+
+    async def follow(self) -> None:
+        """There is nobody who would tell."""
+
+    def vouched(self) -> float:
+        # Within REDISQ_REWIND a master that the others have lost stops taking writes.
+        return time.monotonic()
+
+    def close(self) -> None:
+        """Nothing is open."""

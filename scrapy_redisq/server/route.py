@@ -1,0 +1,126 @@
+"""How clients reach the server that an address means, and how certain it is that it is that one.
+
+`Route` is what `scrapy_redisq.server.connection.Server` asks of each kind of address. The one to a
+single server is here, that to a cluster in ``cluster``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakSet
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scrapy_redisq.errors import ServerBusy
+from scrapy_redisq.server.address import OneServer
+
+__all__ = ["AsyncClient", "Client", "OneServerRoute", "Route", "async_options", "blocking_options"]
+
+if TYPE_CHECKING:
+    from scrapy_redisq.server.cluster import AsyncCluster, Cluster
+
+Client: TypeAlias = "redis.Redis | Cluster"
+AsyncClient: TypeAlias = "redis.asyncio.Redis | AsyncCluster"
+
+
+class Route(Protocol):
+    """What differs from one kind of address to the other. Blocking, where it is not asyncio."""
+
+    def client(self, timeout: float) -> Client:
+        """A client; connections and answers may take ``timeout`` seconds."""
+
+    def async_client(self, timeout: float) -> AsyncClient:
+        """The same for asyncio."""
+
+    def find(self) -> None:
+        """Look which server it is; raises `redis.ConnectionError` if that cannot be told, with
+        ``final`` if it never will."""
+
+    def confirm(self, timeout: float) -> None:
+        """Return if what the clients reach is, now, the server that has the last word.
+
+        Raises `ServerBusy` if it is not, or if that is not certain, and redis-py's errors. To be
+        followed by `drop`.
+        """
+
+    async def drop(self) -> None:
+        """Close the connections of asyncio clients that may lead to another server by now."""
+
+    async def follow(self) -> None:
+        """Until cancelled: `drop` as soon as it is another server."""
+
+    def vouched(self) -> float:
+        """When it was last certain that the clients reach the right server, by time.monotonic()."""
+
+    def close(self) -> None:
+        """Close what `find` has opened; clients are others' to close."""
+
+
+def _options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "health_check_interval": 0,
+        "decode_responses": False,
+        "protocol": 2,
+        **given,
+    }
+
+
+def blocking_options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of connections: answers are bytes, RESP2, nothing is ever sent twice."""
+    return {**_options(timeout, given), "retry": Retry(NoBackoff(), 0)}
+
+
+def async_options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for asyncio."""
+    return {**_options(timeout, given), "retry": AsyncRetry(NoBackoff(), 0)}
+
+
+class OneServerRoute:
+    """One address. What it leads to may change: its name may be another server's by now."""
+
+    def __init__(self, address: OneServer, options: Mapping[str, Any]) -> None:
+        self._url = address.url
+        self._options = options
+        self._pools: WeakSet[redis.asyncio.ConnectionPool] = WeakSet()
+
+    def client(self, timeout: float) -> redis.Redis:
+        return redis.Redis.from_url(self._url, **blocking_options(timeout, self._options))
+
+    def async_client(self, timeout: float) -> redis.asyncio.Redis:
+        client = redis.asyncio.Redis.from_url(self._url, **async_options(timeout, self._options))
+        self._pools.add(client.connection_pool)
+        return client
+
+    def find(self) -> None:
+        """Nothing to look for."""
+
+    def confirm(self, timeout: float) -> None:
+        with self.client(timeout) as client:
+            try:
+                role = client.role()
+            except redis.ResponseError:  # denied: then it is taken for what it should be
+                return
+        if role[0] in {b"slave", "slave"}:
+            raise ServerBusy("the server at this address is a replica now")
+
+    async def drop(self) -> None:
+        for pool in list(self._pools):
+            # The listener's is in use, and of no weight.
+            await pool.disconnect(inuse_connections=False)
+
+    async def follow(self) -> None:
+        """There is nobody who would tell."""
+
+    def vouched(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        """Nothing is open."""

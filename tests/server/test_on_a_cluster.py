@@ -1,0 +1,292 @@
+"""Everything that REDISQ_URL is for, on a cluster; and addresses that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+from scrapy import Request
+
+from lab.cluster import KINDS, Cluster
+from lab.servers import RedisServer, binaries, free_port
+from lab.site import Site
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
+from scrapy_redisq.errors import ServerBusy, ServerError, ServerUnsuitable, SettingError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.server.address import ClusterNodes, parse
+from scrapy_redisq.server.connection import open_server
+from tests.control.test_frontier import Worker as Member
+from tests.crawls.test_dupefilter import opened as opened_dupefilter
+from tests.docs.test_readme import acl
+from tests.harness.command import Redisq
+from tests.harness.crawl import Run
+from tests.sinks.test_redis import opened as opened_pipeline
+
+URLS = [f"https://{host}.example/{page}" for host in "abcdefgh" for page in range(3)]
+
+
+@pytest.fixture
+def at_cluster(redisq: Redisq, cluster: Cluster) -> Redisq:
+    """``scrapy redisq`` on the cluster."""
+
+    def run(*args: str, **settings: Any) -> Any:
+        return redisq(*args, REDISQ_URL=cluster.url, **settings)
+
+    return run
+
+
+def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) -> None:
+    """One shard a master by itself; frontiers are found on all masters, and one that is reset
+    leaves no key on any."""
+    where = {cluster.master_of(calls.meta_key(f"f{n}", 0)): f"f{n}" for n in range(50)}
+    names = sorted(where.values())
+    assert len(names) == 3
+    name, *_ = names
+    for each in names:
+        assert at_cluster("push", each, *URLS).code == 0
+    status = json.loads(at_cluster("status", name, "--json").out)
+    assert (status["queued"], status["shards"], status["state"]) == (len(URLS), 3, "stopped")
+    told = [json.loads(line) for line in at_cluster("status", "--json").out.splitlines()]
+    assert [(one["frontier"], one["queued"]) for one in told] == [
+        (each, len(URLS)) for each in names
+    ]
+    for server in cluster.servers:
+        with server.client() as client:
+            assert client.dbsize() > 0
+    slots = json.loads(f"[{','.join(at_cluster('slots', name, '--json').out.splitlines())}]")
+    assert {slot["slot"] for slot in slots} == {f"{host}.example" for host in "abcdefgh"}
+    with Frontier.from_url(cluster.url, name) as frontier:
+        worker = Member(frontier)
+        for session, lease in worker.claim():
+            session.add(Finish(lease.id, "dead", "spider_error", "KeyError"))
+            worker.exchange(session)
+        dead = len(list(frontier.dead()))
+        assert dead == len(URLS)
+        worker.leave()
+    assert at_cluster("dead", "list", name, "--limit", "0").out.count("https://") == dead
+    assert at_cluster("dead", "requeue", name, "--all").code == 0
+    assert json.loads(at_cluster("status", name, "--json").out)["queued"] == len(URLS)
+    for host in "abcdefgh":
+        assert at_cluster("slots", "drop", name, f"{host}.example", "--yes").code == 0
+    assert json.loads(at_cluster("status", name, "--json").out)["dropped"] == len(URLS)
+    for each in names:
+        assert at_cluster("reset", each, "--yes").code == 0
+    for server in cluster.servers:
+        with server.client() as client:
+            assert client.keys() == []
+
+
+@pytest.mark.parametrize("shards", [None, 1])
+def test_a_crawl_on_a_cluster(cluster: Cluster, tmp_path: Path, shards: int | None) -> None:
+    """Two workers, hosts on all masters, each page once; items by RedisPipeline, and a feed for
+    each worker."""
+    feeds = {f"{tmp_path}/items-%(worker)s.json": {"format": "json", "overwrite": True}}
+    settings = {
+        "REDISQ_URL": cluster.url,
+        "FEEDS": json.dumps(feeds),
+        "ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.RedisPipeline": 300}),
+        **({} if shards is None else {"REDISQ_SHARDS": shards}),
+    }
+    run = Run(tmp_path, settings)
+    with Site(lambda path: "page", hosts=6) as site:
+        workers = run.fleet(2, "hosts", sites=site.urls(6), pages=10)
+        for worker in workers:
+            assert worker.wait().reason == "finished", worker.log
+            assert "Traceback" not in worker.log
+        assert len(site.hits) == 60
+    with Frontier.from_url(cluster.url, "hosts") as frontier:
+        status = frontier.status()
+        assert (status["state"], status["created"], status["finished"]) == ("complete", 60, 60)
+        assert status["shards"] == (shards or 3)
+    with open_server(cluster.url) as server, server.client() as client:
+        assert client.execute_command("LLEN", "hosts:items") == 60
+    fed = [json.loads(file.read_text()) for file in tmp_path.glob("items-*.json")]
+    assert sum(map(len, fed)) == 60
+
+
+@pytest.mark.parametrize("kind", [BloomDupeFilter, ExactDupeFilter])
+def test_dupefilters_by_themselves(cluster: Cluster, kind: type[RedisqDupeFilter]) -> None:
+    """Two processes share one, also after its slot has moved."""
+    with opened_dupefilter(kind, cluster.url) as first, opened_dupefilter(kind, cluster.url) as two:
+        assert not first.request_seen(Request(URLS[0]))
+        move(cluster, key_slot(calls.meta_key("books", 0).encode()))
+        assert two.request_seen(Request(URLS[0]))
+        assert not two.request_seen(Request(URLS[1]))
+        assert first.request_seen(Request(URLS[1]))
+
+
+def move(cluster: Cluster, slot: int) -> None:
+    """To another master."""
+    here = cluster.master_of(slot)
+    target = next(server for server in cluster.servers if server is not here)
+    source = cluster.begin_to_move(slot, target)
+    cluster.move_keys(source, target, cluster.keys_of(slot, source))
+    cluster.end_move(slot, source, target)
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_items_of_a_pipeline_follow_their_key(cluster: Cluster, kind: str) -> None:
+    """A transaction is done where the key is by then; while it is on its way items wait."""
+    key = "books:items"
+
+    async def write() -> None:
+        options = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_MAX": 1_000}
+        async with opened_pipeline(cluster.url, **options) as pipeline:
+            rows = [pipeline.row({"n": n}, f"{n:032}") for n in range(3)]
+            await pipeline.write(rows[:1])
+            await asyncio.to_thread(move, cluster, key_slot(key.encode()))
+            await pipeline.write(rows[1:])
+
+    asyncio.run(write())
+    with open_server(cluster.url) as server, server.client() as client:
+        assert client.execute_command("LLEN" if kind == "list" else "XLEN", key) == 3
+
+
+# What cannot be used
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis+cluster://h1:6379,h2:6379/1", "database"),
+        ("redis+cluster://h1,h2?db=3", "database"),
+        ("redis+cluster://", "nodes"),
+        ("redis+cluster://h1,,h2", "nodes"),
+        ("redis+cluster://h1:0", "nodes"),
+        ("redis+cluster://h1:99999", "nodes"),
+        ("redis+cluster://:s3cret/1@h1,h2", "nodes"),
+        ("redis+cluster://bob:s3cret@h1,h2?ssl_ca_certs=x", "ssl_ca_certs"),
+        ("redis+cluster://bob:s3cret@h1,h2?decode_responses=1", "decode_responses"),
+        ("redis+cluster://bob:s3cret@h1,h2#x", "#"),
+    ],
+)
+def test_an_address_of_a_cluster_that_cannot_be(url: str, said: str) -> None:
+    """Refused before anything is sent, without showing the password."""
+    with pytest.raises(SettingError, match="REDISQ_URL") as caught:
+        open_server(url)
+    assert said in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_addresses_of_a_cluster() -> None:
+    """Ports are 6379 by themselves; IPv6 in brackets; user and options hold for each node."""
+    address = parse("rediss+cluster://bob:p%40w@h1,[::1]:7000,h1:6379/0?socket_timeout=2")
+    assert isinstance(address, ClusterNodes)
+    assert address.nodes == (("h1", 6379), ("::1", 7000))
+    assert address.url_of("::1", 7000) == "rediss://bob:p%40w@[::1]:7000/0?socket_timeout=2"
+    assert "p@w" in address.passwords
+
+
+def refused(url: str, **options: Any) -> str:
+    """What a server is refused with, after half a second of patience."""
+    with open_server(url, connect_timeout=0.5, **options) as server:
+        with pytest.raises(ServerError) as caught:
+            server.wait()
+        with pytest.raises(ServerError) as again:
+            asyncio.run(server.wait_async())
+        assert type(again.value) is type(caught.value)
+        return str(caught.value)
+
+
+def test_seeds_that_nobody_answers_at() -> None:
+    said = refused(f"redis+cluster://bob:s3cret@127.0.0.1:{free_port()},127.0.0.1:{free_port()}")
+    assert "REDISQ_URL" in said and "REDISQ_CONNECT_TIMEOUT" in said and "s3cret" not in said
+
+
+def test_one_seed_is_enough(cluster: Cluster) -> None:
+    """The others may be away, or no node at all."""
+    port = cluster.servers[2].port
+    with open_server(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{port}") as server:
+        server.wait()
+        assert server.masters == 3
+
+
+def test_a_server_that_is_no_node_of_a_cluster(redis_server: RedisServer) -> None:
+    """At once, with the scheme to use."""
+    said = refused(redis_server.url.replace("redis://", "redis+cluster://"))
+    assert "no node of a cluster" in said and "redis://" in said
+
+
+def test_a_node_of_a_cluster_by_the_address_of_a_server(cluster: Cluster) -> None:
+    """At once, with the scheme to use; also by Frontier and commands, and before a key is there."""
+    url = cluster.servers[0].url
+    assert "redis+cluster://" in refused(url)
+    with pytest.raises(ServerUnsuitable, match="redis\\+cluster://"):
+        Frontier.from_url(url, "books")
+
+
+def test_a_cluster_out_of_order() -> None:
+    """Half of its slots are nobody's: said with how many, and nothing is written."""
+    with Cluster(binaries()[KINDS[-1]], masters=1, uncovered=True) as cluster:
+        said = refused(cluster.url)
+        assert "8192 of 16384" in said and "REDISQ_URL" in said
+        with cluster.servers[0].client() as client:
+            assert client.dbsize() == 0
+
+
+def test_a_user_who_may_not_ask_for_the_map(cluster: Cluster) -> None:
+    """At once, with what to allow."""
+    for server in cluster.servers:
+        with server.client() as client:
+            client.acl_setuser(
+                "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-cluster"]
+            )
+    said = refused(cluster.url.replace("://", "://bob:pw@"))
+    assert "ACL SETUSER" in said and "+cluster|slots" in said and "+cluster|info" in said
+
+
+def test_the_rights_that_the_readme_names_suffice(cluster: Cluster) -> None:
+    """For a frontier on all masters, also while one of its slots is on its way."""
+    rights = [*acl(), "+cluster|info", "+cluster|slots", "+asking"]
+    for server in cluster.servers:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", *rights)
+    slot = key_slot(calls.meta_key("books", 0).encode())
+    target = next(server for server in cluster.servers if server is not cluster.master_of(slot))
+    with Frontier.from_url(cluster.url.replace("://", "://crawler:PASSWORD@"), "books") as frontier:
+        assert frontier.push(URLS).accepted == len(URLS)
+        source = cluster.begin_to_move(slot, target)
+        cluster.move_keys(source, target, cluster.keys_of(slot, source))
+        with pytest.raises(ServerBusy):
+            frontier.status()
+        cluster.end_move(slot, source, target)
+        assert frontier.status()["queued"] == len(URLS)
+        frontier.reset()
+    denied: set[str] = set()
+    for server in cluster.servers:
+        with server.client() as client:
+            denied |= {
+                entry["object"] for entry in client.acl_log() if entry["username"] == "crawler"
+            }
+    assert denied <= {"client", "client|setinfo"}
+
+
+def test_each_master_is_checked(caplog: pytest.LogCaptureFixture, cluster: Cluster) -> None:
+    """One that would throw requests away is named."""
+    with open_server(cluster.url) as server:
+        (warning,) = server.check()
+        assert "keeps data in memory only" in warning  # once, for all of them
+        with cluster.servers[1].client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            try:
+                with pytest.raises(ServerUnsuitable) as caught:
+                    server.check()
+            finally:
+                client.config_set("maxmemory-policy", "noeviction")
+    assert f"127.0.0.1:{cluster.servers[1].port}" in str(caught.value)
+
+
+def test_a_single_node_is_a_cluster() -> None:
+    """As people have it who try things out: one master, one shard."""
+    with (
+        Cluster(binaries()[KINDS[-1]], masters=1) as cluster,
+        Frontier.from_url(cluster.url, "books") as frontier,
+    ):
+        assert frontier.push(URLS).accepted == len(URLS)
+        assert frontier.status()["shards"] == 1

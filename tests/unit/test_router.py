@@ -1,0 +1,240 @@
+"""The map of a cluster, and where commands go: without any network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
+
+from scrapy_redisq.server.router import SLOTS, Node, Router, Send, SlotMap, Steps, T
+
+A, B, C, D = (("10.0.0.1", port) for port in (1, 2, 3, 4))
+OK = b"cluster_enabled:1\r\ncluster_state:ok\r\n"
+FAIL = b"cluster_state:fail\r\n"
+KEY = "{shop:0}"
+"""In the first half of the slots."""
+
+Answer = Callable[[Send], Any]
+
+
+def entry(first: int, last: int, *nodes: Node) -> list[Any]:
+    """As CLUSTER SLOTS has it."""
+    return [first, last, *([host.encode(), port, b"id", []] for host, port in nodes)]
+
+
+def halves(first: Node, second: Node) -> list[Any]:
+    return [entry(0, SLOTS // 2 - 1, first), entry(SLOTS // 2, SLOTS - 1, second)]
+
+
+class Net:
+    """Answers in the place of all nodes, and notes what they were sent."""
+
+    def __init__(self, seen: list[Any] | None = None) -> None:
+        self.seen = halves(A, B) if seen is None else seen
+        self.state = OK
+        self.answers: list[Any] = []
+        self.away: set[Node] = set()
+        self.sent: list[Send] = []
+        self.looks: list[Node] = []
+        self.now = 0.0
+        self.router = Router([C], lambda: self.now)
+
+    def run(self, steps: Steps[T]) -> T:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    reply = self._reply(step)
+                except redis.ConnectionError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _reply(self, step: Send) -> list[Any]:
+        (self.looks if step.quick else self.sent).append(step.node if step.quick else step)  # type: ignore[arg-type]
+        if step.node in self.away:
+            raise redis.ConnectionError("away")
+        if step.quick:
+            return [self.state, self.seen]
+        return [self.answers.pop(0) if self.answers else b"done"] * len(step.commands)
+
+    def send(self, router: Router, key: str = KEY, **options: Any) -> Any:
+        return self.run(router.send(key, [("GET", key)], **options))[0]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [step.node for step in self.sent]
+
+
+def test_each_key_goes_to_its_master() -> None:
+    """One look at the map is enough for all of them."""
+    net = Net()
+    router = net.router
+    for number in range(20):
+        net.send(router, f"key:{number}")
+    assert set(net.nodes) == {A, B}
+    assert net.looks == [C]
+
+
+def test_a_slot_that_has_moved_is_followed_and_the_map_looked_at() -> None:
+    """The named node at once, also where the new map does not know it yet; nothing else again."""
+    net = Net()
+    router = net.router
+    net.answers = [MovedError(f"1 {D[0]}:{D[1]}"), b"value"]
+    assert net.send(router) == b"value"
+    assert net.nodes == [A, D]
+    net.send(router)
+    assert net.nodes == [A, D, D]
+    assert len(net.looks) == 1  # the second one would come too early
+
+
+def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever() -> None:
+    """As they do for a moment when a master has changed: then it is for the caller to try again."""
+    net = Net()
+    router = net.router
+    net.answers = [MovedError(f"1 {node[0]}:{node[1]}") for node in (B, A) * 5]
+    assert isinstance(net.send(router), MovedError)
+    assert len(net.sent) == 5
+
+
+def test_a_slot_in_migration_is_asked_for_in_the_same_breath() -> None:
+    """ASKING and the command are one message to the named node; the map stays as it is."""
+    net = Net()
+    router = net.router
+    net.answers = [AskError(f"1 {D[0]}:{D[1]}"), b"value"]
+    assert net.send(router) == b"value"
+    assert net.sent[1].node == D
+    assert net.sent[1].sent == [("ASKING",), ("GET", KEY)]
+    net.send(router)
+    assert net.nodes == [A, D, A]
+
+
+def test_a_transaction_is_not_sent_after_a_slot_in_migration() -> None:
+    """ASKING holds for one command: the caller tries again later."""
+    net = Net()
+    router = net.router
+    net.answers = [AskError(f"1 {D[0]}:{D[1]}")]
+    assert isinstance(net.send(router, transaction=True), AskError)
+    assert net.nodes == [A]
+
+
+def test_what_is_on_its_way_between_two_nodes_is_for_later() -> None:
+    """TRYAGAIN is the caller's."""
+    net = Net()
+    router = net.router
+    net.answers = [TryAgainError("TRYAGAIN Multiple keys request during rehashing of slot")]
+    assert isinstance(net.send(router), TryAgainError)
+    assert len(net.sent) == 1
+
+
+def test_a_command_without_an_answer_is_not_sent_again() -> None:
+    """The next one looks at the map first, and goes where the slot is by then."""
+    net = Net()
+    router = net.router
+    net.send(router)
+    net.away.add(A)
+    with pytest.raises(redis.ConnectionError):
+        net.send(router)
+    assert net.nodes == [A, A]
+    net.seen = halves(D, B)
+    net.now += 1
+    net.send(router)
+    assert net.nodes[-1] == D
+    assert net.looks == [C, B]  # not the one that is away
+
+
+def test_looks_are_rare_however_much_goes_wrong() -> None:
+    """Two in a hurry, and then again after half a second."""
+    net = Net()
+    router = net.router
+    net.away = {A}
+    for _ in range(10):
+        with pytest.raises(redis.ConnectionError):
+            net.send(router)
+    assert len(net.looks) == 1
+    assert len(net.sent) == 10
+
+
+def test_when_all_are_away_those_are_asked_that_the_url_names() -> None:
+    """They may have other addresses by then. What was known stays until somebody answers."""
+    net = Net()
+    router = net.router
+    net.send(router)
+    net.away = {A, B, C}
+    with pytest.raises(redis.ConnectionError):
+        net.send(router)
+    net.now += 1
+    with pytest.raises(redis.ConnectionError):
+        net.send(router)
+    assert set(net.looks[1:]) == {A, B, C}
+    assert router.map.masters == (A, B)
+
+
+def test_a_node_that_sees_the_cluster_out_of_order_is_not_believed() -> None:
+    """It may be on the lesser side of a split, and its map the old one."""
+    net = Net()
+    router = net.router
+    net.state = FAIL
+    with pytest.raises(ClusterDownError, match="cluster_state is fail"):
+        net.send(router)
+    assert net.sent == []
+
+
+def test_a_slot_of_nobody_is_an_error() -> None:
+    """So a cluster may look that need not be covered whole (cluster-require-full-coverage no)."""
+    net = Net([entry(SLOTS // 2, SLOTS - 1, B)])
+    router = net.router
+    with pytest.raises(ClusterDownError, match="not served"):
+        net.send(router)
+
+
+@pytest.mark.parametrize(
+    ("told", "node"),
+    [
+        ([b"", 7, b"id"], ("asked", 7)),
+        ([None, 7, b"id", []], ("asked", 7)),
+        ([b"name.example", 7, b"id", [b"ip", b"10.0.0.9"]], ("name.example", 7)),
+        ([b"?", 7, b"id", [b"ip", b"10.0.0.9"]], ("10.0.0.9", 7)),
+        ([b"?", 7, b"id", []], None),
+        ([b"?", 7, b"id"], None),
+        ([b"fe80::1", 7, b"id", []], ("fe80::1", 7)),
+    ],
+)
+def test_how_nodes_are_called(told: list[Any], node: Node | None) -> None:
+    """No host: the one that was asked. "?": its address, or none that could be used."""
+    found = SlotMap.told([[0, SLOTS - 1, told]], ("asked", 1))
+    assert found.master_of(5) == node
+
+
+def test_moved_without_a_host_is_the_host_that_says_so() -> None:
+    """So nodes answer that do not know what they are called."""
+    net = Net()
+    router = net.router
+    net.answers = [MovedError("1 :9"), b"value"]
+    assert net.send(router) == b"value"
+    assert net.nodes[-1] == (A[0], 9)
+
+
+@pytest.mark.parametrize(("away", "sure"), [(0, True), (1, True), (2, False)])
+def test_who_has_the_last_word_is_what_most_masters_say(away: int, sure: bool) -> None:
+    """On the lesser side of a split nothing is certain."""
+    third = SLOTS // 3
+    net = Net([entry(0, third, A), entry(third + 1, 2 * third, B), entry(2 * third + 1, 16_383, C)])
+    router = net.router
+    net.send(router)
+    net.away = {A, B} if away == 2 else {A} if away else set()
+    assert net.run(router.confirm()) is sure
+
+
+def test_a_master_that_most_others_do_not_know_has_not_the_last_word() -> None:
+    """It was one, and does not know yet that it is none."""
+    net = Net()
+    router = net.router
+    net.send(router)
+    net.seen = halves(D, B)
+    assert net.run(router.confirm()) is False
