@@ -6,8 +6,10 @@
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
 ``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the
                    steps of that over all shards
-``loop``           the asyncio task that exchanges for a worker: ``worker_protocol`` is what it asks
-                   of that, ``pace`` says when, ``listener`` hears what other workers publish
+``shard_loop``     the asyncio task that exchanges for a worker with one shard: ``pace`` says when,
+                   ``trouble`` what passes by itself; ``loop`` all of them, and what they share:
+                   ``worker_protocol`` is what it asks of the worker, ``listener`` hears what
+                   others publish
 ``seen``           the dupefilters; ``config`` what all workers must agree on
 ``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which
                    shard keeps them; ``shared_robots`` their robots.txt

@@ -25,11 +25,11 @@ _NEWS = re.compile(rb"([0-9]{1,14}) (.{1,300})", re.DOTALL)
 class Listener:
     """Listens to the wake channels of a frontier's shards until it is cancelled.
 
-    ``woken()`` is called when there is new work, ``announced(slot, seconds)`` when a slot is parked
-    for so long, or with 0 when something else about it has changed; ``listening(yes)`` when others
-    can be heard, and when they no longer can; ``failed(error)`` with what nobody expected. None of
-    it ends the listener: it listens again after `AGAIN`. Anybody who may publish can say anything,
-    so what is not understood is passed over.
+    ``woken(channel)`` is called when there is new work, ``announced(slot, seconds)`` when a slot is
+    parked for so long, or with 0 when something else about it has changed; ``listening(yes)`` when
+    others can be heard, and when they no longer can; ``failed(error)`` with what nobody expected.
+    None of it ends the listener: it listens again after `AGAIN`. Anybody who may publish can say
+    anything, so what is not understood is passed over.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Listener:
         client: AsyncClient,
         channels: Sequence[str],
         *,
-        woken: Callable[[], None],
+        woken: Callable[[str], None],
         announced: Callable[[str, float], None],
         listening: Callable[[bool], None],
         failed: Callable[[Exception], None],
@@ -69,14 +69,14 @@ class Listener:
             while True:
                 message = await pubsub.get_message(timeout=QUIET)
                 if message is not None:
-                    self._heard(message["data"])
+                    self._heard(message["channel"].decode(), message["data"])
                     # Messages that have arrived are read without a pause: a flood of them must
                     # not stop the crawl.
                     await asyncio.sleep(0)
 
-    def _heard(self, message: bytes) -> None:
+    def _heard(self, channel: str, message: bytes) -> None:
         if not message:
-            self._woken()
+            self._woken(channel)
         elif news := _NEWS.fullmatch(message):
             with contextlib.suppress(UnicodeDecodeError):  # no slot of ours
                 self._announced(news[2].decode(), int(news[1]) / 1e6)

@@ -82,6 +82,11 @@ class Pace:
         """Something has become claimable."""
         self._more = True
 
+    def may_have_more(self) -> bool:
+        """Whether it is worth asking for more now, as far as is known."""
+        due = self._next_due is not None and time.monotonic() >= self._sent_at + self._next_due
+        return self._more or self.woken or due
+
     def full(self) -> None:
         """Redis is at its maxmemory."""
         self._full_until = time.monotonic() + FULL_RETRY

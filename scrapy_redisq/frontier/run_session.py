@@ -227,14 +227,17 @@ class RunSession:
         else:
             session.add(finish)
 
-    def release(self) -> None:
-        """Send on the finishes that need not be held back any longer."""
+    def release(self) -> list[ShardSession]:
+        """Send on the finishes that need not be held back any longer; -> to which shards."""
+        released = []
         for _ in range(len(self._held_back)):
             session, finish, pending = self._held_back.popleft()
             if all(other.acknowledged >= number for other, number in pending.items()):
                 session.add(finish)
+                released.append(session)
             else:
                 self._held_back.append((session, finish, pending))
+        return released
 
     # Looking after the run
 

@@ -289,7 +289,7 @@ MUTANTS = [
     Mutant(
         "frontier/loop.py",
         "self.worker.forgotten()",
-        "",
+        "pass",
         "tests/protocol/test_exchange_loop.py",
     ),
     Mutant(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier import loop as module
+from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession, Terms
@@ -172,3 +174,105 @@ def test_void_leases(redis_server: RedisServer) -> None:
 
     with redis_server.client() as client:
         asyncio.run(crawl(client))
+
+
+class PartlyAway(redis.asyncio.Redis):
+    """A client that does not reach the shards in ``away``."""
+
+    away: frozenset[int] = frozenset()
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # type: ignore[override]
+        if any(f"{{{NAME}:{shard}}}:" in str(keys_and_args[0]) for shard in self.away):
+            raise RedisConnectionError("cut off")
+        return await super().evalsha(sha, numkeys, *keys_and_args)
+
+
+def slot_in(run_session: RunSession, shard: int) -> str:
+    return next(slot for slot in map(str, range(99)) if run_session.shard_of(slot).shard == shard)
+
+
+def test_a_shard_that_is_away_keeps_nobody_from_the_others(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is in other shards is claimed, finished and added to; nothing is complete before it is
+    back, and what waited for it is sent then."""
+    caplog.set_level(logging.WARNING)
+
+    async def crawl() -> None:
+        client = PartlyAway.from_url(redis_server.url)
+        puppet = Puppet()
+        terms = Terms(NAME, replace(EXACT, shards=3), 60.0, 5, 100, 10_000)
+        run_session = RunSession(client, terms)
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+
+        def ask(shard: int, url: str) -> None:
+            fingerprint = run_session.seen.encode(fingerprint_of(url))
+            slot = slot_in(run_session, shard)
+            exchange_loop.enqueue(Enqueue(slot, 0, url.encode(), fingerprint))
+            exchange_loop.wake()
+
+        def finish() -> None:
+            for session, lease in puppet.leases:
+                exchange_loop.finish(session, Finish(lease.id, "done"))
+            puppet.leases.clear()
+            exchange_loop.wake()
+
+        client.away = frozenset({1})
+        puppet.demanded = Demand(True, 9, 9, {}, most=9)
+        exchange_loop.start(puppet)
+        for n in range(9):
+            ask(n % 3, f"first-{n}")
+        await until(lambda: len(puppet.leases) == 6, "those of the other shards")
+        finish()
+        ask(2, "second")
+        await until(lambda: len(puppet.leases) == 1, "they are added to")
+        finish()
+        await until(
+            lambda: exchange_loop.waiting() == 3, "acknowledged, but for those of the shard"
+        )
+        assert not puppet.is_complete and caplog.text.count("Redis is away") == 1
+        client.away = frozenset()
+        await until(lambda: len(puppet.leases) == 3, "it is back")
+        finish()
+        await until(lambda: puppet.is_complete, "complete")
+        await exchange_loop.stop()
+        assert await exchange_loop.leave()
+        assert puppet.error is None
+        await client.aclose()
+
+    asyncio.run(crawl())
+
+
+def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) -> None:
+    """Together they give as much as one shard would, wherever it is, and never more than may be
+    held."""
+
+    async def crawl() -> None:
+        client = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        terms = Terms(NAME, replace(EXACT, shards=3), 60.0, 5, 100, 10_000)
+        run_session = RunSession(client, terms)
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        for n in range(300):
+            slot = slot_in(run_session, 0 if n < 280 else 2)
+            fingerprint = run_session.seen.encode(fingerprint_of(f"{n}"))
+            exchange_loop.enqueue(Enqueue(slot, 0, f"{n}".encode(), fingerprint))
+        puppet.demanded = Demand(True, 60, 60, {}, most=60)
+        exchange_loop.start(puppet)
+        done = 0
+        while done < 300:
+            await until(lambda: puppet.leases, f"more than {done}")
+            assert sum(len(session.held) for session in run_session.sessions) <= 60
+            for session, lease in puppet.leases:
+                exchange_loop.finish(session, Finish(lease.id, "done"))
+                done += 1
+            puppet.leases.clear()
+            exchange_loop.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await exchange_loop.stop()
+        assert await exchange_loop.leave()
+        await client.aclose()
+
+    asyncio.run(crawl())

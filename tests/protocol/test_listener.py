@@ -28,7 +28,7 @@ class Ear:
         self._listener = Listener(
             client,
             [CHANNEL],
-            woken=lambda: self.heard.append("woken"),
+            woken=lambda channel: self.heard.append(f"woken by {channel}"),
             announced=self._announced,
             listening=self._is_listening,
             failed=self.failures.append,
@@ -53,7 +53,7 @@ class Ear:
         """Wait until it has stopped listening, has begun again, and hears."""
         await self.until(lambda: not self.listening)
         await self.until(lambda: self.listening)
-        assert await self.says(b"") == ["woken"]
+        assert await self.says(b"") == ["woken by wake"]
 
     async def says(self, *messages: bytes | str) -> list[object]:
         """Publish; -> what was heard of it."""
@@ -90,7 +90,7 @@ def test_hears_news(redis_server: RedisServer) -> None:
 
     async def check(ear: Ear) -> None:
         assert await ear.says(b"", b"1500000 a.example", "0 bücher.example", b"0 two words") == [
-            "woken",
+            "woken by wake",
             ("a.example", 1.5),
             ("bücher.example", 0.0),
             ("two words", 0.0),

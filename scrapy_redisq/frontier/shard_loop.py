@@ -1,0 +1,261 @@
+"""A worker's exchanges with one shard: when the next one is due, and what its reply leads to.
+
+Each shard has a task, a pace and outages of its own, so that one that is away keeps nobody from
+exchanging with the others. What concerns several of them is the `ExchangeLoop`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from scrapy_redisq.errors import (
+    FrontierCorrupt,
+    FrontierLost,
+    RedisqError,
+    ScriptFailed,
+    ServerBusy,
+    ServerFull,
+)
+from scrapy_redisq.frontier.operations import Reply, TurnReport
+from scrapy_redisq.frontier.pace import Pace
+from scrapy_redisq.frontier.scripts import Call
+from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
+from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE
+from scrapy_redisq.frontier.worker_protocol import Demand
+
+if TYPE_CHECKING:
+    from scrapy_redisq.frontier.loop import ExchangeLoop
+
+logger = logging.getLogger(__name__)
+
+LOOK_FOR_ENDED = 0.05
+"""Seconds between looks for pages that have ended."""
+
+FAILING = 600.0
+"""Seconds after which a worker gives up, if Redis answers and yet no script passes."""
+
+STILL = 10.0
+"""Seconds without a claim or a finish after which a worker beside a full Redis stands still."""
+
+
+class ShardLoop:
+    """Exchanges with the shard of ``session`` when that is due.
+
+    ``wanted``: entries that the exchange under way may claim, None while there is none.
+    ``wants_suspect``: one of them may be a suspect. ``last``: what was said last, None if nothing
+    was since the worker has joined.
+    """
+
+    def __init__(self, session: ShardSession, every: ExchangeLoop, lease_ttl: float) -> None:
+        self.session = session
+        self.pace = Pace(heartbeat=lease_ttl / 4)
+        self.wanted: int | None = None
+        self.wants_suspect = False
+        self.last: Reply | None = None
+        self._every = every
+        self._wake_up = asyncio.Event()
+        self._planned_at = 0.0
+        self._away = False
+        self._failing_since = 0.0
+        self._retry_last = min(RETRY_LAST, lease_ttl / 8)
+        self._moved_at = time.monotonic()
+        self._stands_still = False
+
+    # When
+
+    def wake(self) -> None:
+        """Something has changed: exchange earlier than planned if that is due."""
+        if (
+            not self._wake_up.is_set()
+            and time.monotonic() + self.pause() < self._planned_at - 0.001
+        ):
+            self._wake_up.set()
+
+    def interrupt(self) -> None:
+        """Look at once whether to stop."""
+        self._wake_up.set()
+
+    def pause(self) -> float:
+        """Seconds until the next exchange."""
+        demand = self._every.worker.demand()
+        waiting = len(self.session)
+        return self.pace.pause(
+            low=demand.low,
+            within=math.inf if demand.within is None else demand.within,
+            urgent=demand.urgent,
+            waiting=waiting > 0,
+            enqueues=self.session.enqueued > self.session.acknowledged,
+            many=waiting >= MAX_OPERATIONS,
+            busy=self._every.worker.is_busy(),
+        )
+
+    async def run(self) -> None:
+        """Exchange until the worker stops. Raises what keeps it from going on."""
+        while not self._every.stopping:
+            await self._wait()
+            self._every.worker.collect_ended()
+            if not self._every.stopping and self.pause() <= 0:
+                await self._exchange_or_retry()
+
+    async def _wait(self) -> None:
+        pause = self.pause()
+        if self._every.worker.is_busy():
+            pause = min(pause, LOOK_FOR_ENDED)
+        if pause > 0:
+            self._planned_at = time.monotonic() + pause
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake_up.wait(), pause)
+        self._wake_up.clear()
+        self._planned_at = 0.0
+
+    async def _exchange_or_retry(self) -> None:
+        """One exchange; if Redis is away, again and again."""
+        pause = RETRY_FIRST
+        warn = self._every.warnings.warn
+        while not self._every.stopping:
+            try:
+                await self.exchange(self._every.worker.demand())
+            except ScriptFailed as error:
+                warn("corrupt", "%s", error)
+                self._failing_since = self._failing_since or time.monotonic()
+                if time.monotonic() - self._failing_since > FAILING:
+                    raise
+            except FrontierCorrupt as error:
+                warn("corrupt", "%s", error)
+            except TROUBLE as error:
+                if warn("away", "Redis is away, keeping what is buffered: %s", error):
+                    self._away = True
+                await self._revive()
+            except RedisError as error:
+                warn("refused", "Redis refused an exchange: %s", error)
+            else:
+                self._failing_since = 0.0
+                if self._away:
+                    self._away = False
+                    logger.warning("Redis answers again; the crawl goes on")
+                return
+            await self._every.stopped_within(pause)
+            pause = min(pause * 2, self._retry_last)
+
+    async def _revive(self) -> None:
+        try:
+            await asyncio.to_thread(self._every.server.revive)
+        except RedisqError as error:
+            self._every.warnings.warn("revive", "%s", error)
+
+    # One exchange
+
+    async def exchange(self, demand: Demand) -> None:
+        """Send what waits, and claim this shard's share of what is wanted.
+
+        Raises what passes (`TROUBLE`), `ScriptFailed`, `FrontierCorrupt` or `FrontierLost`.
+        """
+        await self._every.come_back()
+        self.pace.woken = False
+        self.wanted, self.wants_suspect = self._every.share(self, demand)
+        want = self.wanted
+        try:
+            reply = await self._exchange(want, demand)
+        finally:
+            self.wanted = None
+            self._every.landed()
+        if reply is None:
+            await self._every.come_back()
+            return
+        self.pace.exchanged(
+            claimed=len(reply.leases),
+            filled=0 < want <= len(reply.leases),
+            low=demand.low,
+            next_due=reply.next_due,
+            others_wait=bool(reply.waiting),
+            overdue_in=reply.overdue_in,
+        )
+        self._every.release()
+        if reply.overdue_in == 0 and await self._every.run_session.reap(self.session):
+            self.pace.found_more()
+        self.last = reply
+        await self._every.exchanged()
+
+    async def _exchange(self, want: int, demand: Demand) -> Reply | None:
+        """-> the reply, None if this worker was taken for dead, or history was lost."""
+        every, session = self._every, self.session
+        reply: Reply | None = None
+        held = len(session.held)
+        while reply is None:
+            session.full = self.pace.still_full()
+            told = every.worker.turns(session)
+            call = self._call(want, demand, told)
+            every.exchanges += 1
+            sent_at = time.monotonic()
+            try:
+                reply = session.received(await every.run_session.run(call))
+            except ServerFull as error:
+                if session.full:
+                    raise ServerBusy(str(error)) from error
+                self._full(error)
+                self.pace.full()
+                session.refused()
+            except ScriptFailed as error:
+                if not session.failed(every.server.redact(error)):
+                    raise
+        if reply.in_the_way:
+            every.warnings.warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
+        if reply.leases or len(session.held) < held:
+            self._moved_at, self._stands_still = time.monotonic(), False
+        if reply.status in {"ok", "replayed"}:
+            every.worker.received(session, reply, told, sent_at)
+            return reply
+        if reply.status == "lost":
+            raise FrontierLost(
+                f"frontier {session.name!r} is gone from Redis or was begun anew by others: "
+                f"this worker's run {session.run} is no longer there"
+            )
+        if reply.status == "sealed":
+            await every.run_session.open_shard(session)
+            return await self._exchange(want, demand)
+        logger.warning(
+            "This worker's leases are void (%s); it goes on as a new worker",
+            "no sign of life in time" if reply.status == "gone" else "Redis lost recent writes",
+        )
+        every.is_void = True
+        return None
+
+    def _call(self, want: int, demand: Demand, told: list[TurnReport]) -> Call[Reply]:
+        every, session = self._every, self.session
+        starting, seeded = every.worker.starting()
+        return session.call(
+            want=want,
+            most=demand.most - every.held_elsewhere(self),
+            slot_limit=demand.slot_limit,
+            room=demand.room,
+            suspects=int(self.wants_suspect),
+            starting=starting or every.run_session.enqueues_wait_elsewhere(session),
+            seeded=seeded,
+            pages=every.worker.pages,
+            items=every.worker.items,
+            turns=told,
+            slot_ttl=every.run_session.terms.slot_ttl,
+        )
+
+    def _full(self, error: ServerFull) -> None:
+        self._every.warnings.warn(
+            "full",
+            "%s: what is found waits, finishing and claiming go on. Raise its maxmemory, or delete "
+            "what is not needed",
+            error,
+        )
+        if time.monotonic() - self._moved_at > STILL and not self._stands_still:
+            self._stands_still = True
+            logger.warning(
+                "For %g s this worker has claimed and finished nothing, as Redis is full: what "
+                "pages have found must be stored before they are done. Nothing is lost, and it "
+                "goes on when there is room",
+                STILL,
+            )
