@@ -524,10 +524,18 @@ JITTER = 0.005
 """Seconds that may lie between a worker's start of a request and its look at the clock."""
 
 
+LATENESS = {"EXTENSIONS": json.dumps({"crawls.lateness.Lateness": 1})}
+
+
+def lateness(workers: list[Crawl]) -> float:
+    """Seconds that workers with `LATENESS` lost because the machine was busy with others."""
+    return sum(worker.stats.get("lateness", 0.0) for worker in workers)
+
+
 def fleet(
     crawl: Run, site: Site, number: int, limit: dict[str, Any], **arguments: Any
 ) -> list[Crawl]:
-    given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "REDISQ_LEASE_TTL": 2}
+    given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "REDISQ_LEASE_TTL": 2, **LATENESS}
     return crawl.fleet(number, "hosts", None, given, sites=site.urls(4), **arguments)
 
 
@@ -535,13 +543,14 @@ def fleet(
 def test_delay_of_the_fleet(crawl: Run, limit: dict[str, Any]) -> None:
     """Three workers keep each host's delay together, and lose hardly any time by it."""
     with Site(lambda path: Answer("x"), hosts=4) as site:
-        for worker in fleet(crawl, site, 3, limit, pages=12):
+        workers = fleet(crawl, site, 3, limit, pages=12)
+        for worker in workers:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
     for times in site.starts(12).values():
         gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert min(gaps) >= 0.25 - JITTER
-        assert times[-1] - times[0] < 11 * 0.25 * 1.5
+        assert times[-1] - times[0] < 11 * 0.25 * 1.5 + lateness(workers)
 
 
 def test_concurrency_of_the_fleet(crawl: Run) -> None:
@@ -629,9 +638,10 @@ def test_slow_answers_do_not_slow_a_slot(crawl: Run) -> None:
             "REDISQ_SLOT_LIMITS": json.dumps({"*": {"delay": 0.05}}),
             "CONCURRENT_REQUESTS": 100,
             "CONCURRENT_REQUESTS_PER_DOMAIN": 100,
+            **LATENESS,
         }
         worker = crawl("hosts", None, given, sites=site.urls(1), pages=60)
         assert worker.wait().reason == "finished"
     (times,) = site.starts().values()
     # The second one waits for the first answer, until it is known how fast this worker is.
-    assert times[-1] - times[1] < 58 * 0.05 * 1.5
+    assert times[-1] - times[1] < 58 * 0.05 * 1.5 + lateness([worker])

@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 import pytest
 
 import scrapy_redisq
+from lab.launcher import Forked, fork
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.commands.parser import make_parser
@@ -127,12 +128,15 @@ def test_make_targets() -> None:
 
 
 class Start:
-    """The commands of the five-minute start, each to be run as it stands there, in order."""
+    """The commands of the five-minute start, each to be run as it stands there, in order.
+
+    Those of `scrapy` are forked from a process that has imported it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.commands = iter("".join(blocks("Five-minute start", "sh")).splitlines())
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[Forked] = []
         self.log = folder / "log"
 
     def next(self, expected: str) -> str:
@@ -141,32 +145,35 @@ class Start:
         return command
 
     def run(self, command: str) -> str:
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=self.folder,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-    def crawl(self, command: str, site: str) -> subprocess.Popen[bytes]:
-        """Run it in the background, on the test's own site: the one thing that differs."""
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                ["sh", "-c", f"exec {command} -a site={site}/"],
+        if command.startswith("scrapy "):
+            output = self.log.with_name("said")
+            output.unlink(missing_ok=True)
+            code = self._fork(command, output).wait(100)
+            said = output.read_text()
+        else:
+            done = subprocess.run(
+                command,
+                shell=True,
                 cwd=self.folder,
                 env=ENVIRONMENT,
-                stdout=log,
-                stderr=log,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=100,
+                check=False,
             )
-        self.started.append(process)
-        return process
+            code, said = done.returncode, done.stdout
+        assert code == 0, said
+        return said
+
+    def crawl(self, command: str, site: str) -> Forked:
+        """Run it in the background, on the test's own site: the one thing that differs."""
+        return self._fork(f"{command} -a site={site}/", self.log)
+
+    def _fork(self, command: str, output: Path) -> Forked:
+        program, *arguments = shlex.split(command)
+        self.started.append(fork(program, arguments, self.folder, output, ENVIRONMENT))
+        return self.started[-1]
 
 
 @pytest.fixture
@@ -174,8 +181,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     start = Start(tmp_path)
     yield start
     for process in start.started:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
         process.wait(10)
 
 
@@ -200,21 +206,31 @@ def test_five_minute_start(start: Start) -> None:
     write_files(start.folder)
 
     server = f"embedded://{start.folder}/.scrapy/redisq"
-    looked, pages_of_site = threading.Event(), linked_pages(100)
+    shared, looked = threading.Event(), threading.Event()
+    home, pages_of_site = linked_pages(100, links=100), linked_pages(100)
 
     def page(path: str) -> Answer | None:
-        """Some pages come when all has been looked at, however long that takes."""
+        """The first page links to most. Some come when both workers have one to fetch, some when
+        all has been looked at, however long that takes."""
+        if path == "/":
+            return home(path)
         answer = pages_of_site(path)
-        if answer and path[1:].isdigit() and int(path[1:]) >= 60:
-            answer.until = looked
+        if answer and path[1:].isdigit():
+            answer.until = shared if int(path[1:]) < 60 else looked
         return answer
 
     with Site(page) as site, Frontier.from_url(server, "books") as frontier:
         command = start.next(r"scrapy crawl books")
         first, second = (start.crawl(command, site.url) for _ in range(2))
         wait_until(
+            lambda: sum(worker["leased"] > 0 for worker in frontier.status()["workers"]) == 2,
+            100,
+            f"both have requests, see {start.log}",
+        )
+        shared.set()
+        wait_until(
             lambda: sum(worker["pages"] > 2 for worker in frontier.status()["workers"]) == 2,
-            40,
+            100,
             f"both work, see {start.log}",
         )
         command = start.next(r"scrapy redisq status")
@@ -227,13 +243,13 @@ def test_five_minute_start(start: Start) -> None:
         start.run(start.next(r"kill -9 PID").replace("PID", str(first.pid)))
         second.send_signal(signal.SIGINT)
         looked.set()
-        assert second.wait(30) == 0
+        assert second.wait(100) == 0
         wait_until(lambda: frontier.status()["state"] == "stopped", 20, "nobody is left")
         assert frontier.status()["queued"] > 0
 
         command = start.next(r"scrapy crawl books")
         for worker in [start.crawl(command, site.url) for _ in range(2)]:
-            assert worker.wait(60) == 0
+            assert worker.wait(100) == 0
         pages = {path: n for path, n in site.counts().items() if path != "/robots.txt"}
         assert frontier.status()["state"] == "complete"
         assert start.run(start.next(r"python -c .*")).strip() == str(len(pages))
@@ -256,17 +272,13 @@ def test_sink_of_your_own(redis_server: RedisServer, tmp_path: Path) -> None:
         "ITEM_PIPELINES": '{"shop.pipelines.LinesPipeline": 300}',
         "REDISQ_URL": redis_server.url,
     }
-    command = [sys.executable, "-m", "scrapy", "runspider", "books.py"]
+    arguments = ["runspider", "books.py"]
     for name, value in settings.items():
-        command += ["-s", f"{name}={value}"]
+        arguments += ["-s", f"{name}={value}"]
     with Site(linked_pages(30)) as site:
-        command += ["-a", f"site={site.url}/"]
-        subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-            check=True,
-        )
+        arguments += ["-a", f"site={site.url}/"]
+        log = tmp_path / "log"
+        assert fork("scrapy", arguments, tmp_path, log, ENVIRONMENT).wait(100) == 0, log.read_text()
         pages = {f"{site.url}{path}" for path in site.counts()}
     lines = [json.loads(line) for line in (tmp_path / "books.jsonl").read_text().splitlines()]
     assert sorted(line["url"] for line in lines) == sorted(pages)

@@ -788,11 +788,15 @@ def test_a_script_that_fails_leaves_no_server_behind(folder: Path, tmp_path: Pat
 def test_who_is_ended_while_the_server_starts_leaves_none_behind(
     folder: Path, tmp_path: Path
 ) -> None:
-    """As a command by SIGTERM or Ctrl-C: it is in a session of its own, and nobody's yet."""
+    """As a command by SIGTERM or Ctrl-C: it is in a session of its own, and nobody's yet. (One that
+    still reads its data would be left to it, and is taken for that until it says otherwise.)"""
+    is_up = f"until grep -q 'Ready to accept' {folder}/redis.log; do sleep 0.01; done"
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     try:
         with pytest.raises(SystemExit, match="ended"):
-            EmbeddedServer.acquire(folder, script(tmp_path / "ends", "kill $PPID", "sleep 60"))
+            EmbeddedServer.acquire(
+                folder, script(tmp_path / "ends", is_up, "kill $PPID", "sleep 60")
+            )
     finally:
         signal.signal(signal.SIGTERM, before)
     assert servers_of(folder) == []

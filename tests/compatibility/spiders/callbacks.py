@@ -78,7 +78,8 @@ class Errbacks(Compared):
         yield response.follow("/410", self.parse_end, errback=self.says_nothing)
         yield response.follow("/raises", self.parse_end, errback=self.raises)
         yield response.follow("/nobody", self.parse_end)
-        meta = {"download_timeout": 1}
+        # Long enough to be asked for at all, in a process in which fifty crawls begin.
+        meta = {"download_timeout": 5}
         yield response.follow("/slow", self.parse_end, errback=self.goes_on, meta=meta)
 
     def parse_end(self, response):
