@@ -9,8 +9,6 @@ import logging
 import os
 import select
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
+from lab.launcher import fork
 from lab.servers import RedisServer
 from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
 from scrapy_redisq.errors import ServerUnreachable, SettingError
@@ -305,26 +304,12 @@ def test_under_scrapys_scheduler(redis_server: RedisServer, site: str, tmp_path:
     (tmp_path / "site_spider.py").write_text(SPIDER.format(custom=custom, url=site))
     urls = []
     for run in ("first", "second"):
-        command = [
-            sys.executable,
-            "-m",
-            "scrapy",
-            "runspider",
-            "site_spider.py",
-            "-O",
-            f"{run}.jsonl",
-        ]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, "SCRAPY_SETTINGS_MODULE": ""},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert "Traceback" not in done.stderr
-        assert "DeprecationWarning" not in done.stderr
+        log = tmp_path / f"{run}.log"
+        command = ["runspider", "site_spider.py", "-O", f"{run}.jsonl"]
+        environment = {**os.environ, "SCRAPY_SETTINGS_MODULE": ""}
+        assert fork("scrapy", command, tmp_path, log, environment).wait(100) == 0
+        assert "Traceback" not in log.read_text()
+        assert "DeprecationWarning" not in log.read_text()
         lines = (tmp_path / f"{run}.jsonl").read_text().splitlines()
         urls.append(sorted(json.loads(line)["url"] for line in lines))
     # The start request is not filtered, so the page behind it comes once more by a link.
