@@ -57,6 +57,10 @@ class _Nodes(Generic[C]):
             self._clients[node] = self._connect(node, None)
         return self._clients[node]
 
+    def replicas_of(self, key: str) -> int | None:
+        """As `Router.replicas_of`."""
+        return self.router.replicas_of(key)
+
     def pubsub(self, **options: Any) -> Any:
         """As redis-py's, at the node that was heard last: what any node publishes reaches all."""
         return self.client_of(self.router.in_turn()[0]).pubsub(**options)

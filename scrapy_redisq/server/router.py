@@ -10,8 +10,9 @@ import math
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import redis
@@ -66,23 +67,30 @@ Steps = Generator[Send, list[Any], T]
 class SlotMap:
     """Who serves which hash slots, as one node sees it: ``nodes`` are masters and replicas."""
 
-    def __init__(self, ranges: Iterable[tuple[int, int, Node]] = (), nodes: Iterable[Node] = ()):
+    def __init__(
+        self,
+        ranges: Iterable[tuple[int, int, Node]] = (),
+        nodes: Iterable[Node] = (),
+        replicas: Mapping[Node, int] = MappingProxyType({}),
+    ):
         self._ranges = sorted(ranges)
         self._starts = [first for first, _, _ in self._ranges]
         self.masters = tuple(dict.fromkeys(master for _, _, master in self._ranges))
         self.nodes = frozenset({*self.masters, *nodes})
+        self.replicas = replicas
         self.covered = sum(last - first + 1 for first, last, _ in self._ranges)
 
     @classmethod
     def told(cls, reply: Any, asked: Node) -> SlotMap:
         """From the reply of the node ``asked`` to CLUSTER SLOTS."""
-        ranges, nodes = [], []
+        ranges, nodes, replicas = [], [], {}
         for first, last, *servers in reply:
             known = [node for server in servers if (node := _node(server, asked))]
             nodes += known
             if servers and (master := _node(servers[0], asked)):
                 ranges.append((int(first), int(last), master))
-        return cls(ranges, nodes)
+                replicas[master] = len(servers) - 1
+        return cls(ranges, nodes, replicas)
 
     def master_of(self, slot: int) -> Node | None:
         place = bisect_right(self._starts, slot) - 1
@@ -120,10 +128,21 @@ class Router:
         self._next_look = 0.0
         self._heard: dict[Node, float] = {}
         self._used: set[int] = set()
+        self._replicated = False
         self.map = SlotMap()
 
     def master_of(self, slot: int) -> Node | None:
         return self._moved.get(slot) or self.map.master_of(slot)
+
+    def replicas_of(self, key: str) -> int | None:
+        """How many replicas the master of ``key`` has; None: that is not known.
+
+        A map leaves out those that are away. Where there have been some, there is one at least.
+        """
+        master = self.master_of(key_slot(key.encode()))
+        if master is None or not self.map.masters:
+            return None
+        return max(self.map.replicas.get(master, 0), int(self._replicated))
 
     def in_turn(self) -> list[Node]:
         """All known nodes, those first that were heard last; then the seeds."""
@@ -196,6 +215,7 @@ class Router:
                     break
                 continue
             self.map, self._stale = found, False
+            self._replicated = self._replicated or any(found.replicas.values())
             self._moved.clear()
             self._next_look = self._clock() + BETWEEN_LOOKS
             return None

@@ -81,6 +81,20 @@ def test_each_key_goes_to_its_master() -> None:
     assert net.looks == [C]
 
 
+def test_replicas_that_are_away_are_remembered() -> None:
+    """A map leaves them out; they may come back, and be made the master."""
+    net = Net([entry(0, SLOTS // 2 - 1, A), entry(SLOTS // 2, SLOTS - 1, B, C, D)])
+    assert net.router.replicas_of(KEY) is None
+    assert net.run(net.router.look()) is None
+    assert [net.router.replicas_of(key) for key in (KEY, "{shop:2}")] == [1, 2]
+    net.seen, net.now = halves(A, B), 60.0
+    assert net.run(net.router.look(now=True)) is None
+    assert [net.router.replicas_of(key) for key in (KEY, "{shop:2}")] == [1, 1]
+    alone = Net()
+    assert alone.run(alone.router.look()) is None
+    assert alone.router.replicas_of(KEY) == 0
+
+
 def test_a_slot_that_has_moved_is_followed_and_the_map_looked_at() -> None:
     """The named node at once, also where the new map does not know it yet; nothing else again."""
     net = Net()
