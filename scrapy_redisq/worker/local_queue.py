@@ -150,19 +150,23 @@ class LocalQueue:
         self._ahead.discard(request)
         return self._pages.pop(request, None)
 
-    def forget_waiting(self, *, asked: bool = False) -> list[tuple[Request, Page, Claim | None]]:
+    def forget_waiting(
+        self, *, asked: bool = False
+    ) -> list[tuple[Request, Page, Claim | None, float]]:
         """Forget what was not started, but for what the frontier is being asked about, unless
-        ``asked``; -> that, with claims that were not granted."""
+        ``asked``; -> that, with claims that were not granted, and seconds that it is to wait."""
         not_asked = {claim.tag for claims in (self._new, self._others) for claim in claims}
         kept = set() if asked else self._asked.keys() - not_asked
+        now = time.monotonic()
+        waits = {request: (None, max(0.0, due - now)) for due, _, request in self._delayed}
         gone = [
-            (request, page, self._asked[request][0] if request in self._asked else None)
+            (request, page, *self._asked.get(request, waits.get(request, (None, 0.0))))
             for request, page in self._pages.items()
             if request not in self._in_progress and request not in kept
         ]
         self._ready, self._delayed = {}, []
         self._new.clear()
         self._others.clear()
-        for request, _, _ in gone:
+        for request, *_ in gone:
             self.forget(request)
         return gone

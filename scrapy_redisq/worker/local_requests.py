@@ -122,7 +122,7 @@ class LocalRequests:
     def rejoined(self) -> None:
         """All claims are void: others fetch the pages again, and ask for what they asked for. What
         no page stands for is claimed again."""
-        for request, page, asked in self._queue.forget_waiting(asked=True):
+        for request, page, asked, delay in self._queue.forget_waiting(asked=True):
             if page.root is not None and page.root.is_void:
                 if page.asker is not None:
                     page.asker.end_of(page)
@@ -130,7 +130,9 @@ class LocalRequests:
                     continue
                 page.root = page.asker = None
             claim, page.claim = asked or page.claim, None
-            self._queue.take(request, page, 0.0, claim)
+            self._queue.take(request, page, delay, claim)
+            if claim is None and delay > 0:
+                asyncio.get_running_loop().call_later(delay, self._engine.wake)
             if claim is not None and page.root is not None:
                 self._exchange_loop.enqueue(claim)
         self.ask()
@@ -142,7 +144,7 @@ class LocalRequests:
         """Settle what is over. What was sent back is tried again here."""
         closing = self._engine.closing
         if closing:
-            for request, page, asked in self._queue.forget_waiting():
+            for request, page, asked, _ in self._queue.forget_waiting():
                 page.given_back = True
                 self.lost += page.root is None and not page.comes_again and asked is None
                 self._end(request, page)

@@ -199,8 +199,10 @@ class Worker:
         if self._lost or self._outbox_is_full():
             self._held_up = True
             return None
+        if self._sinks_away:
+            return None
         request, source = self._next_from_memory(), "memory"
-        if request is None and not self._sinks_away:
+        if request is None:
             request, source = self._next_from_inbox(), "redis"
         if request is not None:
             self.stats.inc_value(f"scheduler/dequeued/{source}")

@@ -8,7 +8,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,9 +29,12 @@ from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
+from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
+from scrapy_redisq.worker.worker import Parts
+from scrapy_redisq.worker.worker import Worker as CrawlWorker
 from tests.harness.worker import EXACT, NAME, Worker
 
 KEPT = "redisq:{books:%d}:kept"
@@ -53,7 +56,7 @@ class Process:
         most: int = 10,
     ) -> None:
         self.member = Worker(client, NAME, config)
-        crawler = get_crawler(Books)
+        self.crawler = crawler = get_crawler(Books)
         crawler.spider = Books()
         self.engine: Any = SimpleNamespace(
             in_progress=set(),
@@ -624,3 +627,46 @@ def test_a_start_request_is_over_when_a_worker_that_came_back_has_sent_what_it_a
     assert kept(client) == 1
     first.exchange()
     assert kept(client) == 0
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_start_request_waits_for_its_time_also_when_its_worker_joins_again(
+    process: NewProcess, granted: bool
+) -> None:
+    first = process()
+
+    async def crawl() -> list[str]:
+        for path, delay in (("now", 0), ("later", 3_600)):
+            meta = {"lock": threading.Lock(), "redisq_delay": delay}
+            first.outbox.take(Request(f"http://a/{path}", meta=meta))
+        if granted:
+            first.exchange()
+        first.rejoin()
+        return [*first.work(), *first.work()]
+
+    assert asyncio.run(crawl()) == ["http://a/now"]
+
+
+def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
+    """Items would gather in memory: those of kept requests, too."""
+    first = process()
+    first.engine.downloads.by_slot = lambda: lambda slot: 0
+    first.engine.downloads.handed_out = lambda request, slot: None
+    loop = SimpleNamespace(run_session=first.run, waiting=first.run.waiting, wake=lambda: None)
+    parts: dict[str, Any] = dict.fromkeys(field.name for field in fields(Parts))
+    parts |= {
+        "crawler": first.crawler,
+        "settings": SimpleNamespace(scheduling="slot", max_outbox=100),
+        "engine": first.engine,
+        "exchange_loop": loop,
+        "inbox": Inbox(2, 10, by_slot=True),
+        "in_progress": first.in_progress,
+        "local": first.local,
+    }
+    worker = CrawlWorker(Parts(**parts))
+    request = first.ask(None, "http://a/start")
+    first.exchange()
+    worker.sink_is_away(True)
+    assert worker.next_request() is None
+    worker.sink_is_away(False)
+    assert worker.next_request() is request
