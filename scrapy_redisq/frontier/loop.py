@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -22,13 +22,12 @@ from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.operations import (
     Claim,
     Enqueue,
-    Finish,
     Letter,
     Reply,
     Settle,
 )
 from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW
-from scrapy_redisq.frontier.run_session import NOTHING_SENT, RunSession
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_loop import LOOK_FOR_ENDED, ShardLoop
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
@@ -74,15 +73,6 @@ class ExchangeLoop:
         if len(session) % MAX_OPERATIONS == 0:
             self._loops[session].wake()
         return session
-
-    def finish(
-        self,
-        session: ShardSession,
-        finish: Finish | Settle,
-        sent: Mapping[ShardSession, int] = NOTHING_SENT,
-    ) -> None:
-        """Take the end of a lease or a claim; ``sent`` as for `RunSession.finish`."""
-        self.run_session.finish(session, finish, sent)
 
     def count(self, name: str, by: int) -> None:
         """Add to a count of the frontier that its workers keep."""

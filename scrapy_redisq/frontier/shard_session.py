@@ -340,8 +340,10 @@ class ShardSession:
         return taken
 
     def _take_past_enqueues(self) -> list[Operation]:
-        """Ends of pages and claims of which no request waits here: a full Redis can drain."""
+        """Ends of pages and claims of which nothing waits here: a full Redis can drain."""
         waiting = {item.page or "" for item in self.unsent if isinstance(item, Enqueue)}
+        if any(isinstance(item, Letter) for item in self.unsent):
+            waiting.add("")  # of what no page stands for
         taken: list[Operation] = []
         left: deque[Operation] = deque()
         for operation in self.unsent:

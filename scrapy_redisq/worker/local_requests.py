@@ -175,7 +175,7 @@ class LocalRequests:
             settle = Settle(page.claim, dealt_with)
             if dealt_with:
                 session = self._exchange_loop.run_session.shard_of(settle.slot)
-                self._exchange_loop.finish(session, settle, page.sent)
+                self._exchange_loop.run_session.finish(session, settle, page.sent)
             else:  # before the page that asks for it again can be somebody else's
                 self._send(settle, page)
         if page.asker is None:

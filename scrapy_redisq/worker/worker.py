@@ -247,7 +247,7 @@ class Worker:
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
                 self._tell_of_death(lease, problem)
-                self.exchange_loop.finish(session, problem.finish(lease.id))
+                self._run_session.finish(session, problem.finish(lease.id))
                 continue
             page = Page(lease, session, grouped=SLOT_KEY in request.meta)
             self._in_progress.begin(request, page)
@@ -380,7 +380,7 @@ class Worker:
             self.pages += 1
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
-            self.exchange_loop.finish(page.session, page.finish(), page.sent)
+            self._run_session.finish(page.session, page.finish(), page.sent)
         self._outbox.count_filtered()
         if self.engine.closing:
             given_up = self.inbox.clear()
@@ -390,7 +390,7 @@ class Worker:
             if self.inbox.stuck < stuck:
                 self.exchange_loop.found_more()
         for lease, session in given_up:
-            self.exchange_loop.finish(session, Finish(lease.id, "released"))
+            self._run_session.finish(session, Finish(lease.id, "released"))
 
     def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
         self.stats.inc_value(f"redisq/dead/{problem.reason}")
@@ -405,7 +405,7 @@ class Worker:
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
         for lease, owner in self.gate.received(reply, told, sent_at):
-            self.exchange_loop.finish(owner, Finish(lease.id, "released"))
+            self._run_session.finish(owner, Finish(lease.id, "released"))
         # Without a tag: sent again, and counted the first time.
         accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)
         if accepted:

@@ -194,7 +194,7 @@ class Worker:
         priority: int = 0,
         children: Sequence[Enqueue] = (),
     ) -> None:
-        """End a lease, after the requests of its page: see ``ExchangeLoop.finish``."""
+        """End a lease, after the requests of its page: see ``RunSession.finish``."""
         session, _ = self.holding.pop(lease.id)
         finish = Finish(
             lease.id,

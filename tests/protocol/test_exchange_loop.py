@@ -110,7 +110,7 @@ def test_full_for_long(
         client.config_set("maxmemory", 1)
         for session, lease in puppet.leases:
             exchange_loop.enqueue(request(run_session, f"{lease.id}/link", lease))
-            exchange_loop.finish(session, Finish(lease.id, "done"))
+            exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
         puppet.leases.clear()
         exchange_loop.wake()
         await until(lambda: "claimed and finished nothing" in caplog.text, "it says so")
@@ -122,7 +122,7 @@ def test_full_for_long(
         await until(lambda: exchange_loop.waiting() == 0, "there is room")
         await until(lambda: len(puppet.leases) == 2, "it goes on")
         for session, lease in puppet.leases:
-            exchange_loop.finish(session, Finish(lease.id, "done"))
+            exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
         puppet.leases.clear()
         await until(lambda: puppet.is_complete, "complete")
         await exchange_loop.stop()
@@ -163,7 +163,7 @@ def test_void_leases(redis_server: RedisServer) -> None:
         await until(lambda: len(puppet.leases) == 2, "they are claimed again")
         assert not void & {lease.id for _, lease in puppet.leases}
         for again in puppet.leases:
-            exchange_loop.finish(again[0], Finish(again[1].id, "done"))
+            exchange_loop.run_session.finish(again[0], Finish(again[1].id, "done"))
         puppet.leases.clear()
         exchange_loop.wake()
         await until(lambda: puppet.is_complete, "complete")
@@ -214,7 +214,7 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_others(
 
         def finish() -> None:
             for session, lease in puppet.leases:
-                exchange_loop.finish(session, Finish(lease.id, "done"))
+                exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
             puppet.leases.clear()
             exchange_loop.wake()
 
@@ -266,7 +266,7 @@ def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) 
             await until(lambda: puppet.leases, f"more than {done}")
             assert sum(len(session.held) for session in run_session.sessions) <= 60
             for session, lease in puppet.leases:
-                exchange_loop.finish(session, Finish(lease.id, "done"))
+                exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
                 done += 1
             puppet.leases.clear()
             exchange_loop.wake()

@@ -73,9 +73,7 @@ class Process:
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
         self.local = LocalQueue()
         filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
-        exchange_loop: Any = SimpleNamespace(
-            run_session=self.run, enqueue=self.run.enqueue, finish=self.run.finish
-        )
+        exchange_loop: Any = SimpleNamespace(run_session=self.run, enqueue=self.run.enqueue)
         self.requests = LocalRequests(
             self.engine, exchange_loop, self.in_progress, self.local, crawler.stats, most=most
         )
@@ -670,3 +668,22 @@ def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
     assert worker.next_request() is None
     worker.sink_is_away(False)
     assert worker.next_request() is request
+
+
+def test_what_failed_is_over_when_its_dead_letter_is_there(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """A full Redis takes no dead letter, and would take the end of the claim."""
+    first = process()
+    local = first.ask(None, "http://a/start")
+    first.exchange()
+    assert first.start() is local
+    first.in_progress.mark_failed(local, Problem("spider_error", "always"))
+    first.end(local)
+    (session,) = first.run.sessions
+    session.full = True
+    first.member.exchange(starting=True)
+    assert (kept(client), client.hlen("redisq:{books:0}:letters")) == (1, 0)
+    session.full = False
+    first.exchange()
+    assert (kept(client), client.hlen("redisq:{books:0}:letters")) == (0, 1)
