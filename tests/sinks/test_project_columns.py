@@ -1,0 +1,211 @@
+"""Columns of the project's tables that would change values: fitted to, warned of, refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, time
+from typing import Any
+
+import attrs
+import pytest
+import sqlalchemy
+from sqlalchemy.dialects import mysql, postgresql
+
+from scrapy_redisq.errors import RowRefused, SinkMismatch
+from scrapy_redisq.pipelines.database.tables import Tables
+from tests.sinks.tables import (
+    KEY,
+    SQLITE,
+    execute,
+    rows,
+    store,
+)
+
+
+@dataclass
+class Page:
+    url: str
+    at: datetime | None = None
+    clock: time | None = None
+    name: str | None = None
+    data: bytes | None = None
+
+
+def given_table(engine: sqlalchemy.Engine, *columns: sqlalchemy.Column[Any]) -> Tables:
+    """Tables of a project that has one for `Page`, with a String as its key."""
+    metadata = sqlalchemy.MetaData()
+    key = sqlalchemy.Column("url", sqlalchemy.String(200), primary_key=True)
+    sqlalchemy.Table("page", metadata, key, *columns)
+    return Tables({Page: {}}, metadata, engine.dialect)
+
+
+def page_columns(**types: Any) -> list[sqlalchemy.Column[Any]]:
+    usual: dict[str, Any] = {
+        "at": sqlalchemy.DateTime,
+        "clock": sqlalchemy.Time,
+        "name": sqlalchemy.Text,
+        "data": sqlalchemy.LargeBinary,
+    }
+    return [sqlalchemy.Column(name, type_) for name, type_ in {**usual, **types}.items()]
+
+
+def test_keys_of_the_projects_tables_tell_all_texts_apart(engine: sqlalchemy.Engine) -> None:
+    """Everybody's String as a primary key, in a table that is made here: /A is not /a."""
+    urls = ["/A", "/a", "/a ", "/ä"]
+    tables = given_table(engine, *page_columns())
+    (record, *_) = store(engine, tables, *map(Page, urls))
+    assert sorted(row["url"] for row in rows(engine, record.target.table)) == sorted(urls)
+
+
+INEXACT = {
+    "sqlite": "VARCHAR(200) COLLATE NOCASE",
+    "mysql": "VARCHAR(200) COLLATE utf8mb4_general_ci",
+    "postgresql": "citext",
+}
+
+
+def test_a_key_that_takes_different_texts_for_the_same_is_told_of(
+    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The project's table was there, and is used as it is."""
+    if engine.dialect.name == "postgresql":
+        try:
+            execute(engine, "CREATE EXTENSION citext")
+        except sqlalchemy.exc.DBAPIError as missing:
+            pytest.skip(str(missing))
+    type_ = INEXACT[engine.dialect.name]
+    execute(engine, f"CREATE TABLE page (url {type_} PRIMARY KEY, name TEXT)")
+    metadata = sqlalchemy.MetaData()
+    key = sqlalchemy.Column("url", sqlalchemy.String(200), primary_key=True)
+    sqlalchemy.Table("page", metadata, key, sqlalchemy.Column("name", sqlalchemy.Text))
+    item = attrs.make_class("Page", {"url": attrs.field(type=str), "name": attrs.field(type=str)})
+    tables = Tables({item: {}}, metadata, engine.dialect)
+    tables.prepare(engine.begin)
+    assert "the collation of 'url' takes different keys for the same" in caplog.text
+
+
+def test_parts_of_seconds_are_not_cut_off(
+    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A column without them refuses what has some, and it is said at start."""
+    types: dict[str, Any] = {}
+    if engine.dialect.name == "postgresql":
+        types = {"at": postgresql.TIMESTAMP(precision=0), "clock": postgresql.TIME(precision=0)}
+    tables = given_table(engine, *page_columns(**types))
+    tables.prepare(engine.begin)
+    whole = Page("whole", datetime(2024, 1, 1, 1, 1, 1), time(1, 1, 1))
+    (record,) = store(engine, tables, whole)
+    (row,) = rows(engine, record.target.table)
+    assert (row["at"], str(row["clock"]).zfill(8)) == (whole.at, "01:01:01")
+    parts = Page("p", datetime(2024, 1, 1, 1, 1, 1, 600_000)), Page("p", None, time(1, 1, 1, 1))
+    if engine.dialect.name == "sqlite":
+        store(engine, tables, *parts)
+        assert caplog.text == ""
+        return
+    for item in parts:
+        with pytest.raises(RowRefused, match="takes 0 digits after the point of seconds"):
+            tables.records(item, KEY)
+    assert caplog.text.count("keeps 0 digits") == 2
+
+
+SINGLE: dict[str, list[Any]] = {
+    "postgresql": [sqlalchemy.REAL, sqlalchemy.Float(24)],
+    "mysql": [sqlalchemy.Float, mysql.FLOAT],
+}
+
+
+def test_floats_of_32_bits_are_a_mismatch(engine: sqlalchemy.Engine) -> None:
+    """They would give 0.1 back as 0.10000000149."""
+    item = attrs.make_class("Page", {"url": attrs.field(type=str), "x": attrs.field(type=float)})
+    for type_ in SINGLE.get(engine.dialect.name, []):
+        with pytest.raises(SinkMismatch, match="column 'x' is"):
+            Tables({item: {}}, _with_x(type_), engine.dialect)
+    for type_ in (sqlalchemy.Double, sqlalchemy.Float(53)):
+        Tables({item: {}}, _with_x(type_), engine.dialect)
+
+
+def _with_x(type_: Any) -> sqlalchemy.MetaData:
+    metadata = sqlalchemy.MetaData()
+    url = sqlalchemy.Column("url", sqlalchemy.String(9), primary_key=True)
+    sqlalchemy.Table("page", metadata, url, sqlalchemy.Column("x", type_))
+    return metadata
+
+
+def test_what_the_database_fills_up_is_refused_if_it_would_not_come_back(
+    engine: sqlalchemy.Engine,
+) -> None:
+    """CHAR(n) loses or gains spaces, BINARY(n) gains zeros."""
+    types: dict[str, Any] = {"name": sqlalchemy.CHAR(4)}
+    if engine.dialect.name == "mysql":
+        types["data"] = sqlalchemy.BINARY(4)
+    tables = given_table(engine, *page_columns(**types))
+    written = []
+    for item in (
+        *(Page(text, name=text) for text in ("abcd", "ab", "ab  ", "    ", "abcde")),
+        *(Page(data.hex(), data=data) for data in (b"abcd", b"ab", b"")),
+    ):
+        try:
+            (record,) = store(engine, tables, item)
+        except RowRefused:
+            continue
+        written.append(item)
+        found = {row["url"]: row for row in rows(engine, record.target.table)}[item.url]
+        assert (found["name"], found["data"]) == (item.name, item.data)
+    assert written[0].url == "abcd"
+    assert len(written) >= {"sqlite": 8, "mysql": 3, "postgresql": 4}[engine.dialect.name]
+
+
+GENERATED = {
+    "sqlite": "number INTEGER GENERATED ALWAYS AS (length(url)) STORED",
+    "mysql": "number INTEGER GENERATED ALWAYS AS (length(url)) STORED",
+    "postgresql": "number INTEGER GENERATED ALWAYS AS IDENTITY",
+}
+
+
+def test_a_field_for_a_column_that_only_the_database_fills(engine: sqlalchemy.Engine) -> None:
+    """It is a mismatch at start."""
+    collation = " COLLATE utf8mb4_nopad_bin" if engine.dialect.name == "mysql" else ""
+    execute(
+        engine,
+        f"CREATE TABLE page (url VARCHAR(99){collation} PRIMARY KEY,"
+        f" {GENERATED[engine.dialect.name]})",
+    )
+    item = attrs.make_class("Page", {"url": attrs.field(type=str), "number": attrs.field(type=int)})
+    tables = Tables({item: {"key": ["url"]}}, None, engine.dialect)
+    with pytest.raises(SinkMismatch, match="column 'number' is filled by the database alone"):
+        tables.prepare(engine.begin)
+
+
+def test_a_text_in_a_json_column_of_sqlite_stays_itself(sqlite_engine: sqlalchemy.Engine) -> None:
+    """SQLite would make the number 7 of "007": a text needs a column of text."""
+    execute(sqlite_engine, "CREATE TABLE page (url TEXT PRIMARY KEY, name JSON)")
+    item = attrs.make_class("Page", {"url": attrs.field(type=str), "name": attrs.field(type=str)})
+    tables = Tables({item: {"key": ["url"]}}, None, sqlite_engine.dialect)
+    with pytest.raises(SinkMismatch, match="column 'name' is JSON, not TEXT"):
+        tables.prepare(sqlite_engine.begin)
+
+
+def test_lists_of_other_types_are_copies() -> None:
+    """The item's own may be changed before it is written."""
+    metadata = sqlalchemy.MetaData()
+    url = sqlalchemy.Column("url", sqlalchemy.Text, primary_key=True)
+    tags = sqlalchemy.Column("tags", postgresql.ARRAY(sqlalchemy.Text))
+    sqlalchemy.Table("page", metadata, url, tags)
+    item_class = attrs.make_class("Page", {"url": attrs.field(type=str), "tags": attrs.field()})
+    tables = Tables({item_class: {}}, metadata, postgresql.dialect())
+    item = item_class("a", ["x"])
+    (record,) = tables.records(item, KEY)
+    item.tags.append("y")
+    assert record.values["tags"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "value", [{1: "a", "1": "b"}, [{"x": {None: 1, "null": 2}}], ({True: 1, "true": 2},)]
+)
+def test_keys_that_are_one_in_json_are_refused(value: Any) -> None:
+    """Or one of the two values would be gone."""
+    item_class = attrs.make_class("Page", {"tree": attrs.field(type=list)})
+    tables = Tables({item_class: {"columns": {"tree": "json"}}}, None, SQLITE)
+    with pytest.raises(RowRefused, match="two of these are the same"):
+        tables.records(item_class(value), KEY)
+    tables.records(item_class({1: "a", "2": "b"}), KEY)

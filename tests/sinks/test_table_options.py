@@ -1,0 +1,191 @@
+"""Keys, versions and names of tables, and REDISQ_TABLES that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import scrapy
+import sqlalchemy
+
+from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
+from scrapy_redisq.pipelines.database.tables import Tables
+from tests.sinks.tables import (
+    BOOKS,
+    KEY,
+    SQLITE,
+    Book,
+    rows,
+    store,
+)
+
+
+def test_a_key_is_the_primary_key_and_tells_all_texts_apart(engine: sqlalchemy.Engine) -> None:
+    """Case, accents and final spaces matter, as they do in URLs; the default of MariaDB differs."""
+    tables = Tables({f"{Book.__module__}.Book": BOOKS}, None, engine.dialect)
+    urls = ["a", "A", "ä", "a ", "a" * 700]
+
+    store(engine, tables, *map(Book, urls))
+    (record,) = store(engine, tables, *(Book(url, "again") for url in urls))
+
+    assert record.target.key == ("url",)
+    assert sorted(row["url"] for row in rows(engine, record.target.table)) == sorted(urls)
+    assert {row["title"] for row in rows(engine, record.target.table)} == {"again"}
+
+
+def test_none_in_a_key_or_a_version_is_refused() -> None:
+    """Such a row could not be found again, or not be compared."""
+    tables = Tables({Book: {**BOOKS, "version": "crawled_at"}}, None, SQLITE)
+    with pytest.raises(RowRefused, match=r"Book\.url = None .*key"):
+        tables.records(Book(None), KEY)  # type: ignore[arg-type]
+    with pytest.raises(RowRefused, match=r"Book\.crawled_at = None .*version"):
+        tables.records(Book("a"), KEY)
+
+
+@dataclass
+class Keyed:
+    text: str
+    data: bytes
+    whole: int
+    price: Decimal
+    day: date
+    flag: bool
+
+
+def test_keys_of_several_columns_of_all_kinds(engine: sqlalchemy.Engine) -> None:
+    """They fit into the index of each database, and equal numbers are equal keys."""
+    names = ["text", "data", "whole", "price", "day", "flag"]
+    tables = Tables({Keyed: {"key": names}}, None, engine.dialect)
+    one = Keyed("a", b"b", 0, Decimal("1.50"), date(2024, 1, 1), True)
+    two = Keyed("a", b"b", 0, Decimal("1.5"), date(2024, 1, 1), True)
+
+    (record,) = store(engine, tables, one, two)
+
+    (row,) = rows(engine, record.target.table)
+    assert (row["whole"], Decimal(row["price"])) == (0, Decimal("1.5"))
+
+
+def test_a_key_that_is_too_long_for_the_index_is_refused(engine: sqlalchemy.Engine) -> None:
+    """MariaDB takes 768 characters; the others take these, too."""
+    tables = Tables({Book: BOOKS}, None, engine.dialect)
+    if engine.dialect.name == "mysql":
+        with pytest.raises(RowRefused, match="at most 768 characters, and these are 769"):
+            tables.records(Book("x" * 769), KEY)
+        return
+    (record,) = store(engine, tables, Book("x" * 769))
+    assert [row["url"] for row in rows(engine, record.target.table)] == ["x" * 769]
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        (datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))), datetime(2024, 1, 1)),
+        (datetime(999, 1, 1), datetime(1000, 1, 1, 0, 0, 0, 1)),
+        (datetime(2024, 1, 1, 9), datetime(2024, 1, 1, 10, tzinfo=timezone.utc)),
+    ],
+)
+def test_datetimes_compare_as_versions(
+    engine: sqlalchemy.Engine, versions: tuple[datetime, datetime]
+) -> None:
+    """The earlier one is smaller in the database, and so are the values of the records."""
+    tables = Tables({Book: BOOKS}, None, engine.dialect)
+    records = [
+        store(engine, tables, Book(str(index), crawled_at=version))[0]
+        for index, version in enumerate(versions)
+    ]
+    column = records[0].target.table.columns["crawled_at"]
+    with engine.connect() as connection:
+        query = sqlalchemy.select(records[0].target.table.columns["url"]).order_by(column)
+        assert connection.scalars(query).all() == ["0", "1"]
+    assert records[0].values["crawled_at"] < records[1].values["crawled_at"]
+
+
+def test_options_reach_the_target() -> None:
+    """Also under the class itself instead of its import path."""
+    options = {**BOOKS, "on_conflict": "ignore", "version": "crawled_at"}
+    (record,) = Tables({Book: options}, None, SQLITE).records(
+        Book("a", crawled_at=datetime(2024, 1, 1)), KEY
+    )
+    target = record.target
+    assert (target.table.name, target.key) == ("books", ("url",))
+    assert (target.on_conflict, target.version) == ("ignore", "crawled_at")
+
+
+class BookReviewHTML(scrapy.Item):
+    url = scrapy.Field()
+
+
+def test_a_table_is_called_like_its_class() -> None:
+    """In snake case."""
+    (record,) = Tables({}, None, SQLITE).records(BookReviewHTML(), KEY)
+    assert record.target.table.name == "book_review_html"
+
+
+def test_two_classes_of_one_name_are_told_apart_only_by_settings() -> None:
+    """The error names both; with a table for one of them both work."""
+    twin = type("Book", (scrapy.Item,), {"url": scrapy.Field(), "__module__": "elsewhere"})
+    tables = Tables({}, None, SQLITE)
+    tables.records(Book("a"), KEY)
+    with pytest.raises(
+        SinkMismatch, match=rf"{Book.__module__}\.Book and elsewhere\.Book.*REDISQ_TABLES"
+    ):
+        tables.records(twin(), KEY)
+    tables = Tables({twin: {"table": "twins"}}, None, SQLITE)
+    assert tables.records(Book("a"), KEY)[0].target.table.name == "book"
+    assert tables.records(twin(), KEY)[0].target.table.name == "twins"
+
+
+def test_two_classes_share_a_table_if_both_are_told_to_and_have_its_columns() -> None:
+    """Else REDISQ_TABLES is wrong."""
+    fields = {"url": scrapy.Field(type=str), "__module__": "elsewhere"}
+    one, two = (type(name, (scrapy.Item,), fields) for name in ("One", "Two"))
+    tables = Tables({one: {"table": "t"}, two: {"table": "t"}}, None, SQLITE)
+    targets = [tables.records(cls(), KEY)[0].target for cls in (one, two)]
+    assert targets[0].table is targets[1].table
+    with pytest.raises(SettingError, match=r"REDISQ_TABLES.*would have the same table 't'"):
+        Tables({one: {"table": "t"}, Book: {"table": "t"}}, None, SQLITE)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([1], "REDISQ_TABLES = .*takes a dict such as"),
+        ({"shop.items.Book": {}}, "shop.items.Book.*No module"),
+        ({"builtins.print": {}}, "no class of items"),
+        (
+            {f"{Book.__module__}.Book": "books"},
+            r"REDISQ_TABLES\['.*Book'\].*takes a dict with some of",
+        ),
+        ({Book: {"tabel": "x"}}, r"\['tabel'\].*did you mean 'table'"),
+        ({Book: {"table": ""}}, r"\['table'\] = ''.*takes a name"),
+        ({Book: {"key": 5}}, r"\['key'\] = 5.*takes a list"),
+        ({Book: {"key": ["ulr"]}}, r"\['key'\] = 'ulr'.*url.*did you mean 'url'"),
+        ({Book: {"key": ["url", "url"]}}, "each name once"),
+        ({Book: {"columns": {"url": "json"}, "key": "url"}}, "no JSON"),
+        ({Book: {"on_conflict": "replace"}}, r"\['on_conflict'\].*'update' or 'ignore'"),
+        ({Book: {"version": "crawledat"}}, r"\['version'\].*did you mean 'crawled_at'"),
+        ({Book: {"version": "title"}}, r"\['version'\].*a number or time"),
+        ({Book: {"version": "price"}}, r"\['version'\].*a number or time"),
+        ({Book: {"extra": "title"}}, r"\['extra'\].*no field has"),
+        ({Book: {"columns": {"prise": "float"}}}, r"\['columns'\] = 'prise'.*'price'"),
+        ({Book: {"columns": {"price": "flaot"}}}, r"\['columns'\].*did you mean 'float'"),
+        ({Book: {"columns": {"price": [1]}}}, r"\['columns'\].*takes a dict of fields"),
+        ({Book: {"columns": "price"}}, r"\['columns'\].*takes a dict of fields"),
+        ({"dict": {"columns": {1: "str"}}}, r"\['columns'\] = 1"),
+        ({f"{Book.__module__}.Book": {}, Book: {}}, "each class once"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_takes(given: Any, words: str) -> None:
+    """Before anything is crawled, with the nearest name that would be right."""
+    with pytest.raises(SettingError, match=words) as error:
+        Tables(given, None, SQLITE)
+    assert str(error.value).startswith("REDISQ_TABLES")
+
+
+def test_metadata_must_be_metadata() -> None:
+    """REDISQ_METADATA that leads to something else."""
+    with pytest.raises(SettingError, match=r"REDISQ_METADATA.*takes the import path"):
+        Tables({}, object(), SQLITE)  # type: ignore[arg-type]

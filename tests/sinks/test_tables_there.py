@@ -1,0 +1,249 @@
+"""Tables that are there when a crawl starts: made by a run before, by hand, by another worker."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from lab.databases import Database
+from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
+from scrapy_redisq.pipelines.database.tables import Tables
+from tests.sinks.tables import (
+    BOOKS,
+    DICT,
+    EVERYTHING,
+    KEY,
+    Book,
+    Values,
+    execute,
+    rows,
+    store,
+)
+
+
+def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Database) -> None:
+    """All of them find the tables made, whoever made them."""
+    metadata = sqlalchemy.MetaData()
+    column = sqlalchemy.Column("url", sqlalchemy.String(50), primary_key=True)
+    sqlalchemy.Table("shops", metadata, column)
+    workers = 6
+    barrier = threading.Barrier(workers)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        engine = sqlalchemy.create_engine(each_database.url)
+        try:
+            with engine.connect():
+                pass
+            tables = Tables({Book: BOOKS}, metadata, engine.dialect)
+            barrier.wait(20)
+            tables.prepare(engine.begin)
+            tables.records(EVERYTHING, KEY)
+            barrier.wait(20)
+            tables.prepare(engine.begin)
+        except BaseException as failure:
+            failures.append(failure)
+            barrier.abort()
+        finally:
+            engine.dispose()
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    engine = sqlalchemy.create_engine(each_database.url)
+    assert set(sqlalchemy.inspect(engine).get_table_names()) == {"books", "everything", "shops"}
+    engine.dispose()
+
+
+def test_tables_of_the_run_before_fit(engine: sqlalchemy.Engine) -> None:
+    """What was made for a class is what the class needs: no difference is seen."""
+    for _ in range(2):
+        tables = Tables({Book: {**BOOKS, "extra": "more"}, **DICT}, None, engine.dialect)
+        store(engine, tables, EVERYTHING, Book("a"), {"url": "a"})
+
+
+def test_prepare_asks_the_database_only_about_what_is_new(sqlite_engine: sqlalchemy.Engine) -> None:
+    """It is called before each batch."""
+    tables = Tables({Book: BOOKS}, None, sqlite_engine.dialect)
+    tables.prepare(sqlite_engine.begin)
+    statements: list[str] = []
+    sqlalchemy.event.listen(
+        sqlite_engine, "before_cursor_execute", lambda *args: statements.append(args[2])
+    )
+    tables.records(Book("a"), KEY)
+    tables.prepare(sqlite_engine.begin)
+    assert statements == []
+    tables.records(EVERYTHING, KEY)
+    tables.prepare(sqlite_engine.begin)
+    assert any("CREATE TABLE IF NOT EXISTS everything" in statement for statement in statements)
+
+
+def test_drift_is_found_with_all_differences_and_what_to_do(engine: sqlalchemy.Engine) -> None:
+    """A column missing, one of another kind, one that nobody fills, and a key without an index."""
+    execute(
+        engine,
+        "CREATE TABLE books (url VARCHAR(100), title INTEGER, crawled_at DATE, "
+        "shop VARCHAR(20) NOT NULL)",
+    )
+    tables = Tables({Book: BOOKS}, None, engine.dialect)
+    with pytest.raises(SinkMismatch) as mismatch:
+        tables.prepare(engine.begin)
+    message = str(mismatch.value)
+    assert f"table books does not fit {Book.__module__}.Book" in message
+    assert "it has no column 'price'" in message
+    assert "column 'title' is INTEGER" in message
+    assert "column 'crawled_at' is DATE, not " in message
+    assert "column 'shop' is NOT NULL and no field fills it" in message
+    assert "no unique index for the key url" in message
+    assert "ALTER TABLE books ADD COLUMN price " in message
+    assert "CREATE UNIQUE INDEX books_key ON books (url);" in message
+    assert "REDISQ_METADATA" in message
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_the_error_says_to_do_mends_the_table(engine: sqlalchemy.Engine, attempt: int) -> None:
+    """The statements in it can be run as they are."""
+    execute(engine, "CREATE TABLE books (url VARCHAR(100) NOT NULL, title INTEGER)")
+    if engine.dialect.name == "sqlite":
+        execute(engine, "DROP TABLE books", "CREATE TABLE books (url TEXT, title TEXT)")
+    tables = Tables({Book: BOOKS}, None, engine.dialect)
+    for _ in range(2):  # the collation of a key is looked at once it has an index
+        try:
+            tables.prepare(engine.begin)
+        except SinkMismatch as mismatch:
+            advice = str(mismatch).split("Change the table (")[1].split(";)")[0]
+            execute(engine, *advice.split("; "))
+    (record,) = store(engine, tables, Book("a", "b"))
+    assert rows(engine, record.target.table)[0]["title"] == "b"
+
+
+def test_a_table_made_by_hand_can_be_used(engine: sqlalchemy.Engine) -> None:
+    """With a number of its own, a default, shorter types, and a unique key beside the primary."""
+    number = {
+        "sqlite": "id INTEGER PRIMARY KEY",
+        "postgresql": "id SERIAL PRIMARY KEY",
+        "mysql": "id INTEGER AUTO_INCREMENT PRIMARY KEY",
+    }[engine.dialect.name]
+    collation = " COLLATE utf8mb4_nopad_bin" if engine.dialect.name == "mysql" else ""
+    execute(
+        engine,
+        f"CREATE TABLE hand ({number}, url VARCHAR(200){collation} NOT NULL UNIQUE, "
+        "whole SMALLINT, made INTEGER NOT NULL DEFAULT 5, note VARCHAR(10))",
+    )
+    options = {"table": "hand", "key": ["url"], "columns": {"url": "str", "whole": "int"}}
+    tables = Tables({"dict": options}, None, engine.dialect)
+
+    store(engine, tables, {"url": "a", "whole": 1}, {"url": "a", "whole": 2})
+
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT id, url, whole, made, note FROM hand").all()
+    assert [tuple(row) for row in found] == [(1, "a", 2, 5, None)]
+
+
+LOSSY = {
+    "postgresql": [
+        ("price", "NUMERIC(10, 2)"),
+        ("price", "DOUBLE PRECISION"),
+        ("number", "REAL"),
+        ("number", "NUMERIC"),
+        ("moment", "TIMESTAMP"),
+        ("moment", "TIMESTAMPTZ(0)"),
+        ("data", "TEXT"),
+        ("anything", "JSONB"),
+    ],
+    "mysql": [
+        ("price", "DECIMAL(10, 2)"),
+        ("price", "DOUBLE"),
+        ("number", "FLOAT"),
+        ("moment", "DATETIME"),
+        ("moment", "TIMESTAMP(6)"),
+        ("clock", "TIME"),
+        ("data", "LONGTEXT"),
+    ],
+    "sqlite": [("price", "NUMERIC"), ("number", "INTEGER"), ("data", "TEXT")],
+}
+
+
+def test_columns_that_would_change_values_do_not_fit(engine: sqlalchemy.Engine) -> None:
+    """Those that round, cut or shift values are found, also if their kind is the right one."""
+    for name, type_ in LOSSY[engine.dialect.name]:
+        tables = Tables({}, None, engine.dialect)
+        item = Values("", 1, 1.0, Decimal(1), datetime(2024, 1, 1), time(1), b"", "")
+        store(engine, tables, item)
+        quoted = engine.dialect.identifier_preparer.quote(name)
+        execute(
+            engine,
+            f"ALTER TABLE {'values'!r} DROP COLUMN {quoted}".replace("'", _quote(engine)),
+            f"ALTER TABLE {'values'!r} ADD COLUMN {quoted} {type_}".replace("'", _quote(engine)),
+        )
+        try:
+            prepare_for(engine, item)
+        except SinkMismatch as mismatch:
+            assert f"column {name!r} is " in str(mismatch)
+        else:
+            pytest.fail(f"{name} {type_} fits")
+        execute(engine, f"DROP TABLE {'values'!r}".replace("'", _quote(engine)))
+
+
+def _quote(engine: sqlalchemy.Engine) -> str:
+    return "`" if engine.dialect.name == "mysql" else '"'
+
+
+def prepare_for(engine: sqlalchemy.Engine, item: Any) -> None:
+    """What a new worker does whose first item this is."""
+    tables = Tables({}, None, engine.dialect)
+    tables.records(item, KEY)
+    tables.prepare(engine.begin)
+
+
+def test_a_key_with_another_collation_does_not_fit(engine: sqlalchemy.Engine) -> None:
+    """MariaDB's own would merge rows whose keys differ in case."""
+    if engine.dialect.name != "mysql":
+        collations = ["TEXT"]
+    else:
+        collations = ["VARCHAR(99)", "VARCHAR(99) COLLATE utf8mb4_bin"]
+    for collation in collations:
+        execute(engine, f"CREATE TABLE books (url {collation} PRIMARY KEY)")
+        tables = Tables({Book: {**BOOKS, "columns": {}}}, None, engine.dialect)
+        with pytest.raises(SinkMismatch) as mismatch:
+            tables.prepare(engine.begin)
+        told = "the collation of 'url' takes different keys for the same" in str(mismatch.value)
+        assert told == (engine.dialect.name == "mysql")
+        execute(engine, "DROP TABLE books")
+
+
+def test_dicts_without_columns_take_those_of_their_table(engine: sqlalchemy.Engine) -> None:
+    """As the database says; columns with defaults are left to them."""
+    execute(
+        engine,
+        "CREATE TABLE items (url VARCHAR(99) PRIMARY KEY, price DECIMAL(10, 2), "
+        "made INTEGER NOT NULL DEFAULT 5)",
+    )
+    tables = Tables({"dict": {"table": "items"}}, None, engine.dialect)
+    tables.prepare(engine.begin)
+
+    (record,) = store(engine, tables, {"url": "a", "price": Decimal("1.50")})
+
+    assert record.target.key == ("url",)
+    with engine.connect() as connection:
+        (row,) = connection.exec_driver_sql("SELECT url, price, made FROM items")
+    assert (row[0], Decimal(str(row[1])), row[2]) == ("a", Decimal("1.5"), 5)
+    with pytest.raises(RowRefused, match="8 digits before the point and 2 after"):
+        tables.records({"url": "a", "price": Decimal("1.555")}, KEY)
+    with pytest.raises(RowRefused, match="'made'"):
+        tables.records({"url": "a", "made": 1}, KEY)
+
+
+def test_dicts_without_columns_need_their_table(sqlite_engine: sqlalchemy.Engine) -> None:
+    """The error says what to give."""
+    tables = Tables({"dict": {"table": "items"}}, None, sqlite_engine.dialect)
+    with pytest.raises(SettingError, match=r"\['columns'\].*there is no table items"):
+        tables.prepare(sqlite_engine.begin)

@@ -1,0 +1,198 @@
+"""Values in the tables that are made for classes: each comes back equal, or is refused."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.dialects import mysql, postgresql
+
+from scrapy_redisq.errors import RowRefused
+from scrapy_redisq.pipelines.database.columns import column_kind, column_type
+from scrapy_redisq.pipelines.database.fields import KINDS
+from scrapy_redisq.pipelines.database.tables import Tables
+from tests.sinks.tables import (
+    EVERYTHING,
+    KEY,
+    SQLITE,
+    Colour,
+    Everything,
+    Size,
+    Values,
+    as_json,
+    rows,
+    store,
+    utc,
+)
+
+
+def test_each_type_comes_back_from_its_column(engine: sqlalchemy.Engine) -> None:
+    """Every type that an annotation can name has a column that gives equal values back."""
+    tables = Tables({}, None, engine.dialect)
+
+    (record,) = store(engine, tables, EVERYTHING)
+
+    (row,) = rows(engine, record.target.table)
+    assert record.target.table.name == "everything"
+    assert row["redisq_key"] == KEY
+    for name in ("text", "whole", "number", "flag", "day", "clock", "data", "isbn", "kind"):
+        assert row[name] == getattr(EVERYTHING, name), name
+    assert Decimal(row["price"]) == EVERYTHING.price
+    assert utc(row["moment"]) == datetime(2024, 3, 1, 4, 59, 59, 999_999)
+    assert (row["colour"], row["size"], row["mixed"]) == ("blue", 2, "PAIR")
+    assert (row["uuid"], row["path"], row["pages"]) == (str(UUID(int=5)), "/a/b", 3)
+    assert (row["none"], row["default"]) == (None, None)
+    assert (row["anything"], row["either"]) == ('[1, "x"]', "7")
+    document = {name: as_json(row[name]) for name in ("tags", "details", "reviews")}
+    assert document == {
+        "tags": ["a", "ü"],
+        "details": {"deep": {"price": "1.10", "when": "2024-01-02"}, "none": None},
+        "reviews": [{"author": "Ann", "stars": 5}],
+    }
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    st.builds(
+        Values,
+        text=st.text(),
+        whole=st.integers(-(1 << 70), 1 << 70),
+        number=st.floats() | st.integers(-(1 << 70), 1 << 70),
+        price=st.decimals() | st.integers(),
+        moment=st.datetimes(timezones=st.none() | st.timezones()),
+        clock=st.times(),
+        data=st.binary(),
+        anything=st.text() | st.integers(),
+    )
+)
+def test_a_value_comes_back_equal_or_is_refused(engine: sqlalchemy.Engine, item: Values) -> None:
+    """Nothing is changed silently, whatever the value: it reads the same, or was refused."""
+    tables = Tables({}, None, engine.dialect)
+    try:
+        (record,) = store(engine, tables, item)
+    except RowRefused as refusal:
+        assert "Values." in str(refusal)
+        return
+    (row,) = rows(engine, record.target.table)
+    assert (row["text"], row["whole"], row["data"], row["clock"]) == (
+        item.text,
+        item.whole,
+        item.data,
+        item.clock,
+    )
+    assert repr(row["number"]) == repr(float(item.number))
+    assert Decimal(row["price"]) == item.price
+    assert utc(row["moment"]) == utc(item.moment)
+    assert row["anything"] == str(item.anything)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("text", 12, "takes str"),
+        ("text", b"bytes", "takes str"),
+        ("text", None, "takes str and not None"),
+        ("text", "half a pair: \ud800", "surrogate"),
+        ("whole", "12", "takes int"),
+        ("whole", 1.0, "takes int"),
+        ("whole", 1 << 63, "64 bits"),
+        ("number", "0.5", "takes float"),
+        ("number", (1 << 53) + 1, "cannot hold that many digits"),
+        ("number", 10**400, "cannot hold that many digits"),
+        ("price", 0.5, "takes Decimal or int"),
+        ("price", "12 €", "takes Decimal or int"),
+        ("price", Decimal("NaN"), "finite"),
+        ("flag", 1, "takes bool"),
+        ("flag", "yes", "takes bool"),
+        ("day", datetime(2024, 1, 1), "takes date"),
+        ("day", "2024-01-01", "takes date"),
+        ("moment", date(2024, 1, 1), "takes datetime"),
+        ("moment", datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), "calendar"),
+        ("clock", time(1, tzinfo=timezone.utc), "without a time zone"),
+        ("data", "text", "takes bytes"),
+        ("size", "2", "takes int"),
+        ("tags", [float("nan")], "no JSON"),
+        ("tags", [float("inf")], "no JSON"),
+        ("tags", [object()], "object has no form in JSON"),
+        ("tags", [{(1, 2): 3}], "keys in JSON are text"),
+        ("tags", ["\udc00"], "surrogate"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(name: str, value: Any, words: str) -> None:
+    """The refusal names class, field, value and type, and what the column takes."""
+    item = Everything(**{**vars(EVERYTHING), name: value})
+    with pytest.raises(RowRefused, match=words) as refusal:
+        Tables({}, None, SQLITE).records(item, KEY)
+    assert f"{Everything.__module__}.Everything.{name} = " in str(refusal.value)
+    assert type(value).__qualname__ in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        ("whole", True, 1),
+        ("whole", Size.SMALL, 1),
+        ("number", 3, 3.0),
+        ("price", 3, "3"),
+        ("text", Colour.RED, "red"),
+        ("colour", "red", "red"),
+        ("data", bytearray(b"x"), b"x"),
+        ("tags", {3, 1, 2}, "[1, 2, 3]"),
+        ("tags", [b"\xff", Colour.RED, Size.LARGE, {1: time(1, 2)}], None),
+    ],
+)
+def test_what_is_lossless_and_obvious_is_converted(name: str, value: Any, stored: Any) -> None:
+    """An int for a float, a bool for an int, an enum's value, other forms in JSON."""
+    item = Everything(**{**vars(EVERYTHING), name: value})
+    (record,) = Tables({}, None, SQLITE).records(item, KEY)
+    if stored is None:
+        stored = '["/w==", "red", 2, {"1": "01:02:00"}]'
+    assert record.values[name] == stored
+    assert type(record.values[name]) is type(stored)
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, postgresql.dialect(), mysql.dialect()])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_column_for_a_kind_is_known_as_one_of_that_kind(kind: str, dialect: Any) -> None:
+    """Or values would go into it unchecked."""
+    made = column_kind(column_type(kind, dialect))
+    assert made == ("str" if (kind, dialect.name) == ("decimal", "sqlite") else kind)
+
+
+def test_a_subclass_of_text_is_stored_as_text() -> None:
+    """A driver gets plain text, not an object that holds its whole document."""
+
+    class Node(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return "<Node>"
+
+    item = Everything(**{**vars(EVERYTHING), "text": Node("words")})
+    (record,) = Tables({}, None, SQLITE).records(item, KEY)
+    assert type(record.values["text"]) is str
+    assert record.values["text"] == "words"
+
+
+def test_postgres_refuses_nul_with_words_and_others_keep_it(engine: sqlalchemy.Engine) -> None:
+    """PostgreSQL has no character NUL in texts; SQLite and MariaDB give it back."""
+    tables = Tables({}, None, engine.dialect)
+    item = Everything(**{**vars(EVERYTHING), "text": "a\0b"})
+    if engine.dialect.name == "postgresql":
+        with pytest.raises(RowRefused, match="NUL"):
+            tables.records(item, KEY)
+        return
+    (record,) = store(engine, tables, item)
+    assert [row["text"] for row in rows(engine, record.target.table)] == ["a\0b"]
