@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -14,16 +15,50 @@ from scrapy_redisq.errors import RowRefused
 __all__ = ["encoder", "unwritable"]
 
 
-def encoder(form: str) -> msgspec.json.Encoder | msgspec.msgpack.Encoder:
-    """An encoder for ``form`` "json" or "msgpack".
+def encoder(form: str) -> Callable[[Any], bytes]:
+    """What makes the bytes of ``form`` "json" or "msgpack" of an item's values.
 
     Both write dates as ISO 8601, Decimals and UUIDs as text, sets as arrays, nested items as
-    objects. JSON has no bytes (base64 there) and no NaN (null). MessagePack has no integers of
-    more than 64 bits, and times with a time zone are its timestamps.
+    objects. JSON has no bytes (base64 there); NaN, and mappings two of whose keys are one text, are
+    refused there. MessagePack has no integers of more than 64 bits, and times with a time zone are
+    its timestamps. Raises `TypeError`, `ValueError`, `OverflowError` and `RecursionError`.
     """
     if form == "msgpack":
-        return msgspec.msgpack.Encoder(enc_hook=_plain)
-    return msgspec.json.Encoder(enc_hook=_plain)
+        return msgspec.msgpack.Encoder(enc_hook=_plain).encode
+
+    def plain(value: Any) -> Any:
+        made = _plain(value)
+        if not isinstance(value, _LOOKED_INTO):
+            check(made)
+        return made
+
+    json = msgspec.json.Encoder(enc_hook=plain)
+
+    def check(value: Any) -> None:
+        """Raise ValueError for what JSON would change."""
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise ValueError(f"JSON has no number {value}")
+        elif isinstance(value, dict):
+            if any(type(key) is not str for key in value):
+                check(tuple(value))
+                if len({json.encode({key: None}) for key in value}) < len(value):
+                    raise ValueError("keys in JSON are text, and two of these are the same")
+            for one in value.values():
+                check(one)
+        elif isinstance(value, _LOOKED_INTO):
+            for one in value:
+                check(one)
+
+    def encode(values: Any) -> bytes:
+        check(values)
+        return json.encode(values)
+
+    return encode
+
+
+_LOOKED_INTO: tuple[type[Any], ...] = (dict, list, tuple, set, frozenset, float)
+"""What a check of the values sees by itself, also subclasses, which msgspec does not know."""
 
 
 def _plain(value: Any) -> Any:

@@ -61,7 +61,7 @@ class RedisPipeline(BatchPipeline):
         self._target = settings.items_key % {"spider": self.spider_name}
         if not self._target:
             raise SettingError("REDISQ_ITEMS_KEY", "", "a key's name")
-        self._encoder = encoder(settings.items_format)
+        self._encode = encoder(settings.items_format)
         try:
             self._server = await self._open_server()
             self._client = self._server.async_client()
@@ -93,7 +93,7 @@ class RedisPipeline(BatchPipeline):
         """Raises `RowRefused` for an item that cannot be encoded."""
         row = Row(item, key)
         try:
-            encoded = self._encoder.encode(row)
+            encoded = self._encode(row)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refused_field(row, error) from error
         return Row(item, key, {ENCODED: encoded})
@@ -101,7 +101,7 @@ class RedisPipeline(BatchPipeline):
     def _refused_field(self, row: Row, error: Exception) -> RowRefused:
         for name, value in row.items():
             try:
-                self._encoder.encode({name: value})
+                self._encode({name: value})
             except (TypeError, ValueError, OverflowError, RecursionError) as why:
                 return unwritable(name, why)
         return RowRefused(f"{type(error).__name__}: {error}")

@@ -45,10 +45,14 @@ def key_by_content(spider: str, item: Any) -> str:
 
 def _in_order(value: Any) -> Any:
     """Mappings as lists of key, its type and value in an order of their own, which JSON gives to
-    text keys only."""
+    text keys only; sets likewise, which each process has in another order."""
     if isinstance(value, dict):
-        pairs = ((str(key), type(key).__name__, _in_order(one)) for key, one in value.items())
+        pairs = (
+            (str(_in_order(key)), type(key).__name__, _in_order(one)) for key, one in value.items()
+        )
         return sorted(pairs, key=lambda pair: pair[:2])
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_in_order, value), key=lambda one: json.dumps(one, default=str))
     if isinstance(value, (list, tuple)):
         return [_in_order(one) for one in value]
     return value

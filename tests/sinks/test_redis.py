@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -163,6 +164,34 @@ class TestItems:
         write(redis_server.url, batch, **given)
         numbers = [item["n"] for item in items(redis_server, form=form)]
         assert numbers == [*range(3, 10)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        [{"a": (float("-inf"),)}],
+        {1: "a", "1": "b"},
+        {Title("a"): {None: 1, "null": 2}},
+        Book("u", {True: 1, "1": 2}),
+        {float("inf"): 1},
+        MappingProxyType({"x": float("nan")}),
+        {0.5, float("inf")},
+    ],
+    ids=repr,
+)
+def test_what_json_would_change_is_refused(redis_server: RedisServer, value: Any) -> None:
+    """NaN would be null, and of two keys with one text one would be gone; MessagePack has them."""
+
+    async def run() -> None:
+        async with opened(redis_server.url) as pipeline:
+            with pytest.raises(RowRefused, match=r"^field 'x': "):
+                pipeline.row({"url": "u", "x": value}, "k")
+            pipeline.row({"url": "u", "x": {1: 0.5, "2": None, Title("3"): []}}, "k")
+        async with opened(redis_server.url, REDISQ_ITEMS_FORMAT="msgpack") as pipeline:
+            pipeline.row({"url": "u", "x": value}, "k")
+
+    asyncio.run(run())
 
 
 def test_too_large_a_number(redis_server: RedisServer) -> None:
