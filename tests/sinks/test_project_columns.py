@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -209,3 +210,47 @@ def test_keys_that_are_one_in_json_are_refused(value: Any) -> None:
     with pytest.raises(RowRefused, match="two of these are the same"):
         tables.records(item_class(value), KEY)
     tables.records(item_class({1: "a", "2": "b"}), KEY)
+
+
+class Amount(sqlalchemy.types.TypeDecorator[Decimal]):
+    """A number of a project's own, in cents."""
+
+    impl = sqlalchemy.Numeric(8, 1)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return value * 100
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return value / 100
+
+
+class Moment(sqlalchemy.types.TypeDecorator[datetime]):
+    """A point in time of a project's own."""
+
+    impl = sqlalchemy.DateTime
+    cache_ok = True
+
+
+@pytest.mark.parametrize(
+    ("type_", "kept", "changed"),
+    [
+        (Amount, Decimal("1.001"), Decimal("1.0005")),
+        (sqlalchemy.Interval, timedelta(days=1, seconds=3), timedelta(microseconds=5)),
+        (Moment, datetime(2026, 1, 1, 1, 1, 1), datetime(2026, 1, 1, 0, 0, 0, 600_000)),
+    ],
+)
+def test_what_the_column_of_a_decorated_type_would_change(
+    engine: sqlalchemy.Engine, type_: Any, kept: Any, changed: Any
+) -> None:
+    """It comes back equal, or is refused, by what the type makes of it."""
+    tables = Tables({"dict": {"table": "page"}}, _with_x(type_), engine.dialect)
+    (record,) = store(engine, tables, {"url": "kept", "x": kept})
+    assert [row["x"] for row in rows(engine, record.target.table)] == [kept]
+    try:
+        store(engine, tables, {"url": "kept", "x": changed})
+    except RowRefused as refusal:
+        assert "digits" in str(refusal)
+        assert type_ is Amount or engine.dialect.name == "mysql"
+    else:
+        assert [row["x"] for row in rows(engine, record.target.table)] == [changed]

@@ -18,12 +18,14 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from datetime import datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy
 from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeDecorator
 
 from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form, takes
 from scrapy_redisq.pipelines.database.fields import ANY
@@ -74,7 +76,7 @@ def converter(
     if target == "enum":
         return _enum_converter(column.type)
     if target == OTHER:
-        return _other_converter(column.type)
+        return _other_converter(column.type, dialect)
     if isinstance(column.type, mysql.YEAR):
         return _year
     if target == "bytes" and there.fixed:
@@ -194,7 +196,7 @@ def _enum_converter(type_: Any) -> Convert:
     return convert
 
 
-def _other_converter(type_: Any) -> Convert:
+def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
     """For a type that only SQLAlchemy or the project knows: what it is in Python, if it says so."""
     if isinstance(type_, sqlalchemy.Uuid):
         return lambda value: _uuid(value, type_)
@@ -202,13 +204,46 @@ def _other_converter(type_: Any) -> Convert:
         known = type_.python_type
     except NotImplementedError:
         known = object
+    check = _check_of_decorated(type_, dialect)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, (list, tuple) if known is list else known):
             raise WrongValue(f"takes {known.__name__}")
+        check(value)
         return copy.deepcopy(value)  # the item may be changed before it is written
 
     return convert
+
+
+def _check_of_decorated(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any], object]:
+    """What raises WrongValue for values of a type that is made of another one, if the column would
+    round or cut off what becomes of them."""
+    if not isinstance(type_, TypeDecorator):
+        return lambda value: None
+    made_of = type_.dialect_impl(dialect)
+    there = form(getattr(made_of, "impl_instance", made_of), dialect)
+    exact: Callable[[Any], object]
+    if there.kind == "decimal":
+        exact = _decimal_converter("decimal", there, dialect)
+    elif there.kind in ("datetime", "time"):
+        exact = _cut_seconds(lambda moment: moment, there)
+    else:
+        return lambda value: None
+
+    def check(value: Any) -> None:
+        try:
+            if isinstance(type_, sqlalchemy.Interval):
+                stored: Any = type_.epoch + value
+            else:
+                stored = type_.process_bind_param(value, dialect)
+        except NotImplementedError:
+            stored = value
+        except Exception as error:  # of the types of any project
+            raise WrongValue(f"{type(error).__name__}: {error}") from error
+        if isinstance(stored, (Decimal, datetime, time)):
+            exact(stored)
+
+    return check
 
 
 def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:
