@@ -27,6 +27,7 @@
     └── SinkError                where items are written to
         ├── SinkUnavailable      tried again until it works
         │   ├── BatchTooLarge    in smaller batches
+        │   │   └── RowLocked    by somebody else: never the row's fault
         │   └── WriteFailed      of the sink or of some rows: what others do will tell
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
@@ -197,7 +198,15 @@ class SinkUnavailable(SinkError):
 class BatchTooLarge(SinkUnavailable):
     """Raised when a write took longer than it may: its rows are tried again in smaller batches.
 
-    A row that is alone is set aside for a while, others go on.
+    A row that is alone is set aside for a while, others go on; it is refused when that has been so
+    for minutes, and others have been taken in time.
+    """
+
+
+class RowLocked(BatchTooLarge):
+    """Raised when a write has waited too long for what somebody else holds.
+
+    A row that is alone is set aside, however often.
     """
 
 

@@ -19,6 +19,9 @@ __all__ = ["Doubt", "Doubts"]
 PROOFS = 5
 """A row is at fault that has failed so often while others passed."""
 
+PROOFS_OF_SLOW = 15
+"""The same for one that takes longer than it may: about eight minutes."""
+
 FAILING = 5
 """So many different rows that fail one after the other, and the sink is away."""
 
@@ -93,33 +96,29 @@ class Doubts(Generic[Row]):
         """What is known of it."""
         return self._doubts.setdefault(row, Doubt())
 
-    def failed(self, row: Row, *, others_pass: bool) -> bool:
+    def failed(self, row: Row, *, others_pass: bool, slow: bool = False) -> bool:
         """It failed alone; ``others_pass``: another one would pass at this moment.
 
-        -> whether it is at fault.
+        A ``slow`` one has taken longer than it may. That others have passed meanwhile proves
+        nothing then. -> whether it is at fault.
         """
         doubt = self.of(row)
         now = {kind: self._passed[kind] for kind in self._kinds(row)}
         compared = bool(doubt.passed) and all(now[kind] > doubt.passed.get(kind, 0) for kind in now)
-        if others_pass or compared:
+        if others_pass or (compared and not slow):
             doubt.proofs += 1
             self._failing.clear()
         else:
             self._failing.add(row)
         doubt.passed = now
-        return doubt.proofs >= PROOFS
+        return doubt.proofs >= (PROOFS_OF_SLOW if slow else PROOFS)
 
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
-        """It is tried again later, alone, or with others.
-
-        A ``slow`` one has taken longer than it may, which proves nothing, however often.
-        """
+        """It is tried again later, alone, or with others; a ``slow`` one keeps them waiting."""
         doubt = self.of(row)
         doubt.together = together
         doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, LAST_OF_SLOW if slow else LAST)
         doubt.tries = min(doubt.tries + 1, 20)
-        if slow:
-            self._failing.add(row)
         self._aside.append(row)
 
     def due_at(self) -> float | None:

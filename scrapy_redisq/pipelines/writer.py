@@ -29,6 +29,7 @@ from scrapy_redisq._scrapy.crawl import close_spider, is_closing
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ReferenceMissing,
+    RowLocked,
     RowRefused,
     SinkError,
     SinkMismatch,
@@ -104,6 +105,7 @@ class Writer:
         self._closing_since = 0.0
         self._patient_until = 0.0
         self._away = False
+        self._told_away = False
         self._writing = asyncio.ensure_future(self._write_until_closed())
 
     def add(self, row: Row, page: Any, written: asyncio.Future[None] | None) -> None:
@@ -204,8 +206,6 @@ class Writer:
                         self._most_rows = len(piece) // 2
                     # While all fail, one is enough to know when that has ended.
                     pieces += _split(piece, 1 if self.doubts.all_fail else len(piece) // 2)
-                elif isinstance(error, BatchTooLarge):
-                    self.doubts.set_aside(piece[0], slow=True)
                 else:
                     await self._weigh(piece[0], error)
                 if self.doubts.all_fail and not self._patience_ended():
@@ -273,16 +273,20 @@ class Writer:
 
     # Rows that fail alone
 
-    async def _weigh(self, waiting: Waiting, error: WriteFailed) -> None:
-        """A row has failed, and it is not known why."""
-        others_pass = not error.at_commit and await self._others_pass(waiting, error)
-        if self.doubts.failed(waiting, others_pass=others_pass):
-            self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
-            return
-        self.doubts.set_aside(waiting)
+    async def _weigh(self, waiting: Waiting, error: BatchTooLarge | WriteFailed) -> None:
+        """A row has failed, or took too long, and it is not known why."""
+        slow = isinstance(error, BatchTooLarge)
+        if not isinstance(error, RowLocked):
+            others_pass = await self._others_pass(waiting, error)
+            if self.doubts.failed(waiting, others_pass=others_pass, slow=slow):
+                self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
+                return
+        self.doubts.set_aside(waiting, slow=slow)
         if not self.doubts.all_fail:
             # Nothing is claimed while a sink is away, and then there is nothing to compare with.
             self._is_back(known=False)
+            if not slow:
+                self._patient_until = 0.0
             if not self._told_of_doubt:
                 self._told_of_doubt = True
                 logger.warning(
@@ -292,9 +296,11 @@ class Writer:
                     error,
                 )
 
-    async def _others_pass(self, waiting: Waiting, error: WriteFailed) -> bool:
+    async def _others_pass(self, waiting: Waiting, error: BatchTooLarge | WriteFailed) -> bool:
         """Whether the sink takes at this moment what it has taken before."""
         pipeline = self._pipeline
+        if isinstance(error, WriteFailed) and error.at_commit:
+            return False  # what is asked for below is not committed
         try:
             if not isinstance(error, _Unknown):
                 return await self._patient(pipeline.probe(waiting.row))
@@ -338,22 +344,26 @@ class Writer:
         await asyncio.sleep(random.uniform(longest / 2, longest))
 
     def _is_away(self, why: str) -> None:
-        if not self._away:
-            self._away = True
+        if not self._told_away:
+            self._told_away = True
             logger.warning(
                 "%s cannot write, keeps its items and claims nothing until it can: %s",
                 type(self._pipeline).__name__,
                 why,
             )
+        if not self._away:
+            self._away = True
             if self._worker:
                 self._worker.sink_is_away(True)
 
     def _is_back(self, *, known: bool = True) -> None:
-        self._patient_until = 0.0
+        if known:
+            self._patient_until = 0.0
+            if self._told_away:
+                self._told_away = False
+                logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
         if self._away:
             self._away = False
-            if known:
-                logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
             if self._worker:
                 self._worker.sink_is_away(False)
 

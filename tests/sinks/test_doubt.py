@@ -99,7 +99,7 @@ def put(sink: DatabasePipeline, *items: Any) -> list[asyncio.Task[Any]]:
     return [asyncio.ensure_future(sink.process_item(item)) for item in items]
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+async def until(condition: Callable[[], Any], what: str, seconds: float = 30) -> None:
     for _ in range(int(seconds / 0.02)):
         if condition():
             return
@@ -109,7 +109,7 @@ async def until(condition: Callable[[], Any], what: str, seconds: float = 60) ->
 
 async def results(tasks: list[asyncio.Task[Any]]) -> list[type[BaseException] | None]:
     """Which of them were refused; None: it was written."""
-    await asyncio.wait(tasks, timeout=60)
+    await asyncio.wait(tasks, timeout=30)
     assert all(task.done() for task in tasks)
     return [type(error) if (error := task.exception()) else None for task in tasks]
 
@@ -210,14 +210,43 @@ def test_a_row_at_fault_that_is_alone(
     assert "cannot write" not in caplog.text
 
 
-def test_the_first_row_is_at_fault(
-    each_database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With nothing to compare it with it waits, and does not keep others from coming."""
+def test_a_row_at_fault_that_no_other_can_stand_for(each_database: Database) -> None:
+    """Another row's value may be there once, so that it is not taken under a second key."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database):
+            pass
+        each_database.execute("CREATE UNIQUE INDEX once ON book (stock)")
+        each_database.execute("INSERT INTO book VALUES ('other', 5, 'old')")
+        fail(each_database, "NEW.stock = 13")
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, Book("x", 13))) == [ItemRefused]
+
+    asyncio.run(crawl())
+    assert each_database.query("SELECT * FROM book") == [("other", 5, "old")]
+
+
+@pytest.mark.parametrize("condition", ["NEW.stock = 13", "NEW.url = 'x'", "NEW.url LIKE '%x%'"])
+def test_a_row_at_fault_in_an_empty_table(each_database: Database, condition: str) -> None:
+    """It is one if the table would take it without one of its values, which is not kept."""
 
     async def crawl() -> None:
         async with pipeline(each_database) as sink:
-            fail(each_database, "NEW.stock = 13")
+            fail(each_database, condition)
+            assert await results(put(sink, Book("x", 13))) == [ItemRefused]
+
+    asyncio.run(crawl())
+    assert urls(each_database) == []
+
+
+def test_the_first_row_is_at_fault(
+    each_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the table takes nothing in its place it waits, and does not keep others from coming."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            fail(each_database, "coalesce(NEW.stock, 13) = 13")
             first = put(sink, Book("x", 13))
             await until(lambda: retries(sink) > 6, "it has been tried often")
             assert not first[0].done()
@@ -299,6 +328,67 @@ def test_a_time_limit_makes_batches_smaller(each_database: Database) -> None:
 
     asyncio.run(crawl())
     assert len(urls(each_database)) == MANY
+
+
+def test_a_row_that_is_alone_takes_longer_than_it_may(
+    each_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused when it has done so often, and others did not; six of them stop nobody."""
+    if each_database.kind not in LIMITED:
+        pytest.skip("has no limit")
+    monkeypatch.setattr(doubt, "PROOFS_OF_SLOW", 2)
+    query, *sql = LIMITED[each_database.kind]
+    query = query.replace("400", "100").replace("0.4", "0.1")
+
+    async def crawl() -> None:
+        async with pipeline(each_database, query) as sink:
+            await results(put(sink, Book("before")))
+            for each in sql:
+                when = each.replace("0.01", "CASE NEW.stock WHEN 13 THEN 1 ELSE 0 END")
+                each_database.execute(when)
+            assert await results(put(sink, *books(6, 13), Book("a"))) == [ItemRefused] * 6 + [None]
+
+    asyncio.run(crawl())
+    assert urls(each_database) == ["a", "before"]
+
+
+LOCKS = {
+    "postgres": "?options=-clock_timeout%3D200",
+    "mariadb": "?init_command=SET+innodb_lock_wait_timeout%3D1",
+}
+
+
+def test_rows_that_somebody_has_locked(
+    each_database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait, and do not keep others from being claimed and written; it is told of once."""
+    if each_database.kind not in LOCKS:
+        pytest.skip("locks all of it")
+    monkeypatch.setattr(doubt, "FIRST", 3)
+    monkeypatch.setattr(doubt, "LAST_OF_SLOW", 3)
+    count = {"postgres": 6, "mariadb": 1}[each_database.kind]
+
+    async def crawl() -> None:
+        async with pipeline(each_database, LOCKS[each_database.kind]) as sink:
+            sink.silent_seconds = 0.1
+            await results(put(sink, *books(count)))
+            engine = sqlalchemy.create_engine(each_database.url)
+            with engine.connect() as other:
+                for book in books(count):  # MariaDB would lock what is between them, too
+                    sql = f"UPDATE book SET stock = 9 WHERE url = '{book.url}'"
+                    other.execute(sqlalchemy.text(sql))
+                tasks = put(sink, *books(count, 2))
+                writer = sink._batches.writer
+                await until(lambda: len(writer.doubts) == count, "all are set aside")
+                assert not writer._away
+                assert await results(put(sink, Book("a"))) == [None]
+                other.rollback()
+            engine.dispose()
+            assert await results(tasks) == [None] * count
+
+    asyncio.run(crawl())
+    assert each_database.query("SELECT sum(stock) FROM book")[0][0] == 2 * count + 1
+    assert caplog.text.count("cannot write") < 4
 
 
 def test_a_row_that_refers_to_one_in_the_same_batch(each_database: Database) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import exc
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ReferenceMissing,
+    RowLocked,
     RowRefused,
     SinkError,
     SinkUnavailable,
@@ -30,8 +31,8 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # PostgreSQL: connection, transaction state (read-only), authorisation, rollback (deadlock,
     # serialisation), resources (disk full), prerequisite state, operator intervention, system.
     **dict.fromkeys(("08", "25", "28", "40", "53", "55", "57", "58"), SinkUnavailable),
-    # statement_timeout, lock_timeout
-    **dict.fromkeys(("57014", "55P03"), BatchTooLarge),
+    "57014": BatchTooLarge,  # statement_timeout
+    "55P03": RowLocked,
     "23503": ReferenceMissing,
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
@@ -39,8 +40,8 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     **dict.fromkeys((1020, 1213, 1614), SinkUnavailable),
     **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1317, 1927), SinkUnavailable),
     **dict.fromkeys((1036, 1290, 1792, 1836), SinkUnavailable),
-    # innodb_lock_wait_timeout, max_statement_time, max_execution_time
-    **dict.fromkeys((1205, 1969, 3024), BatchTooLarge),
+    1205: RowLocked,
+    **dict.fromkeys((1969, 3024), BatchTooLarge),  # max_statement_time, max_execution_time
     **dict.fromkeys((1216, 1452), ReferenceMissing),
     # Of values, and PyMySQL does not count them among those: no default, wrong value, CHECK.
     **dict.fromkeys((1292, 1364, 3819, 4025), RowRefused),

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from scrapy.utils.misc import load_object
 from sqlalchemy import Connection, MetaData
 
-from scrapy_redisq.errors import SettingError, SinkError
+from scrapy_redisq.errors import RowRefused, SettingError, WriteFailed
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+from scrapy_redisq.pipelines.database.probe import copy_under, rolls_back, variations
 from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
-from scrapy_redisq.pipelines.database.upsert import copy_under, write
+from scrapy_redisq.pipelines.database.upsert import write
 from scrapy_redisq.pipelines.thread import OneThread
 
 logger = logging.getLogger(__name__)
@@ -97,17 +100,36 @@ class DatabasePipeline(BatchPipeline):
         return {record.target for record in row.records}
 
     async def probe(self, row: Row) -> bool:
-        """Whether rows that are in the tables would be written again under the keys of this one."""
+        """Whether rows that are in the tables would be written again under the keys of this one,
+        or this one without some of its values."""
         return bool(await self._ask(self._probe, row))
 
     def _probe(self, row: _RecordsRow) -> bool:
+        def copies(connection: Connection) -> bool:
+            return all(copy_under(connection, record) for record in row.records)
+
+        def can_be_tried(connection: Connection) -> bool:
+            return all(rolls_back(connection, record.target.table) for record in row.records)
+
+        if not self._would(can_be_tried):
+            return False
+        until = time.monotonic() + self.silent_seconds
+        return self._would(copies) or any(
+            self._would(partial(_written, records))
+            for records in variations(row.records)
+            if time.monotonic() < until
+        )
+
+    def _would(self, work: Callable[[Connection], bool]) -> bool:
+        """Whether something works, of which nothing is kept; raises `SinkError` if the database
+        is away, or takes too long."""
         try:
             with self._server.transaction() as connection:
-                taken = all(copy_under(connection, record) for record in row.records)
+                worked = work(connection)
                 raise _RolledBack
         except _RolledBack:
-            return taken
-        except SinkError:
+            return worked
+        except (RowRefused, WriteFailed):
             return False
 
     async def close(self) -> None:
@@ -117,6 +139,11 @@ class DatabasePipeline(BatchPipeline):
                 await self._thread.run(self._server.close)
             finally:
                 self._thread.end()
+
+
+def _written(records: list[Record], connection: Connection) -> bool:
+    write(connection, records)
+    return True
 
 
 def _metadata(path: str) -> MetaData | None:

@@ -8,7 +8,6 @@ time of a row; only statements with defaults computed in Python are executed by 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +22,14 @@ from scrapy_redisq.pipelines.database import arrays
 from scrapy_redisq.pipelines.database.columns import MYSQL
 from scrapy_redisq.pipelines.database.records import Record, Target
 
-__all__ = ["copy_under", "write"]
+__all__ = ["upsert_of_rows", "utc", "write"]
 
 _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
 """What drivers raise, beside their own errors, for values that they cannot bind."""
 
 Values = dict[str, Any]
+Column = list[Any]
+"""The values of one column."""
 
 
 def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
@@ -58,45 +59,6 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
                 how.execute(connection, rows)
             except _UNBINDABLE as error:
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
-
-
-def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
-    """Write the values of a row that is there under the key of ``record``; to be rolled back.
-
-    -> whether there was one, and it was taken. Raises what `write` does.
-    """
-    # Whatever is there, it is to be written.
-    target = dataclasses.replace(record.target, on_conflict="update", version=None)
-    # Python's defaults are not computed here.
-    defaults = [c.key for c in target.table.columns if c.default is not None]
-    columns, dialect = tuple(dict.fromkeys([*record.values, *defaults])), connection.dialect
-    upsert = _UPSERTS[dialect.name]
-    if not _rolls_back(connection, target.table):
-        return False
-    own = {
-        name: sqlalchemy.literal(_utc(record.values.get(name)), target.table.columns[name].type)
-        for name in target.key
-    }
-    is_own = sqlalchemy.and_(*(target.table.columns[name] == key for name, key in own.items()))
-    copied = [own.get(name, target.table.columns[name]) for name in columns]
-    source = sqlalchemy.select(*copied).where(sqlalchemy.not_(is_own)).limit(1)
-    if connection.execute(source).first() is None:
-        return False
-    insert = _insert(target, dialect).from_select(columns, source, include_defaults=False)
-    connection.execute(upsert(insert, target, columns))
-    return True
-
-
-def _rolls_back(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> bool:
-    """Whether a rollback takes back what was written into a table: not so with MyISAM."""
-    if connection.dialect.name not in MYSQL:
-        return True
-    query = (
-        "SELECT engine FROM information_schema.tables"
-        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
-    )
-    names = {"schema": table.schema, "name": table.name}
-    return connection.execute(sqlalchemy.text(query), names).scalar() == "InnoDB"
 
 
 def merged(target: Target, rows: Iterable[Values]) -> list[Values]:
@@ -200,10 +162,18 @@ def statement(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dial
         by_name = {binds[name]: column for name, column in fills.items()}
         rows = arrays.rows_of_arrays(by_name, dialect)
         if rows is not None:
-            insert_all = _insert(target, dialect).from_select(columns, rows, include_defaults=False)
-            by_arrays = str(upsert(insert_all, target, columns).compile(dialect=dialect))
+            insert_all = upsert_of_rows(target, columns, rows, dialect)
+            by_arrays = str(insert_all.compile(dialect=dialect))
     converters = tuple(_converter(column, dialect) for column in fills.values())
     return _Upsert(insert, str(compiled), binds, converters, by_arrays)
+
+
+def upsert_of_rows(
+    target: Target, columns: tuple[str, ...], rows: Any, dialect: sqlalchemy.Dialect
+) -> Any:
+    """The statement for the rows that a SELECT gives."""
+    insert = _insert(target, dialect).from_select(columns, rows, include_defaults=False)
+    return _UPSERTS[dialect.name](insert, target, columns)
 
 
 def _insert(target: Target, dialect: sqlalchemy.Dialect) -> Any:
@@ -258,7 +228,7 @@ _UPSERTS: dict[str, Callable[[Any, Target, tuple[str, ...]], Any]] = {
 """How each database says that a row takes the place of another."""
 
 
-def _utc(value: Any) -> Any:
+def utc(value: Any) -> Any:
     """Points in time in UTC: some drivers drop the offset, and with it hours."""
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return value.astimezone(datetime.timezone.utc)
@@ -273,8 +243,8 @@ def _converter(
     if not isinstance(column.type, (sqlalchemy.DateTime, sqlalchemy.types.TypeDecorator)):
         return bind
     if bind is None:
-        return _utc
-    return lambda value: bind(_utc(value))
+        return utc
+    return lambda value: bind(utc(value))
 
 
 @dataclass(frozen=True)
@@ -294,7 +264,7 @@ class _Upsert:
         if self.sql is None:
             connection.execute(
                 self.insert,
-                [{self.binds[name]: _utc(value) for name, value in row.items()} for row in rows],
+                [{self.binds[name]: utc(value) for name, value in row.items()} for row in rows],
             )
             return
         columns = self._converted(rows)
@@ -306,7 +276,7 @@ class _Upsert:
         # Several at once are a pipeline for psycopg, whose troubles it also logs by itself.
         connection.exec_driver_sql(self.sql, values[0] if len(values) == 1 else values)
 
-    def _converted(self, rows: list[Values]) -> list[list[Any]]:
+    def _converted(self, rows: list[Values]) -> list[Column]:
         """The values of each column, as the driver takes them."""
         columns = []
         for name, convert in zip(self.binds, self.converters, strict=True):
