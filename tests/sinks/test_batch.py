@@ -77,31 +77,6 @@ def test_every_item_is_written(
     assert f"sink {PAGES} rows in {sink['batches']} batches, {sink['seconds']:.1f} s" in shown
 
 
-def test_batches_gather_while_one_is_written(crawl: Run, tmp_path: Path) -> None:
-    """What comes while a batch is being written is the next batch, however small the first was."""
-    turn(tmp_path, "slow", True)
-    with Site(linked_pages(PAGES)) as site:
-        worker = crawl("follow", site, settings(tmp_path, CONCURRENT_REQUESTS=8))
-        wait_until(lambda: site.hits, 20, "the first page")
-        turn(tmp_path, "slow", False)
-        wait_until(lambda: len(site.hits) > 5, 20, "more pages")
-        turn(tmp_path, "slow", True)
-        hits = len(site.hits)
-        wait_until(lambda: len(site.hits) >= min(PAGES, hits + 6), 20, "pages that gather")
-        turn(tmp_path, "slow", False)
-        worker.wait()
-    assert max(row["size"] for row in written(tmp_path)) > 1
-    assert numbers(tmp_path) == Counter(range(PAGES))
-
-
-def test_batch_rows_is_the_most(crawl: Run, tmp_path: Path) -> None:
-    """No batch has more than `batch_rows` rows."""
-    with Site(linked_pages(PAGES)) as site:
-        crawl("triple", site, settings(tmp_path, BATCH_ROWS=2)).wait()
-    assert max(row["size"] for row in written(tmp_path)) == 2
-    assert len(written(tmp_path)) == 3 * PAGES + 1
-
-
 def test_keys_stay_the_same(crawl: Run, redis_server: RedisServer, tmp_path: Path) -> None:
     """An item's key depends on its page and its place there, not on the time or the pipelines."""
     keys = []
@@ -144,8 +119,7 @@ def test_away(crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: fl
     assert status(redis_server)["sink"]["retries"] >= 3
 
 
-@pytest.mark.parametrize("fault", ["named", "unnamed"])
-@pytest.mark.parametrize("seconds", [0, 0.2])
+@pytest.mark.parametrize(("fault", "seconds"), [("named", 0), ("unnamed", 0.2)])
 def test_refused_rows(
     crawl: Run, redis_server: RedisServer, tmp_path: Path, fault: str, seconds: float
 ) -> None:

@@ -14,7 +14,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_redisq._scrapy.output import current_item
-from scrapy_redisq.errors import BatchTooLarge, WriteFailed
+from scrapy_redisq.errors import BatchTooLarge, RowRefused, WriteFailed
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemRefused, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
@@ -175,6 +175,56 @@ def test_each_row_ends_once() -> None:
     assert len(pages.held) == 4
     assert set(pages.held.values()) == {0}
     assert {page.url for page in pages.given_back} == {"http://x/2", "http://x/3"}
+
+
+def test_batches_gather_while_one_is_written() -> None:
+    """What comes while a batch is being written is the next one, of at most `batch_rows` rows."""
+    sizes: list[int] = []
+
+    async def crawl() -> None:
+        async with opened(HeldPages()) as sink:
+            sink.batch_rows = 5
+            write, go_on = sink.write, asyncio.Event()
+
+            async def slow(rows: list[Row]) -> None:
+                sizes.append(len(rows))
+                await go_on.wait()
+                await write(rows)
+
+            sink.write = slow  # type: ignore[method-assign]
+            tasks = put(sink, 0)
+            await until(lambda: sizes, "the first batch")
+            tasks += put(sink, *range(1, 13))
+            waiting: Any = sink._batches.writer
+            await until(lambda: len(waiting._waiting) == 12, "all wait")
+            go_on.set()
+            assert await results(tasks) == [None] * 13
+
+    asyncio.run(crawl())
+    assert sizes == [1, 5, 5, 2]
+
+
+@pytest.mark.parametrize("fault", ["named", "unnamed"])
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_refused_rows_are_found(fault: str, seconds: float) -> None:
+    """Whether the sink names them or not, and whether Scrapy waits for them or not."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+            sink.batch_seconds = seconds
+
+            def refuse(rows: list[Row]) -> None:
+                if bad := [row for row in rows if row["n"] % 10 == 3]:
+                    raise RowRefused("no threes", bad) if fault == "named" else ValueError("three")
+
+            sink.fault = refuse
+            await results(put(sink, *range(60)))
+            await until(lambda: len(sink.rows) == 54 and len(pages.refused) == 6, "all have ended")
+            assert not any(pages.held.values())
+
+    asyncio.run(crawl())
+    assert {page.url[-1] for page in pages.refused} == {"3"}
 
 
 def test_an_outage_that_only_the_driver_knows() -> None:
