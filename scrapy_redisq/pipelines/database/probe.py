@@ -51,11 +51,13 @@ def variations(records: Sequence[Record]) -> Iterator[list[Record]]:
     What may not be NULL is a zero instead, or an empty text, also in a key.
     """
     plain = [Record(_overwriting(record.target), record.values) for record in records]
-    yield [
-        Record(record.target, record.values | {n: v for n, v in _emptied(record) if n not in keys})
-        for record in plain
-        for keys in [_ties(record.target)]
-    ]
+    bare = []
+    for record in plain:
+        stays = _ties(record.target)
+        emptied = {name: value for name, value in _emptied(record) if name not in stays}
+        bare.append(Record(record.target, {**record.values, **emptied}))
+    if bare != plain:  # the row itself would prove nothing
+        yield bare
     for number, record in enumerate(plain):
         for name, value in _emptied(record):
             varied = Record(record.target, {**record.values, name: value})
