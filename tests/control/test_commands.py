@@ -872,7 +872,7 @@ class TestProcesses:
             frontier.push(["https://one.more.example/"])
             read_terminal(leader, "1,501")
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
             assert "Traceback" not in read_terminal(leader, None)
         finally:
             process.kill()
@@ -880,7 +880,7 @@ class TestProcesses:
             os.close(leader)
 
 
-def read_terminal(descriptor: int, until: str | None, seconds: float = 20) -> str:
+def read_terminal(descriptor: int, until: str | None, seconds: float = 60) -> str:
     """What a terminal shows, until a text is there; None: until it is closed."""
     text = ""
     deadline = time.monotonic() + seconds

@@ -301,7 +301,7 @@ needs_postgres = pytest.mark.skipif(
 def test_demo_kills_a_worker_and_loses_nothing(demo: Demo) -> None:
     """Two processes crawl the shop, one is killed half-way; every page is in the database once,
     only what it held was fetched twice, and nothing stays behind."""
-    size = ("--pages=100", "--delay=0.3", "--workers=2", "--lease-ttl=2")
+    size = ("--pages=60", "--delay=0.4", "--workers=2", "--lease-ttl=2")
     code, said = demo.run("--database=sqlite", *size)
     assert code == 0, said
     assert "result in sqlite" in said.lower()
