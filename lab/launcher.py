@@ -3,7 +3,7 @@
 ``python -m lab.launcher SOCKET`` imports what a crawl imports, and forks a process for each
 job. It has no reactor or thread, so that what it forks differs from a fresh process in nothing but
 the time: pid, signals, environment, streams, random numbers and end are its own. `fork` asks it,
-from a test. Processes whose environment has the same `SHARED` have their launchers in common.
+from a test. Processes of one session have their launchers in common.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import fcntl
 import gc
 import importlib
 import importlib.metadata
@@ -21,22 +20,19 @@ import os
 import pkgutil
 import runpy
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-SHARED = "REDISQ_LAUNCHERS"
-"""The name of an environment variable: the folder in which launchers listen."""
+from lab import session
 
+ROOT = Path(__file__).parent.parent
 _asking = threading.Lock()
 _started: list[subprocess.Popen[bytes]] = []
 
@@ -123,13 +119,10 @@ def _launchers() -> Iterator[socket.socket]:
 def _connect(name: str) -> socket.socket:
     """A connection to a launcher, which is started by the first process that wants one, and ends
     with the last one."""
-    if SHARED not in os.environ:
-        os.environ[SHARED] = tempfile.mkdtemp(prefix="redisq-launchers-")
-        atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
-    path = Path(os.environ[SHARED], name)
+    path = session.folder() / name
     connection = socket.socket(socket.AF_UNIX)
     atexit.register(connection.close)
-    with _alone(path):
+    with session.alone(path):
         try:
             connection.connect(str(path))
         except FileNotFoundError:
@@ -145,14 +138,6 @@ def _connect(name: str) -> socket.socket:
             _started.append(launcher)
             connection.connect(str(path))
     return connection
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Nobody else starts or ends the launcher at ``path``."""
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 # In the launcher
@@ -198,7 +183,7 @@ def main(listening: socket.socket) -> Mapping[str, Any] | None:
 def _has_ended(listening: socket.socket) -> bool:
     """Whether nobody is about to ask; then nobody can any more."""
     path = Path(listening.getsockname())
-    with contextlib.suppress(FileNotFoundError), _alone(path):
+    with contextlib.suppress(FileNotFoundError), session.alone(path):
         if select.select([listening], [], [], 0)[0]:
             return False
         path.unlink()

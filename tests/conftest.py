@@ -25,8 +25,8 @@ from lab.databases import (
     mariadb_binaries,
     postgres_binaries,
 )
-from lab.launcher import SHARED
 from lab.servers import RedisServer, any_server, binaries, bloom_module
+from lab.session import SHARED
 from scrapy_redisq.commands.main import main
 from tests.harness.command import Ran, Redisq
 from tests.harness.crawl import Run
@@ -49,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="what runs on any kind of server runs on each of them, not on one or two",
     )
+    parser.addoption(
+        "--short-first",
+        action="store_true",
+        help="what takes longest runs last: where a failure is all that is wanted",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,12 +62,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
     )
 
-    if not hasattr(config, "workerinput"):  # the workers of a session share their launchers
-        os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="redisq-launchers-")
+    if not hasattr(config, "workerinput"):  # its workers share what is there
+        os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="redisq-session-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that at the end no process waits for another one's."""
 
     def length(item: pytest.Item) -> int:
@@ -71,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return 0
         return 1 if "crawl" in fixtures else 2
 
-    items.sort(key=length)
+    items.sort(key=length, reverse=config.getoption("short_first"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

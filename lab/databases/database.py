@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import psutil
 import sqlalchemy
 
+from lab import session
 from lab.servers import free_port, wait_until
 
 PASSWORD = "pa ss:w@rd/%41?#"
@@ -121,6 +122,21 @@ class DatabaseServer(Database):
     @abc.abstractmethod
     def _install(self) -> None:
         """Make the data folder and its user."""
+
+    def _once(self, command: Sequence[str | Path], **options: Any) -> None:
+        """Let ``command`` make the folder ``data``, in the first process of a session: the others
+        copy what it made."""
+        data, made = self.folder / "data", session.folder() / f"{self.kind}-data"
+        with session.alone(made):
+            if not made.exists():
+                subprocess.run(
+                    command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **options
+                )
+                partial = made.with_suffix(".partial")
+                subprocess.run(["cp", "-a", data, partial], check=True)
+                partial.rename(made)
+                return
+        subprocess.run(["cp", "-a", made, data], check=True)
 
     @abc.abstractmethod
     def _command(self) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 
 import psutil
 
@@ -39,7 +38,7 @@ class MariaServer(DatabaseServer):
         self._common += ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=16M"]
         command = [install, "--no-defaults", *self._common, "--skip-test-db"]
         command += ["--auth-root-authentication-method=normal"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
+        self._once(command)
         (self.folder / "init.sql").write_text(
             f"CREATE USER IF NOT EXISTS {self.user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON *.* TO {self.user}@'127.0.0.1';\n"

@@ -87,9 +87,7 @@ class PostgresServer(DatabaseServer):
         ]
         command += ["--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"]
         command += ["--no-sync"]  # the data that is to last comes later
-        subprocess.run(
-            command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **_other_user()
-        )
+        self._once(command, **_other_user())
         self.database = "postgres"
 
     def _spawn(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

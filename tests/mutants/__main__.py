@@ -19,7 +19,7 @@ from tests.mutants.faults import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 10
 PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "4", "--maxschedchunk", "1"]
-PYTEST += ["-p", "no:cacheprovider"]
+PYTEST += ["-p", "no:cacheprovider", "--short-first"]
 
 
 def seen_by_tests(mutant: Mutant, copy: Path) -> str:
