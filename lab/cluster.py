@@ -43,9 +43,10 @@ class Cluster:
         uncovered: bool = False,
     ) -> None:
         self._password = password
-        self._number = masters
+        self._binary, self._aof = binary, aof
         given = ["--cluster-enabled", "yes", "--cluster-node-timeout", f"{node_timeout * 1e3:.0f}"]
         given += ["--repl-diskless-sync-delay", "0", *options]
+        self._options = given
         self.servers: list[RedisServer] = []
         buses = [free_port() for _ in range(masters * (1 + replicas))]
 
@@ -57,8 +58,8 @@ class Cluster:
             with ThreadPoolExecutor(len(buses)) as pool:
                 self.servers += pool.map(start, buses)
             self._meet(buses)
-            self._share_slots(SLOTS // 2 if uncovered else SLOTS)
-            self._replicate()
+            self._share_slots(masters, SLOTS // 2 if uncovered else SLOTS)
+            self._replicate(masters)
             if not uncovered:
                 self.wait_until_in_order()
         except BaseException:
@@ -79,15 +80,15 @@ class Cluster:
             "the nodes know each other",
         )
 
-    def _share_slots(self, slots: int) -> None:
-        ends = [slots * number // self._number for number in range(self._number + 1)]
+    def _share_slots(self, masters: int, slots: int) -> None:
+        ends = [slots * number // masters for number in range(masters + 1)]
         for server, first, end in zip(self.servers, ends, ends[1:], strict=False):
             with server.client() as client:
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
 
-    def _replicate(self) -> None:
-        for number, server in enumerate(self.servers[self._number :]):
-            self.command(server, "REPLICATE", self.id_of(self.servers[number % self._number]))
+    def _replicate(self, masters: int) -> None:
+        for number, server in enumerate(self.servers[masters:]):
+            self.command(server, "REPLICATE", self.id_of(self.servers[number % masters]))
 
     def wait_until_in_order(self, seconds: float = 30) -> None:
         """Wait until all nodes that run agree on the map, and all replicas are in step."""
@@ -159,11 +160,17 @@ class Cluster:
     def _at(self, port: int) -> RedisServer:
         return next(server for server in self.servers if server.port == port)
 
+    def masters(self) -> list[RedisServer]:
+        """Those that serve slots, in the order of these."""
+        asked = next(server for server in self.servers if server.running)
+        with asked.client() as client:
+            ports = [port for _, port in sorted(masters(client).items())]
+        return [self._at(port) for port in dict.fromkeys(ports)]
+
     def flush(self) -> None:
-        for server in self.servers:
+        for server in self.masters():
             with server.client() as client:
-                if client.info("replication")["role"] == "master":
-                    client.flushall()
+                client.flushall()
 
     # Changed
 
@@ -210,6 +217,27 @@ class Cluster:
         source = self.master_of(slot)
         self.command(source, "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(target))
         wait_until(lambda: self.master_of(slot) is target, 30, "the slot has been moved")
+
+    def add_master(self) -> RedisServer:
+        """One more, without slots; -> when all others know it."""
+        bus = free_port()
+        added = RedisServer(
+            self._binary,
+            *self._options,
+            *("--cluster-port", str(bus)),
+            password=self._password,
+            aof=self._aof,
+        )
+        self.command(self.servers[0], "MEET", "127.0.0.1", added.port, bus)
+        self.servers.append(added)
+        known = len(self.servers)
+        wait_until(
+            lambda: all(self.told(server, "known_nodes") == known for server in self.servers),
+            20,
+            "the nodes know each other",
+        )
+        wait_until(lambda: self.told(added, "state") == "ok", 20, "the new node is in order")
+        return added
 
     def restart(self, server: RedisServer) -> None:
         """Stop it, start it, and wait until the cluster is in order."""

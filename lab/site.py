@@ -141,8 +141,14 @@ async def _gone(reader: asyncio.StreamReader, seconds: float) -> bool:
         return False
 
 
-def linked_pages(n: int, links: int = 3, delay: float = 0.0) -> Callable[[str], Answer | None]:
-    """``n`` pages /0 … /n-1, each linked from at least ``links`` others; others are 404s."""
+def linked_pages(
+    n: int,
+    links: int = 3,
+    delay: float = 0.0,
+    base: Callable[[int], str] = lambda number: "",
+) -> Callable[[str], Answer | None]:
+    """``n`` pages /0 … /n-1, each linked from at least ``links`` others; others are 404s. ``base``
+    says what stands before the path of a page, where a link leads to it."""
 
     def page(path: str) -> Answer | None:
         name = path.partition("?")[0].strip("/") or "0"
@@ -151,7 +157,9 @@ def linked_pages(n: int, links: int = 3, delay: float = 0.0) -> Callable[[str], 
         number = int(name)
         targets = {(number * 7 + 31 * j * j + j + 1) % n for j in range(links)}
         targets |= {(number + 1) % n, (number * 2 + 1) % n, (number * 2 + 2) % n}
-        anchors = "".join(f'<a href="/{target}">{target}</a>' for target in sorted(targets))
+        anchors = "".join(
+            f'<a href="{base(target)}/{target}">{target}</a>' for target in sorted(targets)
+        )
         return Answer(f"<html><title>{number}</title>{anchors}</html>", delay=delay)
 
     return page

@@ -6,6 +6,7 @@ clients of redis-py.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -207,7 +208,8 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
             return [error] * len(step.commands)
         except redis.TimeoutError:
             # Also that of whoever listens there: they would not hear that nobody speaks any more.
-            await client.connection_pool.disconnect()
+            with contextlib.suppress(redis.RedisError, OSError):
+                await client.connection_pool.disconnect()
             raise
         finally:
             if step.quick:

@@ -6,7 +6,6 @@ no answer is the caller's to repeat, as with one server; by then the map is look
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from bisect import bisect_right
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
+from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
 
 T = TypeVar("T")
 
@@ -39,8 +38,11 @@ MOST_REDIRECTIONS = 5
 AWAY = (redis.ConnectionError, redis.TimeoutError, OSError)
 """No answer: nobody knows whether the command was executed."""
 
+OLD_MAP = (ClusterDownError, ReadOnlyError)
+"""What a node says that may belong to the past by now."""
+
 _LOOK: tuple[Command, ...] = (("CLUSTER", "INFO"), ("CLUSTER", "SLOTS"))
-# What a node says that may belong to the past by now. Words inside a script's message come last.
+# The same from inside a script, which redis-py does not know.
 _OLD_MAP = re.compile(r"\b(CLUSTERDOWN|MASTERDOWN|READONLY)\b")
 
 
@@ -127,6 +129,7 @@ class Router:
         self._stale = True
         self._next_look = 0.0
         self._heard: dict[Node, float] = {}
+        self._problem: Exception | None = None
         self._used: set[int] = set()
         self._replicated = False
         self.map = SlotMap()
@@ -145,9 +148,10 @@ class Router:
         return max(self.map.replicas.get(master, 0), int(self._replicated))
 
     def in_turn(self) -> list[Node]:
-        """All known nodes, those first that were heard last; then the seeds."""
-        known = sorted(self.map.nodes, key=lambda node: -self._heard.get(node, 0.0))
-        return list(dict.fromkeys((*known, *self._seeds)))
+        """All known nodes and the seeds: who was heard last comes first, and last who has failed
+        to answer last, so that all have their turn."""
+        known = dict.fromkeys((*sorted(self.map.nodes), *self._seeds))
+        return sorted(known, key=lambda node: -self._heard.get(node, 0.0))
 
     # Calls
 
@@ -174,7 +178,9 @@ class Router:
                 raise
             error = replies[0]
             asking = isinstance(error, AskError) and not isinstance(error, MovedError)
-            if isinstance(error, ResponseError) and _OLD_MAP.search(str(error)):
+            if isinstance(error, OLD_MAP) or (
+                isinstance(error, ResponseError) and _OLD_MAP.search(str(error))
+            ):
                 self._stale = True
             if not isinstance(error, AskError) or (asking and transaction) or error.host == "?":
                 break
@@ -188,7 +194,7 @@ class Router:
         try:
             replies = yield step
         except AWAY:
-            self._heard[step.node] = -math.inf
+            self._heard[step.node] = -self._clock()
             raise
         self._heard[step.node] = self._clock()
         return replies
@@ -203,7 +209,7 @@ class Router:
         """
         began = self._clock()
         if not now and began < self._next_look:
-            return None
+            return self._problem and self._problem.with_traceback(None)
         self._next_look = began + BETWEEN_LOOKS
         problems: list[Exception] = []
         for node in self.in_turn():
@@ -214,13 +220,15 @@ class Router:
                 if not now and self._clock() > began + LONGEST_LOOK:
                     break
                 continue
-            self.map, self._stale = found, False
+            self.map, self._stale, self._problem = found, False, None
             self._replicated = self._replicated or any(found.replicas.values())
             self._moved.clear()
+            self._heard = {one: self._heard.get(one, 0.0) for one in self.in_turn()}
             self._next_look = self._clock() + BETWEEN_LOOKS
             return None
         # That a node cannot be reached says less than what another one has said.
-        return min(problems, key=lambda problem: type(problem) in {redis.ConnectionError, *AWAY})
+        self._problem = min(problems, key=lambda problem: type(problem) in AWAY)
+        return self._problem.with_traceback(None)
 
     def greet(self) -> Steps[None]:
         """Look at the cluster as it is now; raises what is wrong if no node sees it in order, and

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from lab.cluster import Cluster
 from lab.servers import RedisServer
 from tests.faults.rig import PASSWORD, Rig
 
@@ -13,11 +14,13 @@ LEFT = {"meta", "counts", "seen", "dead", "letters", "reaped", "slot", "trash"}
 """The kinds of keys that a complete run may leave; all others hold work or workers."""
 
 
-def kinds_of_keys(server: RedisServer, name: str) -> set[str]:
+def kinds_of_keys(server: RedisServer | Cluster, name: str) -> set[str]:
     """What stands after ``redisq:{NAME:k}:`` in the keys; a key that does not is its own kind."""
     pattern = re.compile(rf"redisq:\{{{re.escape(name)}:\d+\}}:([a-z]+)")
-    with server.client() as client:
-        keys = [key.decode(errors="replace") for key in client.scan_iter("*")]
+    keys = []
+    for node in server.masters() if isinstance(server, Cluster) else [server]:
+        with node.client() as client:
+            keys += [key.decode(errors="replace") for key in client.scan_iter("*")]
     return {match[1] if (match := pattern.match(key)) else key for key in keys}
 
 

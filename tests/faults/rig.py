@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from lab.cluster import Cluster
 from lab.databases import Database
 from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
@@ -87,10 +88,14 @@ class Rig:
         ttl: float | None = None,
         hold: bool = False,
         database: Database | None = None,
+        cluster: Mapping[str, Any] | None = None,
+        hosts: int = 1,
         **settings: Any,
     ) -> Rig:
         """Start the server and the site. ``settings`` hold for all workers, which write to
-        ``database`` if there is one. ``server`` is its kind, where this machine has that one.
+        ``database`` if there is one. ``server`` is its kind, where this machine has that one; with
+        options of a `Cluster` it is the kind of its nodes. The pages lie on so many ``hosts``, with
+        links from each to all others.
 
         ``hold``: the last page does not arrive before `finish`, so that nobody who is late finds
         the run complete, and begins another one.
@@ -98,9 +103,18 @@ class Rig:
         self._hold = hold
         self.pages = pages or self.pages
         self.ttl = ttl or self.ttl
-        self.server = self.start_server(server, *options, aof=aof)
-        page = page or linked_pages(self.pages, delay=delay)
-        self.site = Site(self._holding_back(page) if hold else page)
+        self.server: RedisServer | Cluster
+        if cluster is None:
+            self.server = self.start_server(server, *options, aof=aof)
+        else:
+            nodes = Cluster(any_server(server), *options, aof=aof, password=PASSWORD, **cluster)
+            self.server = self._stack.enter_context(nodes)
+
+        def base(number: int) -> str:
+            return f"http://127.0.0.{number % hosts + 1}:{self.site.port}" if hosts > 1 else ""
+
+        page = page or linked_pages(self.pages, delay=delay, base=base)
+        self.site = Site(self._holding_back(page) if hold else page, hosts)
         self._stack.enter_context(self.site)
         self.make_sink(self.sink)
         self.settings = {
@@ -143,7 +157,9 @@ class Rig:
 
     def proxy(self, server: RedisServer | None = None) -> Proxy:
         """A proxy in front of the server; workers use it when they are given its URL."""
-        proxy = Proxy((server or self.server).port, seed=self._seed)
+        server = server or self.server
+        assert isinstance(server, RedisServer)
+        proxy = Proxy(server.port, seed=self._seed)
         return self._stack.enter_context(proxy)
 
     # Workers

@@ -1,0 +1,201 @@
+"""A cluster of three masters, most with replicas: slots that move, masters that change or are gone.
+
+The pages lie on many hosts, with links across them, so that each shard has its share.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from redis.crc import key_slot
+
+from lab.cluster import Cluster
+from lab.servers import RedisServer, wait_until
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.slot_names import shard_numbers
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import MOST_LEASES, Rig
+
+HOSTS = 12
+
+full = pytest.mark.full
+
+
+def set_up(
+    rig: Rig, *, kind: str = "redis-7", replicas: int = 1, masters: int = 3, **options: object
+) -> Cluster:
+    """A cluster that takes a node for dead after one second, in full after two."""
+    rig.set_up(
+        server=kind,
+        cluster={
+            "masters": masters,
+            "replicas": replicas,
+            "node_timeout": rig.size.pick(1, 2),
+        },
+        hosts=HOSTS,
+        delay=rig.size.pick(0.1, 0.02),
+        aof=True,
+        # Well over the time of a failover, as it is to be in earnest.
+        ttl=rig.size.pick(8, 12),
+        **options,  # type: ignore[arg-type]
+    )
+    assert isinstance(rig.server, Cluster)
+    return rig.server
+
+
+def refetched_since(rig: Rig, hits: int) -> int:
+    """The most pages that may be fetched again: what was held, and what was begun since ``hits``,
+    of which the end may be lost."""
+    return rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
+
+
+def assert_quiet_about(rig: Rig, most: int) -> None:
+    """Each worker has warned of the outage, ``most`` times at most for each shard, and said when it
+    was over."""
+    for worker in rig.workers:
+        assert len(rig.warnings(worker, "Redis is away")) <= most, worker.log
+        assert "unexpected" not in worker.log, worker.log
+
+
+def slot_of(shard: int = 0) -> int:
+    return int(key_slot(calls.meta_key("fault", shard).encode()))
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=full)])
+def test_f51_a_slot_moved_key_by_key(rig: Rig, shards: int) -> None:
+    """A shard's hash slot is moved to another master by MIGRATE, each key of it under load."""
+    cluster = set_up(rig, replicas=0, REDISQ_SHARDS=shards)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    slot = slot_of()
+    source = cluster.master_of(slot)
+    target = next(server for server in cluster.masters() if server is not source)
+    cluster.begin_to_move(slot, target)
+    keys = cluster.keys_of(slot, source)
+    for number, key in enumerate(keys):
+        cluster.move_keys(source, target, [key])
+        if number % (len(keys) // 10) == 0:
+            rig.stay(0.1)  # workers come by
+    cluster.end_move(slot, source, target)
+    rig.measured["seconds"] = rig.wait_for_flow(10)
+    rig.finish()
+    assert cluster.master_of(slot) is target
+    assert_survived(rig, refetch=0)
+    assert_quiet_about(rig, 1)
+
+
+@full
+def test_f52_slots_moved_at_once(rig: Rig) -> None:
+    """CLUSTER MIGRATESLOTS of Valkey 9: a shard's slot goes from master to master, whole."""
+    cluster = set_up(rig, kind="valkey-9", replicas=0)
+    rig.fleet()
+    rig.wait_for_pages(0.1)
+    for share in (0.2, 0.4, 0.6):
+        slot = slot_of()
+        source = cluster.master_of(slot)
+        target = next(server for server in cluster.masters() if server is not source)
+        cluster.migrate_slot(slot, target)
+        rig.wait_for_pages(share)
+    rig.finish()
+    assert_survived(rig, refetch=0)
+
+
+@pytest.mark.parametrize("kind", ["redis-7", pytest.param("valkey-9", marks=full)])
+def test_f53_planned_failover(rig: Rig, kind: str) -> None:
+    """CLUSTER FAILOVER of each master, one after the other: nothing is fetched again."""
+    cluster = set_up(rig, kind=kind)
+    rig.fleet()
+    for share, master in zip((0.2, 0.4, 0.6), cluster.masters(), strict=True):
+        rig.wait_for_pages(share)
+        cluster.fail_over(master)
+    rig.measured["seconds"] = rig.wait_for_flow(10)
+    rig.finish()
+    cluster.wait_until_in_order()
+    assert_survived(rig, refetch=0)
+    assert_quiet_about(rig, 1)
+
+
+def gone(rig: Rig, cluster: Cluster, masters: list[RedisServer], *, stopped: bool) -> int:
+    """Kill masters, or stop them until their replicas have taken over; they come back later. ->
+    pages that may be fetched again."""
+    replicas = [cluster.replica_of(master) for master in masters]
+    hits = len(rig.site.hits)
+    for master in masters:
+        master.signal(signal.SIGSTOP) if stopped else master.kill()
+    for replica in replicas:
+        cluster.wait_for_master(replica)
+    rig.measured["seconds"] = rig.wait_for_flow(20)
+    allowed = refetched_since(rig, hits)
+    rig.wait_for_pages(0.7)
+    for master in masters:
+        master.signal(signal.SIGCONT) if stopped else master.start()
+    return allowed
+
+
+@pytest.mark.parametrize(
+    ("stopped", "shards"),
+    [(False, 1), (True, 3), pytest.param(False, 3, marks=full), pytest.param(True, 1, marks=full)],
+)
+def test_f54_master_gone(rig: Rig, stopped: bool, shards: int) -> None:
+    """A master is killed, or does not answer; its replica takes over, and it comes back as one."""
+    cluster = set_up(rig, REDISQ_SHARDS=shards)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    allowed = gone(rig, cluster, [cluster.master_of(slot_of())], stopped=stopped)
+    rig.finish()
+    cluster.wait_until_in_order()
+    assert_survived(rig, refetch=allowed)
+    assert_quiet_about(rig, 2)
+
+
+@full
+def test_f55_two_masters_gone(rig: Rig) -> None:
+    """Two of five masters are killed at once."""
+    cluster = set_up(rig, masters=5)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    allowed = gone(rig, cluster, cluster.masters()[:2], stopped=False)
+    rig.finish()
+    cluster.wait_until_in_order()
+    assert_survived(rig, refetch=allowed)
+
+
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=full)])
+def test_f56_all_restarted(rig: Rig, together: bool) -> None:
+    """All nodes are restarted, at once or one after the other, and keep their logs."""
+    cluster = set_up(rig, replicas=0)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    if together:
+        for server in cluster.servers:
+            server.stop()
+        rig.stay(1, lambda: all(worker.running for worker in rig.workers))
+        for server in cluster.servers:
+            server.start()
+        cluster.wait_until_in_order()
+    else:
+        for share, server in zip((0.4, 0.5, 0.6), cluster.servers, strict=True):
+            cluster.restart(server)
+            rig.wait_for_pages(share)
+    rig.measured["seconds"] = rig.wait_for_flow(10)
+    rig.finish()
+    assert_survived(rig, refetch=0)
+    assert_quiet_about(rig, 1 if together else 3)
+
+
+@full
+def test_f57_a_master_more(rig: Rig) -> None:
+    """A master joins while the crawl runs, and gets the slots of all shards, one by one."""
+    cluster = set_up(rig, replicas=0)
+    rig.fleet()
+    rig.wait_for_pages(0.2)
+    added = cluster.add_master()
+    for shard in shard_numbers("fault", 3, True):
+        slot = slot_of(shard)
+        source = cluster.begin_to_move(slot, added)
+        cluster.move_keys(source, added, cluster.keys_of(slot, source))
+        cluster.end_move(slot, source, added)
+    wait_until(lambda: added in cluster.masters(), 20, "it serves slots")
+    rig.finish()
+    assert_survived(rig, refetch=0)
