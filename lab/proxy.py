@@ -38,25 +38,37 @@ class Proxy(InThread):
         self.to_port = to_port
         """Where new connections go to."""
         self._random = random.Random(seed)
+        self._flowing: dict[str, asyncio.Event] = {}
 
-    def cut(self) -> None:
-        """Nothing arrives any more, and no side hears of it: no reset."""
-        self._loop.call_soon_threadsafe(self._flowing.clear)
+    def cut(self, origin: str = "") -> None:
+        """Nothing arrives any more, and no side hears of it: no reset. With ``origin`` only
+        between the server and clients of that address."""
+        self._loop.call_soon_threadsafe(self._flow(origin).clear)
 
-    def mend(self) -> None:
+    def mend(self, origin: str = "") -> None:
         """What was sent meanwhile arrives late, as TCP would deliver it."""
-        self._loop.call_soon_threadsafe(self._flowing.set)
+        self._loop.call_soon_threadsafe(self._flow(origin).set)
+
+    def _flow(self, origin: str) -> asyncio.Event:
+        """Set while what comes from ``origin``, or with "" everything, passes."""
+        if origin not in self._flowing:
+            self._flowing[origin] = asyncio.Event()
+            self._flowing[origin].set()
+        return self._flowing[origin]
+
+    async def _passes(self, origin: str) -> None:
+        await self._flow("").wait()
+        await self._flow(origin).wait()
 
     async def listen(self) -> list[asyncio.Server]:
-        self._flowing = asyncio.Event()
-        self._flowing.set()
         server = await asyncio.start_server(self.accepted, "127.0.0.1", 0)
         self.port = int(server.sockets[0].getsockname()[1])
         return [server]
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._flowing.wait()
-        await _Connection(self, reader, writer).carry()
+        connection = _Connection(self, reader, writer)
+        await self._passes(connection.origin)
+        await connection.carry()
 
     async def pass_on(
         self, due: float, data: bytes, upwards: bool, connection: _Connection
@@ -64,7 +76,7 @@ class Proxy(InThread):
         """Wait until this chunk is ``due``, by the loop's time; -> whether it is to arrive."""
         if (left := due - self._loop.time()) > 0:
             await asyncio.sleep(left)
-        await self._flowing.wait()
+        await self._passes(connection.origin)
         if self.reset_share and self._random.random() < self.reset_share:
             self.resets += 1
             connection.reset()
@@ -93,6 +105,7 @@ class _Connection:
         self.mute = self.counted = False
         self._proxy = proxy
         self._client = (reader, writer)
+        self.origin: str = writer.get_extra_info("peername")[0]
 
     async def carry(self) -> None:
         self._server = await asyncio.open_connection("127.0.0.1", self._proxy.to_port)

@@ -30,7 +30,7 @@ from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_loop import LOOK_FOR_ENDED, ShardLoop
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
-from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Warnings
+from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Uncertain, Warnings
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp, Worker
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class ExchangeLoop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._missing = 0
         self._looks_for_end = False
+        self._certain = False
         self._coming_back = asyncio.Lock()
         self._has_forgotten = False
         self._is_lost = False
@@ -214,17 +215,32 @@ class ExchangeLoop:
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
             self.worker.stuck(least)
         if not self._all_said_so():
-            self.complete = False
+            self.complete = self._certain = False
         elif not self._looks_for_end:
             self._looks_for_end = True
             try:
                 # Something may have been said while it was looked at.
                 complete = await self._is_complete(replies) and self._all_said_so()
+                if complete and not self._certain and not self.stopping:
+                    await self._make_certain()
+                    return
             finally:
                 self._looks_for_end = False
             was_complete, self.complete = self.complete, complete
             if complete and not was_complete:
                 self.worker.completed()
+
+    async def _make_certain(self) -> None:
+        """By a server that has been replaced everything is finished without what others do by now.
+        So ask which one counts, and then all shards once more."""
+        try:
+            await self.server.confirm_primary()
+        except (*TROUBLE, RedisError) as error:
+            raise Uncertain(str(error)) from error
+        self._certain = True
+        for loop in self._loops.values():
+            loop.last = None
+        self.found_more()
 
     def _last_replies(self) -> list[Reply]:
         return [loop.last for loop in self._loops.values() if loop.last is not None]

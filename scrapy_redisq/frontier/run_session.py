@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,9 +61,15 @@ class Terms:
 class RunSession:
     """One worker's sessions in all shards of a run."""
 
-    def __init__(self, client: AsyncClient, terms: Terms) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        terms: Terms,
+        primary_vouched: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.client = client
         self.terms = terms
+        self._primary_vouched = primary_vouched
         self.sessions: list[ShardSession] = []
         self.given_up = 0
         """Requests of dead workers that this one made dead letters of."""
@@ -111,6 +117,7 @@ class RunSession:
                 seen=self.seen.parameters(),
                 back_off=self.terms.back_off,
                 rewind=self.terms.rewind,
+                primary_vouched=self._primary_vouched,
                 suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
                 max_deliveries=self.terms.max_deliveries,
                 most_bytes=self.terms.max_entry_bytes + 1,

@@ -27,7 +27,7 @@ from scrapy_redisq.frontier.operations import Reply, TurnReport
 from scrapy_redisq.frontier.pace import Pace
 from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
-from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE
+from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Uncertain
 from scrapy_redisq.frontier.worker_protocol import Demand
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class ShardLoop:
         warn = self._every.warnings.warn
         while not self._every.stopping:
             try:
-                await self.exchange(self._every.worker.demand())
+                await self._exchange_surely(self._every.worker.demand())
             except ScriptFailed as error:
                 warn("corrupt", "%s", error)
                 self._failing_since = self._failing_since or time.monotonic()
@@ -129,6 +129,8 @@ class ShardLoop:
                     raise
             except FrontierCorrupt as error:
                 warn("corrupt", "%s", error)
+            except Uncertain as error:
+                warn("uncertain", "Nothing is left to do, but this worker waits: %s", error)
             except TROUBLE as error:
                 if warn("away", "Redis is away, keeping what is buffered: %s", error):
                     self._away = True
@@ -152,10 +154,20 @@ class ShardLoop:
 
     # One exchange
 
+    async def _exchange_surely(self, demand: Demand) -> None:
+        """`exchange`; raises `FrontierLost` only if the server that counts has lost it."""
+        try:
+            await self.exchange(demand)
+        except FrontierLost:
+            # A replica that has not got it yet says so, too, and a server of former times.
+            await self._every.server.confirm_primary()
+            await self.exchange(demand)
+
     async def exchange(self, demand: Demand) -> None:
         """Send what waits, and claim this shard's share of what is wanted.
 
-        Raises what passes (`TROUBLE`), `ScriptFailed`, `FrontierCorrupt` or `FrontierLost`.
+        Raises what passes (`TROUBLE`, `Uncertain`), `ScriptFailed`, `FrontierCorrupt` or
+        `FrontierLost`.
         """
         await self._every.come_back()
         self.pace.woken = False

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,6 +121,7 @@ class ShardSession:
         most_bytes: int = MOST_ENTRY_BYTES,
         back_off: BackOff = BackOff(),
         rewind: float = 30.0,
+        primary_vouched: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.shard = shard
@@ -160,6 +161,7 @@ class ShardSession:
         self._limit = MAX_OPERATIONS
         self._probed = False
         self._rewind = rewind
+        self._primary_vouched = primary_vouched
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
@@ -315,7 +317,8 @@ class ShardSession:
 
     def _forget_kept(self) -> None:
         # Not by the time that has passed: after an outage the server may lack what it said last.
-        safe = self._answered_at - self._rewind
+        # Nor by answers of a server that may have been replaced: that may lack all of it.
+        safe = min(self._answered_at, self._primary_vouched()) - self._rewind
         while self._kept and self._kept[0][0] < safe:
             _, operation = self._kept.popleft()
             self._parentless_bytes -= self._parentless(operation)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,10 +77,20 @@ class Worker(Protocol):
         """It cannot go on: close without saying that the crawl is finished."""
 
 
+async def _certain() -> None:
+    """There is but one server."""
+
+
 @dataclass(frozen=True)
 class ServerHelp:
-    """What the exchange loop may ask of the connection: start a dead embedded server again
-    (blocking), and take passwords out of an error's text."""
+    """What the exchange loop may ask of the connection."""
 
     revive: Callable[[], None] = lambda: None
+    """Start a dead embedded server again; blocks."""
     redact: Callable[[object], str] = str
+    """Take passwords out of an error's text."""
+    confirm_primary: Callable[[], Awaitable[None]] = _certain
+    """Return if what answers is the server that has the last word; see
+    `scrapy_redisq.server.connection.Server.confirm_primary`. Raises `ServerBusy` and the like."""
+    primary_vouched: Callable[[], float] = time.monotonic
+    """Since when what was acknowledged may have been by a server that no longer counts."""

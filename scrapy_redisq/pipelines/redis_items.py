@@ -54,6 +54,7 @@ class RedisPipeline(BatchPipeline):
 
     _server: Server | None = None
     _client: AsyncClient | None = None
+    _following: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         """Connect and check the key. Raises `RedisqError`."""
@@ -65,6 +66,7 @@ class RedisPipeline(BatchPipeline):
         try:
             self._server = await self._open_server()
             self._client = self._server.async_client()
+            self._following = asyncio.ensure_future(self._server.follow())
         except RedisqError as error:
             if not settings.items_url:
                 raise
@@ -168,6 +170,9 @@ class RedisPipeline(BatchPipeline):
         )
 
     async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
         if self._client is not None:
             await self._client.aclose()
             self._client = None

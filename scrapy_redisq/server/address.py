@@ -1,4 +1,5 @@
-"""What REDISQ_URL names: one server, or some nodes of a cluster. `parse` tells which."""
+"""What REDISQ_URL names: one server, some nodes of a cluster, or the primary that Sentinels know.
+`parse` tells which."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from scrapy_redisq.server.url import (
+    SENTINEL_OPTIONS,
     TLS_OPTIONS,
     URL_OPTIONS,
     check_options,
@@ -15,11 +17,13 @@ from scrapy_redisq.server.url import (
     wrong,
 )
 
-__all__ = ["Address", "ClusterNodes", "OneServer", "parse"]
+__all__ = ["Address", "ClusterNodes", "OneServer", "SentinelService", "parse"]
 
-PORT = 6_379
+PORT, SENTINEL_PORT = 6_379, 26_379
 
 _CLUSTER_SCHEME = re.compile(r"redis(s?)\+cluster://")
+_SENTINEL_SCHEME = re.compile(r"redis(s?)\+sentinel://")
+_SERVICE = re.compile(r"([^/]+)(?:/(\d{0,9}))?")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:@\s]+))(?::(\d{1,5}))?")
 
 
@@ -55,7 +59,25 @@ class ClusterNodes:
         return f"redis{'s' * self.tls}://{at}{name}:{port}/0" + (f"?{query}" if query else "")
 
 
-Address = OneServer | ClusterNodes
+@dataclass(frozen=True)
+class SentinelService:
+    """``redis+sentinel://`` or ``rediss+sentinel://``: ``service`` is what the Sentinels at
+    ``sentinels`` call the primary. Users and passwords are decoded, None where there is none."""
+
+    url: str
+    tls: bool
+    options: Mapping[str, str]
+    passwords: frozenset[str]
+    sentinels: tuple[tuple[str, int], ...]
+    service: str
+    db: int
+    username: str | None
+    password: str | None
+    sentinel_username: str | None
+    sentinel_password: str | None
+
+
+Address = OneServer | ClusterNodes | SentinelService
 
 
 def parse(url: str) -> Address:
@@ -65,6 +87,8 @@ def parse(url: str) -> Address:
     """
     if found := _CLUSTER_SCHEME.match(url):
         return _cluster_nodes(url, url[found.end() :], tls=bool(found[1]))
+    if found := _SENTINEL_SCHEME.match(url):
+        return _sentinel_service(url, url[found.end() :], tls=bool(found[1]))
     parts, options = check_url(url)
     words = (parts.password or "", options.get("password", ""))
     return OneServer(url, parts.scheme == "rediss", options, _forms(*words))
@@ -82,6 +106,40 @@ def _cluster_nodes(url: str, rest: str, *, tls: bool) -> ClusterNodes:
         raise wrong(url, "no number of a database: a cluster has database 0 alone")
     words = (user.partition(":")[2], options.get("password", ""))
     return ClusterNodes(url, tls, options, _forms(*words), nodes, user)
+
+
+def _sentinel_service(url: str, rest: str, *, tls: bool) -> SentinelService:
+    if "#" in rest:
+        raise wrong(url, "no '#'; write it as %23 inside a password")
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    user, _, hosts = authority.rpartition("@")
+    sentinels = _hosts(url, hosts, SENTINEL_PORT, "Sentinels")
+    allowed = URL_OPTIONS - {"db"} | SENTINEL_OPTIONS | (TLS_OPTIONS if tls else set())
+    options = check_options(url, query, allowed)
+    named = _SERVICE.fullmatch(path)
+    if not named:
+        raise wrong(
+            url,
+            "behind the Sentinels /SERVICE or /SERVICE/DATABASE, where SERVICE is what they call "
+            "the primary (sentinel monitor SERVICE …)",
+        )
+    name, _, quoted = user.partition(":")
+    password = unquote(quoted) or options.get("password")
+    sentinel_password = options.get("sentinel_password")
+    return SentinelService(
+        url=url,
+        tls=tls,
+        options=options,
+        passwords=_forms(quoted, password or "", sentinel_password or ""),
+        sentinels=sentinels,
+        service=unquote(named[1]),
+        db=int(named[2] or 0),
+        username=unquote(name) or options.get("username") or None,
+        password=password or None,
+        sentinel_username=options.get("sentinel_username") or None,
+        sentinel_password=sentinel_password or None,
+    )
 
 
 def _hosts(url: str, text: str, port: int, what: str) -> tuple[tuple[str, int], ...]:

@@ -20,11 +20,13 @@ import redis.asyncio
 from redis.exceptions import NoPermissionError
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable, ServerUnsuitable
-from scrapy_redisq.server.address import Address, ClusterNodes, parse
+from scrapy_redisq.server.address import Address, ClusterNodes, SentinelService, parse
 from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterRoute, nodes_of
 from scrapy_redisq.server.embedded import EmbeddedServer
 from scrapy_redisq.server.requirements import ServerFacts, ask, assess
 from scrapy_redisq.server.route import AsyncClient, Client, OneServerRoute, Route
+from scrapy_redisq.server.sentinel.finder import PrimaryUnknown
+from scrapy_redisq.server.sentinel.route import SentinelRoute
 from scrapy_redisq.server.url import checks_host_name, embedded_folder, redact
 
 __all__ = ["AsyncClient", "Client", "Server", "open_server"]
@@ -98,7 +100,8 @@ class Server:
         self._secrets = address.passwords
         self._cluster = isinstance(address, ClusterNodes)
         self.masters = 0
-        self._route = _route(address)
+        self._by_sentinels = isinstance(address, SentinelService)
+        self._route = _route(address, socket_timeout)
         self.connect_timeout = connect_timeout
         self.socket_timeout = socket_timeout
         self.embedded = embedded
@@ -216,7 +219,7 @@ class Server:
                 self.masters = len(client.router.map.masters)
                 return
             with contextlib.suppress(redis.ResponseError):  # INFO is denied
-                self._check_kind(client.info("cluster"))
+                self._check_kind(client.info())
 
     async def _try_async(self, timeout: float) -> None:
         await asyncio.to_thread(self._route.find)
@@ -226,9 +229,15 @@ class Server:
                 self.masters = len(client.router.map.masters)
                 return
             with contextlib.suppress(redis.ResponseError):
-                self._check_kind(await client.info("cluster"))
+                self._check_kind(await client.info())
 
     def _check_kind(self, told: dict[str, Any]) -> None:
+        if told.get("redis_mode") == "sentinel":
+            names = [told[key]["name"] for key in told if key.startswith("master")]
+            raise ServerUnsuitable(
+                f"{self.address} (REDISQ_URL) is a Sentinel, and keeps no data: write "
+                f"redis+sentinel://HOST:PORT,HOST:PORT/{[*names, 'SERVICE'][0]}"
+            )
         if told.get("cluster_enabled") == 1:
             scheme, *_ = self.address.partition("://")
             raise ServerUnsuitable(
@@ -269,7 +278,7 @@ class Server:
         try:
             with self.client() as client:
                 if not isinstance(client, Cluster):
-                    return {ask(client): []}
+                    return {ask(client, failovers=self._by_sentinels): []}
                 masters = client.masters()
                 self.masters = len(masters)
                 for (host, port), master in zip(client.router.map.masters, masters, strict=True):
@@ -312,7 +321,7 @@ class Server:
         return "Check user, password and database in REDISQ_URL"
 
 
-def _route(address: Address) -> Route:
+def _route(address: Address, timeout: float) -> Route:
     """How clients reach ``address``; warns of what its URL leaves unverified."""
     options: dict[str, Any] = {}
     if not address.url.startswith("unix:"):
@@ -330,6 +339,8 @@ def _route(address: Address) -> Route:
             )
     if isinstance(address, ClusterNodes):
         return ClusterRoute(address, options)
+    if isinstance(address, SentinelService):
+        return SentinelRoute(address, options, timeout)
     return OneServerRoute(address, options)
 
 
@@ -375,6 +386,10 @@ class _Waiting:
             raise ServerUnreachable(
                 f"the certificate of {server.address} (REDISQ_URL) cannot be verified: {shown}. "
                 "Add ?ssl_ca_certs=/path/of/ca.pem to REDISQ_URL if the authority is your own"
+            ) from None
+        if isinstance(error, PrimaryUnknown) and error.final:
+            raise ServerUnreachable(
+                f"{server.address} (REDISQ_URL) cannot be used: {shown}"
             ) from None
         if _is_final(error):
             raise ServerUnreachable(

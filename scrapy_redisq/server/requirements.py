@@ -24,12 +24,19 @@ class ServerFacts:
     """Whether any save point is set."""
     version: tuple[str, str] | None = None
     """What it is, such as ("Valkey", "9.1.2")."""
+    primary: str | None = None
+    """Of a replica: HOST:PORT of its primary."""
+    min_replicas: int | None = None
+    """``min-replicas-to-write``; asked only where a replica may take its place."""
+    may_wait: bool = True
+    """Whether WAIT is allowed; asked only where failovers are followed."""
 
 
-def ask(client: redis.Redis) -> ServerFacts:
+def ask(client: redis.Redis, *, failovers: bool = False) -> ServerFacts:
     """Ask the server behind ``client``; raises what the client does, if it goes away.
 
     CONFIG is asked only for what INFO left open: many users and hosted servers may not use it.
+    ``failovers``: what clients reach is another server after a failover.
     """
 
     def setting(question: Callable[[str], Any], about: str, name: str) -> str | None:
@@ -48,12 +55,38 @@ def ask(client: redis.Redis) -> ServerFacts:
     save = None
     if append_only not in {"1", "yes"}:
         save = setting(client.config_get, "save", "save")
+    primary, replicas = _place_in_replication(client)
+    min_replicas = None
+    if failovers or replicas:
+        min_replicas = setting(client.config_get, "min-replicas-to-write", "min-replicas-to-write")
     return ServerFacts(
         policy=policy,
         append_only=None if append_only is None else append_only in {"1", "yes"},
         snapshots=None if save is None else bool(save.strip()),
         version=_version(client),
+        primary=primary,
+        min_replicas=None if min_replicas is None else int(min_replicas),
+        may_wait=not failovers or _may_wait(client),
     )
+
+
+def _place_in_replication(client: redis.Redis) -> tuple[str | None, int]:
+    """(HOST:PORT of its primary if it is a replica, number of its own replicas)."""
+    try:
+        role = client.role()
+    except redis.ResponseError:  # denied
+        return None, 0
+    if role[0] == b"slave":
+        return f"{role[1].decode(errors='replace')}:{role[2]}", 0
+    return None, len(role[2])
+
+
+def _may_wait(client: redis.Redis) -> bool:
+    try:
+        client.wait(0, 1)
+    except redis.exceptions.NoPermissionError:
+        return False
+    return True
 
 
 def _version(client: redis.Redis) -> tuple[str, str] | None:
@@ -71,13 +104,24 @@ OLDEST_OF_CLUSTER = {"Redis": 7, "Valkey": 8}
 
 
 def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[str]:
-    """What to warn of; raises `ServerUnsuitable` if the server would throw requests away.
+    """What to warn of; raises `ServerUnsuitable` if the server would throw requests away, or takes
+    none.
 
     Only ``noeviction`` is right. ``volatile-*`` evicts keys that have a time to live, and no key
     that holds requests, leases or counts has one: nothing can be lost, so it is a warning.
     ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
     ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
     """
+    if facts.primary is not None:
+        raise ServerUnsuitable(
+            f"{address} is a replica of {facts.primary}, and takes no requests: give REDISQ_URL "
+            "the address of the primary, or with redis+sentinel:// of the Sentinels that know it"
+        )
+    if not facts.may_wait:
+        raise ServerUnsuitable(
+            f"{address}: the user of REDISQ_URL may not use WAIT, by which a worker knows that a "
+            "failover loses nothing: ACL SETUSER … +wait"
+        )
     remedy = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
     warnings = []
     unknown = []
@@ -108,6 +152,13 @@ def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[s
                 f"{address} is {name} {version}: a frontier on a cluster is tested with Redis "
                 f"{OLDEST_OF_CLUSTER['Redis']} and Valkey {OLDEST_OF_CLUSTER['Valkey']} or newer"
             )
+    if facts.min_replicas == 0 and not cluster:
+        warnings.append(
+            f"{address}: min-replicas-to-write is 0. At a failover a primary that its replicas "
+            "have left goes on taking what is lost with it: pages are fetched again, and what was "
+            "pushed must be pushed again. Set min-replicas-to-write 1 and min-replicas-max-lag 2 "
+            "on all of its servers (CONFIG SET, and in redis.conf)"
+        )
     if unknown:
         warnings.append(
             f"{address} does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"

@@ -1,7 +1,8 @@
 """How clients reach the server that an address means, and how certain it is that it is that one.
 
 `Route` is what `scrapy_redisq.server.connection.Server` asks of each kind of address. The one to a
-single server is here, that to a cluster in ``cluster``.
+single server is here, that to a cluster in ``cluster``, to a primary that Sentinels know in
+``sentinel/``.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ TLS_OPTIONS = {
     "ssl_check_hostname",
     "ssl_keyfile",
 }
+SENTINEL_OPTIONS = {"sentinel_password", "sentinel_username"}
+PASSWORDS = {"password", "sentinel_password"}
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
@@ -66,7 +68,7 @@ _QUERY_PASSWORD_ALONE = re.compile(r"([?&]\w*password=)(.*)", re.IGNORECASE | re
 _USER_PART_ALONE = re.compile(rf"({_SCHEME})(.*)@", re.IGNORECASE | re.DOTALL)
 # Behind a password an "&" may be a part of it: only this is certainly none.
 _OTHER_OPTION = re.compile(
-    rf"({'|'.join(sorted((URL_OPTIONS | TLS_OPTIONS) - {'password'}))})=[^@?]*",
+    rf"({'|'.join(sorted((URL_OPTIONS | TLS_OPTIONS | SENTINEL_OPTIONS) - PASSWORDS))})=[^@?]*",
     re.DOTALL,
 )
 
@@ -101,7 +103,7 @@ def _shown(url: str) -> str:
     shown = redact(url)
     address, mark, query = shown.partition("?")
     parts = [
-        part if _OTHER_OPTION.fullmatch(part) or part == "password=***" else "***"
+        part if _OTHER_OPTION.fullmatch(part) or part.removesuffix("=***") in PASSWORDS else "***"
         for part in query.split("&")
     ]
     return address.partition("#")[0] + mark + "&".join(dict.fromkeys(parts)) * bool(mark)
@@ -147,7 +149,7 @@ def check_url(url: str) -> tuple[SplitResult, dict[str, str]]:
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise wrong(
             url,
-            "redis://, rediss://, unix://, redis+cluster:// or embedded:///path",
+            "redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded:///path",
         )
     tls = parts.scheme == "rediss"
     query = check_options(url, parts.query, URL_OPTIONS | (TLS_OPTIONS if tls else set()))

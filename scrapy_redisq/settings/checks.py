@@ -125,6 +125,8 @@ URL_SCHEMES = (
     "unix://",
     "redis+cluster://",
     "rediss+cluster://",
+    "redis+sentinel://",
+    "rediss+sentinel://",
     "embedded://",
 )
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import redis
 
-from scrapy_redisq.errors import ServerBusy, ServerUnreachable
+from scrapy_redisq.errors import RunOver, ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.calls import MayComeBack, RunTerms
+from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
@@ -43,6 +43,7 @@ class WorkerConnection:
         self._settings = settings
         self._server: Server | None = None
         self._client: AsyncClient | None = None
+        self._following: asyncio.Future[None] | None = None
 
     async def open(
         self,
@@ -78,6 +79,7 @@ class WorkerConnection:
         await server.wait_async()
         await self._persist(server, server.check_async)
         client = self._client = server.async_client()
+        self._following = asyncio.ensure_future(server.follow())
         config = settings.frontier_config(
             dupefilter=dupefilter, backend="exact", fingerprinter=fingerprinter, spider=spider
         ).laid_out(server.masters)
@@ -105,8 +107,16 @@ class WorkerConnection:
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
         )
-        run_session = RunSession(client, terms)
-        joined = await self._persist(server, run_session.join)
+        run_session = RunSession(client, terms, server.primary_vouched)
+
+        async def join() -> Joined:
+            try:
+                return await run_session.join()
+            except RunOver:
+                await server.confirm_primary()  # else it may go on elsewhere
+                raise
+
+        joined = await self._persist(server, join)
         logger.info(
             "%s run %s of frontier %r on %s; dupefilter: %s",
             "Began" if joined.new else "Joined",
@@ -115,7 +125,9 @@ class WorkerConnection:
             server.address,
             BACKENDS[joined.config.backend],
         )
-        return run_session, ServerHelp(server.revive, server.redact)
+        return run_session, ServerHelp(
+            server.revive, server.redact, server.confirm_primary, server.primary_vouched
+        )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
         """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,
@@ -145,6 +157,9 @@ class WorkerConnection:
 
     async def close(self) -> None:
         """Close connections; the last session of an embedded server stops it."""
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
         if self._client is not None:
             await self._client.aclose()
             self._client = None

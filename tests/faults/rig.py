@@ -15,6 +15,7 @@ from typing import Any
 from lab.cluster import Cluster
 from lab.databases import Database
 from lab.proxy import Proxy
+from lab.sentinels import Sentinels
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
@@ -62,6 +63,8 @@ class Rig:
         self.measured: dict[str, float | str] = {}
         self.released = threading.Event()
         self.database: Database | None = None
+        self.url = ""
+        """Where workers go to, if not to the server directly."""
         self._hold = False
         self._stack = ExitStack()
         self._paths: set[str] = set()
@@ -89,13 +92,14 @@ class Rig:
         hold: bool = False,
         database: Database | None = None,
         cluster: Mapping[str, Any] | None = None,
+        group: Sentinels | None = None,
         hosts: int = 1,
         **settings: Any,
     ) -> Rig:
         """Start the server and the site. ``settings`` hold for all workers, which write to
         ``database`` if there is one. ``server`` is its kind, where this machine has that one; with
-        options of a `Cluster` it is the kind of its nodes. The pages lie on so many ``hosts``, with
-        links from each to all others.
+        options of a `Cluster` it is the kind of its nodes; of a ``group`` the first primary is it.
+        The pages lie on so many ``hosts``, with links from each to all others.
 
         ``hold``: the last page does not arrive before `finish`, so that nobody who is late finds
         the run complete, and begins another one.
@@ -104,7 +108,10 @@ class Rig:
         self.pages = pages or self.pages
         self.ttl = ttl or self.ttl
         self.server: RedisServer | Cluster
-        if cluster is None:
+        if group is not None:
+            self._stack.callback(group.close)
+            self.server, self.url = group.servers[0], group.url()
+        elif cluster is None:
             self.server = self.start_server(server, *options, aof=aof)
         else:
             nodes = Cluster(any_server(server), *options, aof=aof, password=PASSWORD, **cluster)
@@ -174,7 +181,11 @@ class Rig:
         **arguments: Any,
     ) -> Crawl:
         """Start one worker; ``url`` where it does not go to the server directly."""
-        given = {"REDISQ_URL": url or self.server.url, **self.settings, **(settings or {})}
+        given = {
+            "REDISQ_URL": url or self.url or self.server.url,
+            **self.settings,
+            **(settings or {}),
+        }
         worker = Crawl(
             spider or ("fault" if self.database is None else "stored"),
             self.folder,

@@ -1,0 +1,298 @@
+"""Asks Sentinels which server is the primary, and keeps what they said."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import AuthorizationError, NoPermissionError
+
+from scrapy_redisq.server.address import SentinelService
+
+__all__ = ["Finder", "Place", "PrimaryUnknown", "View"]
+
+Place = tuple[str, int]
+"""Host and port."""
+
+SENTINEL_RIGHTS = (
+    "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|sentinels "
+    "+sentinel|replicas +sentinel|myid +subscribe resetchannels &+switch-master &+promoted-slave"
+)
+
+
+class PrimaryUnknown(redis.ConnectionError):
+    """Raised when no Sentinel names a primary; ``final``: and none will.
+
+    It is redis-py's class, because connections raise it.
+    """
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        self.final = final
+        super().__init__(message)
+
+
+class _Refused(Exception):
+    """Raised when a Sentinel answers, but not what was asked. The message says what to change."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What one Sentinel says of the service."""
+
+    sentinel: str
+    """Its id."""
+    primary: Place
+    epoch: int
+    failing_over: bool
+    others: Mapping[str, Place]
+    """Sentinels beside it that it can reach, by their ids."""
+    voters: int
+    """Sentinels in all."""
+    promotable: int
+    """Replicas that a failover might choose."""
+
+
+class _Sentinel:
+    """One Sentinel, and the connection on which it is asked."""
+
+    def __init__(
+        self, place: Place, service: str, options: Mapping[str, Any], tls: bool, learned_id: str
+    ) -> None:
+        self.place = place
+        self.learned = bool(learned_id)
+        """It is not in REDISQ_URL."""
+        self.id = learned_id
+        """"" until it is known."""
+        self.name = f"{place[0]}:{place[1]}"
+        self._service = service
+        connection = redis.SSLConnection if tls else redis.Connection
+        self._open = False
+        self._connection: Any = connection(host=place[0], port=place[1], **options)
+
+    def ask(self) -> View:
+        """Raises `_Refused`, or `redis.ConnectionError` and the like if there is no answer."""
+        about = ("MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS", "REPLICAS")
+        answers = self._answers(("MYID",), *((question, self._service) for question in about))
+        myid, *rest = answers
+        for answer in rest:
+            if isinstance(answer, redis.ResponseError):
+                raise _Refused(self._why(answer))
+        master, place, others, replicas = rest
+        told = _fields(master)
+        patience = 10 * int(told.get("down-after-milliseconds", 0))
+        return View(
+            # Before Redis 6.2 there was no such question.
+            sentinel=self.name if isinstance(myid, redis.ResponseError) else str(myid),
+            # Not what MASTER says: that is the former one until its failover is over, a second
+            # after the new one has taken its place.
+            primary=(place[0], int(place[1])),
+            epoch=int(told.get("config-epoch", 0)),
+            failing_over="failover_in_progress" in told["flags"],
+            others={
+                other["runid"]: (other["ip"], int(other["port"]))
+                for other in map(_fields, others)
+                if "down" not in other["flags"]
+            },
+            voters=len(others) + 1,
+            promotable=sum(_is_promotable(_fields(replica), patience) for replica in replicas),
+        )
+
+    def _answers(self, *questions: tuple[str, ...]) -> list[Any]:
+        """On a connection that was open before, and may have been closed long ago, or a new one."""
+        was_open, self._open = self._open, False
+        try:
+            answers = self._exchange(questions)
+        except redis.AuthenticationError as error:
+            self._connection.disconnect()
+            raise _Refused(self._why(error)) from error
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            self._connection.disconnect()
+            if not was_open or isinstance(error, redis.TimeoutError):
+                raise
+            return self._answers(*questions)
+        self._open = True
+        return answers
+
+    def _exchange(self, questions: Iterable[tuple[str, ...]]) -> list[Any]:
+        self._connection.connect()
+        for question in questions:
+            self._connection.send_command("SENTINEL", *question)
+        answers: list[Any] = []
+        for _ in questions:
+            try:
+                answers.append(self._connection.read_response())
+            except redis.AuthenticationError:
+                raise
+            except redis.ResponseError as error:
+                answers.append(error)
+        return answers
+
+    def _why(self, error: Exception) -> str:
+        text = str(error)
+        if isinstance(error, (redis.AuthenticationError, AuthorizationError)):
+            return f"refuses sentinel_username and sentinel_password ({text})"
+        if isinstance(error, NoPermissionError):
+            return f"does not allow what is needed ({text}): ACL SETUSER … {SENTINEL_RIGHTS}"
+        if "No such master" in text:
+            known = ", ".join(self._services())
+            return f"knows no {self._service!r}" + (f", but {known}" if known else "")
+        if "unknown command" in text.lower():
+            return f"is no Sentinel, but a Redis server (redis://{self.name})"
+        return text
+
+    def _services(self) -> list[str]:
+        (answer,) = self._answers(("MASTERS",))
+        return [] if isinstance(answer, Exception) else [_fields(one)["name"] for one in answer]
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+def _fields(answer: Any) -> dict[str, str]:
+    return answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+
+
+def _is_promotable(replica: Mapping[str, str], patience: int) -> bool:
+    """As Sentinel chooses; ``patience``: ms without its primary after which it is left out."""
+    flags = replica["flags"]
+    return (
+        "down" not in flags
+        and "disconnected" not in flags
+        and replica.get("slave-priority", replica.get("replica-priority")) != "0"
+        and int(replica.get("master-link-down-time", 0)) <= patience
+    )
+
+
+class Finder:
+    """Asks Sentinels for the primary. May be used by several threads, one at a time."""
+
+    def __init__(self, service: SentinelService, options: Mapping[str, Any]) -> None:
+        self._service = service.service
+        self._tls = service.tls
+        self._options = {
+            **options,
+            "username": service.sentinel_username,
+            "password": service.sentinel_password,
+            "db": 0,
+            "decode_responses": True,
+            "encoding_errors": "replace",
+            "protocol": 2,
+        }
+        self._lock = threading.Lock()
+        self._sentinels = [self._sentinel(place) for place in service.sentinels]
+        self._next = 0
+        self._epoch = -1
+        self._voters = 1
+        self._named: dict[str, float] = {}
+        """Sentinel -> when it last named the primary that is known here."""
+        self.primary: Place | None = None
+        """The last one that was found."""
+        self.asked_at = 0.0
+
+    def _sentinel(self, place: Place, learned_id: str = "") -> _Sentinel:
+        return _Sentinel(place, self._service, self._options, self._tls, learned_id)
+
+    def places(self) -> list[Place]:
+        return [sentinel.place for sentinel in self._sentinels]
+
+    def find(self, *, all_of_them: bool = False) -> list[View]:
+        """Ask for the primary, in turn, until a majority of the Sentinels has answered.
+
+        -> what they say, none if none answers. Raises `PrimaryUnknown` if then none was known.
+        """
+        with self._lock:
+            views: dict[str, View] = {}
+            problems: dict[str, list[str]] = defaultdict(list)
+            refused = False
+            answered = []
+            for sentinel in list(self._sentinels):
+                if not all_of_them and any(2 * len(views) > view.voters for view in views.values()):
+                    break
+                if sentinel.id in views:
+                    continue
+                try:
+                    view = sentinel.ask()
+                except _Refused as error:
+                    problems[str(error)].append(sentinel.name)
+                    refused = True
+                except (redis.RedisError, OSError) as error:
+                    problems[str(error)].append(sentinel.name)
+                else:
+                    sentinel.id = view.sentinel
+                    views[view.sentinel] = view
+                    answered.append(sentinel)
+            self.asked_at = time.monotonic()
+            # Those that answer are asked first from now on.
+            self._sentinels.sort(key=lambda sentinel: sentinel not in answered)
+            self._take(list(views.values()))
+            if self.primary is None:
+                said = (f"{', '.join(names)} {text}" for text, names in problems.items())
+                raise PrimaryUnknown(
+                    f"no Sentinel names a primary {self._service!r}: {'; '.join(said)}",
+                    final=refused,
+                )
+            return list(views.values())
+
+    def poll(self) -> bool:
+        """Ask the next Sentinel, which has the last word only if it knows of a later failover;
+        -> whether it has answered."""
+        with self._lock:
+            self._next += 1
+            sentinel = self._sentinels[self._next % len(self._sentinels)]
+            try:
+                view = sentinel.ask()
+            except (_Refused, redis.RedisError, OSError):
+                return False
+            sentinel.id = view.sentinel
+            self.asked_at = time.monotonic()
+            self._take([view])
+            return True
+
+    def vouched(self) -> float:
+        """When a majority had last named the primary that is known here (-inf: never)."""
+        needed = self._voters // 2 + 1
+        times = sorted(self._named.values(), reverse=True)
+        return times[needed - 1] if len(times) >= needed else float("-inf")
+
+    def _take(self, views: list[View]) -> None:
+        if not views:
+            return
+        latest = max(views, key=lambda view: view.epoch)
+        if latest.epoch < self._epoch and 2 * len(views) <= latest.voters:
+            return  # of Sentinels that were cut off; a majority may have been set up anew
+        if latest.primary != self.primary:
+            self._named.clear()
+            self.primary = latest.primary
+        self._epoch, self._voters = latest.epoch, latest.voters
+        now = time.monotonic()
+        for view in views:
+            if view.primary == self.primary:
+                self._named[view.sentinel] = now
+            self._learn(view.others)
+
+    def _learn(self, others: Mapping[str, Place]) -> None:
+        """Know Sentinels that are not in REDISQ_URL, and each but once: others may call one that is
+        by another name."""
+        listed = {sentinel.id for sentinel in self._sentinels if not sentinel.learned}
+        self._sentinels = [
+            sentinel
+            for sentinel in self._sentinels
+            if not sentinel.learned or sentinel.id not in listed
+        ]
+        ids = {sentinel.id for sentinel in self._sentinels}
+        places = self.places()
+        self._sentinels += [
+            self._sentinel(place, learned_id)
+            for learned_id, place in others.items()
+            if learned_id not in ids and place not in places
+        ]
+
+    def close(self) -> None:
+        with self._lock:
+            for sentinel in self._sentinels:
+                sentinel.close()

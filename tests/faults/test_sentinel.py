@@ -1,0 +1,144 @@
+"""A primary with two replicas and three Sentinels: planned failovers, a dead primary, splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lab.sentinels import MAJORITY_SIDE, WORKERS_SIDE, Sentinels
+from lab.servers import any_server, wait_until
+from tests.faults.oracle import assert_survived
+from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
+
+SECRET = "hunter3-of-the-sentinels"
+
+
+def set_up(rig: Rig, kind: str = "redis-7", *, delay: float, **options: Any) -> Sentinels:
+    """Three servers and three Sentinels, and a site. A server is taken for dead after half a
+    second, in full after two."""
+    group = Sentinels(
+        any_server(kind),
+        password=PASSWORD,
+        sentinel_password=SECRET,
+        down_after=rig.size.pick(0.5, 2),
+        **options,
+    )
+    # Well over the time of a failover, as it is to be in earnest.
+    rig.set_up(group=group, delay=delay, ttl=rig.size.pick(8, 12))
+    return group
+
+
+def assert_survived_at(rig: Rig, group: Sentinels, refetch: int | None) -> None:
+    rig.server = group.primary()
+    assert_survived(rig, refetch=refetch)
+    for worker in rig.workers:
+        assert SECRET not in worker.log
+        assert "unexpected" not in worker.log
+
+
+def refetched_since(rig: Rig, hits: int) -> int:
+    """The most pages that may be fetched again: what was held, and what was begun since ``hits``
+    until the new primary answered, of which the end may be lost."""
+    return rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
+
+
+@pytest.mark.parametrize(
+    ("kind", "min_replicas"),
+    [("redis-6", 0), pytest.param("redis-7", 0, marks=pytest.mark.full), ("redis-7", 1)],
+)
+def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
+    """SENTINEL FAILOVER with open connections, with and without min-replicas-to-write."""
+    group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02), min_replicas=min_replicas)
+    fleet = rig.fleet()
+    rig.wait_for_pages(0.2)
+    hits = len(rig.site.hits)
+    group.fail_over()
+    group.wait_for_another(rig.server)
+    allowed = refetched_since(rig, hits)
+    rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
+    rig.finish()
+    assert_survived_at(rig, group, allowed)
+    for worker in fleet:
+        warnings = rig.warnings(worker, "min-replicas-to-write is 0")
+        assert len(warnings) == (0 if min_replicas else 1)
+        assert "The primary is 127.0.0.1:" in worker.log
+
+
+@pytest.mark.parametrize("kind", ["redis-7", pytest.param("valkey-9", marks=pytest.mark.full)])
+def test_f66_primary_killed(rig: Rig, kind: str) -> None:
+    """The primary is killed; a worker that starts while there is none waits for the next one."""
+    group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02))
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    hits = len(rig.site.hits)
+    rig.server.kill()
+    late = rig.worker()
+    group.wait_for_another(rig.server)
+    allowed = refetched_since(rig, hits)
+    rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
+    rig.finish()
+    assert "Began" not in late.log
+    assert_survived_at(rig, group, allowed)
+
+
+@pytest.mark.full
+def test_f67_old_primary_comes_back(rig: Rig) -> None:
+    """The primary is killed and comes back with its data: for a while it says that it is one."""
+    group = set_up(rig, delay=0.02, aof=True)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    hits = len(rig.site.hits)
+    rig.server.kill()
+    group.wait_for_another(rig.server)
+    rig.server.start()
+    allowed = refetched_since(rig, hits)
+    rig.wait_for_flow_again(15, quiet=1)
+    rig.finish()
+    assert_survived_at(rig, group, allowed)
+
+
+def test_f68_sentinels_away(rig: Rig) -> None:
+    """All Sentinels are away from the middle on: the crawl goes on, and ends when two are back."""
+    group = set_up(rig, delay=0.02, min_replicas=1)
+    fleet = rig.fleet()
+    rig.wait_for_pages(0.3)
+    for sentinel in group.sentinels:
+        sentinel.kill()
+    waits = "Nothing is left to do, but this worker waits"
+    wait_until(
+        lambda: all(waits in worker.log for worker in fleet), rig.size.pick(40, 200), "all wait"
+    )
+    assert rig.fetched() == rig.pages
+    group.sentinels[0].start()
+    rig.stay(rig.size.pick(1, 10), lambda: all(worker.running for worker in fleet))
+    group.sentinels[2].start()
+    rig.finish()
+    assert_survived_at(rig, group, 0)
+    for worker in fleet:
+        assert len(rig.warnings(worker, "No Sentinel of REDISQ_URL answers")) == 1
+
+
+def test_f65_split(rig: Rig) -> None:
+    """A worker is cut off with the old primary: it fetches all that is left and does not end, while
+    the others go on with a new one. Then the old one becomes a replica."""
+    group = set_up(rig, delay=rig.size.pick(0.02, 0.01), fronts=True)
+    assert group.front is not None
+    alone, other = rig.fleet(2, first={"url": group.url(by_ways=True)})
+    rig.wait_for_pages(0.2)
+    for way in group.ways:
+        way.cut(WORKERS_SIDE)
+    group.front.cut(MAJORITY_SIDE)
+    group.wait_for_another(rig.server)
+    rig.measured["seconds"] = rig.wait_for_flow(15)
+    waits = "Nothing is left to do, but this worker waits"
+    wait_until(lambda: waits in alone.log, rig.size.pick(60, 200), "it has done all by itself")
+    other.wait(rig.size.pick(60, 200))
+    assert other.reason == "finished"
+    rig.stay(rig.size.pick(0, 20), lambda: alone.running)
+    assert alone.running
+    for way in group.ways:
+        way.mend(WORKERS_SIDE)
+    group.front.mend(MAJORITY_SIDE)
+    rig.finish()
+    assert_survived_at(rig, group, None)

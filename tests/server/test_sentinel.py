@@ -1,0 +1,300 @@
+"""The primary by its Sentinels: addresses, bad input, following it, and being certain of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinels
+from lab.servers import RedisServer, any_server, free_port, wait_until
+from scrapy_redisq.errors import ServerBusy, ServerError, SettingError
+from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.server.address import SentinelService, parse
+from scrapy_redisq.server.connection import Server, open_server
+
+PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
+QUOTED, SENTINEL_QUOTED = "s3cr%2Fet%20p%40ss", "s3cr%3Aw%C3%A4chter"
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Sentinels]:
+    """One for all tests that change nothing."""
+    with Sentinels(any_server(), password="pw") as group:
+        yield group
+
+
+@pytest.mark.parametrize(
+    ("url", "sentinels", "service", "db"),
+    [
+        ("redis+sentinel://a/s", [("a", 26379)], "s", 0),
+        ("rediss+sentinel://a:1,b:2,a:1/s/3", [("a", 1), ("b", 2)], "s", 3),
+        (
+            "redis+sentinel://[::1],[fe80::1%eth0]:7/my%2Fs/",
+            [("::1", 26379), ("fe80::1%eth0", 7)],
+            "my/s",
+            0,
+        ),
+    ],
+)
+def test_an_address_by_sentinels(
+    url: str, sentinels: list[tuple[str, int]], service: str, db: int
+) -> None:
+    """Several Sentinels, IPv6 in brackets, the service, a database; users and passwords decoded."""
+    scheme, rest = url.split("://")
+    for user in ("", f"bob:{QUOTED}@"):
+        query = f"?sentinel_username=eve&sentinel_password={SENTINEL_QUOTED}" if user else ""
+        address = parse(f"{scheme}://{user}{rest}{query}")
+        assert isinstance(address, SentinelService)
+        assert address.tls is url.startswith("rediss")
+        assert (list(address.sentinels), address.service, address.db) == (sentinels, service, db)
+        given = (address.username, address.password)
+        given += (address.sentinel_username, address.sentinel_password)
+        assert given == (("bob", PASSWORD, "eve", SENTINEL_PASSWORD) if user else (None,) * 4)
+        if user:
+            shown = repr(open_server(address.url)) + str(open_server(address.url).address)
+            assert "s3cr" not in shown
+            assert "eve" in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://:s3cret@h",
+        "redis+sentinel://:s3cret@h/",
+        "redis+sentinel://:s3cret@h/s/db",
+        "redis+sentinel://:s3cret@h/s/0/1",
+        "redis+sentinel://:s3cret@h:0/s",
+        "redis+sentinel://:s3cret@h:99999/s",
+        "redis+sentinel://:s3cret@h,,g/s",
+        "redis+sentinel://:s3cret@::1/s",
+        "redis+sentinel://:s3c/ret@h/s",
+        "redis+sentinel://:s3c#ret@h/s",
+        "redis+sentinel://:s3c?ret@h/s",
+        "redis+sentinel://:s3cret@h/s?db=1",
+        "redis+sentinel://:s3cret@h/s?ssl_ca_certs=/x",
+        "redis+sentinel://h/s?sentinel_password=s3cret&service=x",
+        "redis+sentinel://h/s?sentinel_password=a&s3cret",
+        "redis://h?sentinel_password=s3cret",
+        "sentinel://:s3cret@h/s",
+    ],
+)
+def test_an_address_by_sentinels_that_cannot_be_used(url: str) -> None:
+    """Refused before anything is sent, with what REDISQ_URL takes instead, without passwords."""
+    with pytest.raises(SettingError, match="REDISQ_URL") as caught:
+        open_server(url)
+    assert not re.search("s3c|ret@", str(caught.value) + repr(caught.value))
+
+
+def failure(url: str, **options: Any) -> str:
+    """What is said of an address that leads nowhere."""
+    with open_server(url, connect_timeout=0.3, **options) as server:
+        with pytest.raises(ServerError) as caught:
+            server.wait()
+            server.check()
+        with pytest.raises(ServerError) as same:
+            asyncio.run(wait_and_check(server))
+    assert type(same.value) is type(caught.value)
+    assert "Traceback" not in str(caught.value)
+    return str(caught.value)
+
+
+async def wait_and_check(server: Server) -> None:
+    await server.wait_async()
+    await server.check_async()
+
+
+def test_what_is_wrong_with_an_address_is_said(group: Sentinels, redis_server: RedisServer) -> None:
+    """Another service, no Sentinel, one that is a server, a Sentinel as a server, a replica: each
+    is named, with REDISQ_URL and what it should be."""
+    port = group.sentinels[0].port
+    said = failure(f"redis+sentinel://:pw@127.0.0.1:{port}/other")
+    assert "REDISQ_URL" in said
+    assert f"knows no 'other', but {SERVICE}" in said
+    ports = [free_port(), free_port()]
+    said = failure(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/{SERVICE}")
+    assert all(f"127.0.0.1:{port}" in said for port in ports)
+    assert "REDISQ_URL" in said
+    said = failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/{SERVICE}")
+    assert "is no Sentinel, but a Redis server" in said
+    assert "REDISQ_URL" in said
+    said = failure(f"redis://127.0.0.1:{port}")
+    assert f"redis+sentinel://HOST:PORT,HOST:PORT/{SERVICE}" in said
+    assert "REDISQ_URL" in said
+    said = failure(f"redis://:pw@127.0.0.1:{group.servers[1].port}")
+    assert f"is a replica of 127.0.0.1:{group.servers[0].port}" in said
+    assert "REDISQ_URL" in said
+    said = failure(group.url().replace("//:pw@", "//:s3cret@"))
+    assert "Check user, password and database in REDISQ_URL" in said
+    assert "s3cret" not in said
+
+
+@pytest.mark.servers("ends")
+def test_users_and_passwords_of_sentinels(each_binary: Any) -> None:
+    """Wrong, missing, or of a user that may not ask: said, with what to change. Right: it works."""
+    with Sentinels(each_binary, password="pw", sentinel_password="s3cret") as group:
+        right = group.url()
+        with open_server(right) as server:
+            server.wait()
+            server.check()
+            asyncio.run(server.confirm_primary())
+        for wrong in (right.partition("?")[0], right.replace("s3cret", "s3cre7")):
+            said = failure(wrong)
+            assert "sentinel_password" in said
+            assert "REDISQ_URL" in said
+            assert "s3cre" not in said
+        for sentinel in group.sentinels:
+            with sentinel.client() as client:
+                rules = ["on", ">s3cret", "+sentinel|get-master-addr-by-name"]
+                client.execute_command("ACL", "SETUSER", "eve", *rules)
+        said = failure(f"{right}&sentinel_username=eve")
+        assert "+sentinel|master" in said
+        rights = re.search(r"ACL SETUSER … (.*&\+promoted-slave)", said)
+        assert rights is not None
+        for sentinel in group.sentinels:
+            with sentinel.client() as client:
+                client.execute_command("ACL", "SETUSER", "eve", *rights[1].split())
+        with group.servers[0].client() as client:
+            rules = ["on", ">pw", "~*", "&*", "+@all", "-role"]
+            client.execute_command("ACL", "SETUSER", "bob", *rules)
+        bobs = right.replace("//:", "//bob:") + "&sentinel_username=eve"
+        assert "+role +wait" in failure(bobs)
+        with group.servers[0].client() as client:
+            client.execute_command("ACL", "SETUSER", "bob", "+role", "-wait")
+        assert "+wait" in failure(bobs)
+        with group.servers[0].client() as client:
+            client.execute_command("ACL", "SETUSER", "bob", "+wait")
+        with open_server(bobs) as server:
+            server.wait()
+            server.check()
+            asyncio.run(server.confirm_primary())
+
+
+def test_min_replicas_is_asked_for(group: Sentinels, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with what to set; not where it is set."""
+    with open_server(group.url()) as server:
+        (said,) = [text for text in server.check() if "replicas" in text]
+        assert "min-replicas-to-write 1" in said
+        with group.servers[0].client() as client:
+            client.config_set("min-replicas-to-write", 1)
+            assert not [text for text in server.check() if "replicas" in text]
+            client.config_set("min-replicas-to-write", 0)
+
+
+@pytest.mark.servers("ends")
+def test_clients_follow_the_primary(each_binary: Any) -> None:
+    """A planned failover: both kinds of client, and a subscription, are at the new primary without
+    an error of their user's making; what was the primary is not used any more."""
+
+    async def follow(group: Sentinels, server: Server) -> None:
+        following = asyncio.ensure_future(server.follow())
+        async with server.async_client() as client:
+            listening = asyncio.ensure_future(listener(client).run())
+            await client.set("before", 1)
+            await asyncio.to_thread(group.fail_over)
+            new = await asyncio.to_thread(group.wait_for_another, group.servers[0])
+            await until(lambda: at(client, new))
+            await until(lambda: listened(new))
+            listening.cancel()
+        following.cancel()
+
+    def listener(client: redis.asyncio.Redis) -> Listener:
+        def heard(*_: object) -> None:
+            pass
+
+        return Listener(
+            client, ["wake"], woken=heard, announced=heard, listening=heard, failed=heard
+        )
+
+    async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+        async def poll() -> None:
+            while not await condition():
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(poll(), 20)
+
+    async def at(client: redis.asyncio.Redis, new: RedisServer) -> bool:
+        with contextlib.suppress(redis.ConnectionError):
+            return int((await client.info("server"))["tcp_port"]) == new.port
+        return False
+
+    async def listened(server: RedisServer) -> bool:
+        with server.client() as client:
+            return dict(client.pubsub_numsub("wake")) == {b"wake": 1}
+
+    with Sentinels(each_binary) as group, open_server(group.url()) as server:
+        server.wait()
+        with server.client() as client:
+            client.set("before", 0)
+            asyncio.run(follow(group, server))
+            assert client.get("before") == b"1"
+            assert int(client.info("server")["tcp_port"]) == group.primary().port
+
+
+@pytest.fixture
+def own_group() -> Iterator[Sentinels]:
+    """One that the test may break."""
+    with Sentinels(any_server("redis-7"), password="pw", fronts=True) as group:
+        yield group
+
+
+def uncertain(server: Server) -> str:
+    with pytest.raises(ServerBusy) as caught:
+        asyncio.run(server.confirm_primary())
+    assert "REDISQ_URL" in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_makes_the_primary_uncertain(own_group: Sentinels) -> None:
+    """Without a majority of all Sentinels, or with a replica that may have left, nothing is
+    believed; one Sentinel in the URL is enough, as the others are learned from it."""
+    group, replicas = own_group, own_group.servers[1:]
+    url = f"redis+sentinel://:pw@127.0.0.1:{group.sentinels[0].port}/{SERVICE}"
+    with open_server(url) as server:
+        server.wait()
+        asyncio.run(server.confirm_primary())
+        vouched = server.primary_vouched()
+        assert vouched > 0
+        for way in group.ways[1:]:
+            way.cut(WORKERS_SIDE)
+        assert "only 1 of 3 Sentinels answer" in uncertain(server)
+        assert server.primary_vouched() == vouched
+        for way in group.ways[1:]:
+            way.mend(WORKERS_SIDE)
+        wait_until(lambda: is_certain(server), 20, "the majority is back")
+        with replicas[0].client() as client:  # as in a planned failover, before anybody is told
+            client.replicaof("NO", "ONE")
+        assert "1 of its 2 replicas may be without the last writes" in uncertain(server)
+        with replicas[0].client() as client:
+            client.replicaof("127.0.0.1", group.named())
+        wait_until(lambda: is_certain(server), 20, "the replica is back")
+        for sentinel in group.sentinels:
+            sentinel.kill()
+        assert "no Sentinel answers" in uncertain(server)
+        with server.client() as client:  # the one that is known goes on
+            assert client.ping()
+
+
+def is_certain(server: Server) -> bool:
+    with contextlib.suppress(ServerBusy, redis.RedisError):
+        asyncio.run(server.confirm_primary())
+        return True
+    return False
+
+
+def test_one_address_that_has_become_a_replica(redis_server: RedisServer) -> None:
+    """Nothing that it says last is believed."""
+    server = RedisServer(any_server())
+    try:
+        with open_server(server.url) as opened, server.client() as client:
+            asyncio.run(opened.confirm_primary())
+            client.replicaof("127.0.0.1", redis_server.port)
+            assert "is a replica now" in uncertain(opened)
+    finally:
+        server.close()
