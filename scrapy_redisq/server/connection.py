@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
 import time
 from pathlib import Path
@@ -232,8 +233,8 @@ class Server:
                 self._check_kind(await client.info())
 
     def _check_kind(self, told: dict[str, Any]) -> None:
-        if told.get("redis_mode") == "sentinel":
-            names = [told[key]["name"] for key in told if key.startswith("master")]
+        if "sentinel" in {told.get("redis_mode"), told.get("server_mode")}:  # Valkey's
+            names = [told[key]["name"] for key in told if re.fullmatch(r"master\d+", key)]
             raise ServerUnsuitable(
                 f"{self.address} (REDISQ_URL) is a Sentinel, and keeps no data: write "
                 f"redis+sentinel://HOST:PORT,HOST:PORT/{[*names, 'SERVICE'][0]}"

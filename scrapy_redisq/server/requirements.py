@@ -78,7 +78,7 @@ def _place_in_replication(client: redis.Redis) -> tuple[str | None, int]:
         return None, 0
     if role[0] == b"slave":
         return f"{role[1].decode(errors='replace')}:{role[2]}", 0
-    return None, len(role[2])
+    return None, len(role[2]) if role[0] == b"master" else 0
 
 
 def _may_wait(client: redis.Redis) -> bool:
