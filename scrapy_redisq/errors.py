@@ -17,7 +17,8 @@
     │   ├── FrontierInUse
     │   ├── FrontierCorrupt
     │   │   └── ScriptFailed
-    │   └── FrontierLost
+    │   ├── FrontierLost
+    │   └── ShardLost
     ├── SerializationError       one request, not the crawl
     │   ├── Unserializable
     │   ├── EntryTooLarge
@@ -154,6 +155,21 @@ class ScriptFailed(FrontierCorrupt):
 
 class FrontierLost(FrontierError):
     """Raised when the frontier that a worker belonged to is gone from Redis."""
+
+
+class ShardLost(FrontierError):
+    """Raised when one server has lost its part of a run that others have.
+
+    Nothing was deleted, and nothing is begun over the parts that are left.
+    """
+
+    def __init__(self, frontier: str, shard: int) -> None:
+        self.shard = shard
+        super().__init__(
+            f"shard {shard} of frontier {frontier!r} has lost the run that other shards have: its "
+            f"server came back without its data. If they can be brought back, do so; else begin "
+            f"anew with 'scrapy redisq reset {frontier} --yes', which deletes what is left"
+        )
 
 
 class SerializationError(RedisqError):

@@ -42,6 +42,7 @@ def absent(name: str) -> dict[str, Any]:
         **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
         "set_aside": 0,
         "paused": 0,
+        "posted": 0,
         "dupefilter": None,
         "scheduling": None,
         "order": None,
@@ -68,12 +69,13 @@ def summary(
     delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
     leased = totals.get("leased", 0)
     unfinished = counts["created"] - counts["finished"]
+    posted = sum(int(shard.get("posted", 0)) for shard in shards)
     workers = _workers(shards)
     state = meta.get("state", "open")
     if state == "open":
         if any(worker["alive"] for worker in workers):
             state = "running"
-        elif meta.get("seeded") == "1" and "keep_alive" not in meta and unfinished <= 0:
+        elif meta.get("seeded") == "1" and "keep_alive" not in meta and unfinished + posted <= 0:
             state = "complete"  # the last worker was killed after the last page
         else:
             state = "stopped"
@@ -91,6 +93,7 @@ def summary(
         "seen": seen.count,
         "set_aside": sum(int(shard.get("aside", 0)) for shard in shards),
         "paused": sum(int(shard.get("paused", 0)) for shard in shards),
+        "posted": posted,
         "dupefilter": {
             "kind": config.dupefilter,
             "backend": config.backend,

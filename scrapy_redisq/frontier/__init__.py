@@ -4,6 +4,7 @@
 ``scripts``        loads them; ``calls`` what goes into each and comes out
 ``operations``     what goes into an exchange and comes out of it
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
+``held_back``      ends of pages that wait for other shards; ``posts`` what they leave for these
 ``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the
                    steps of that over all shards
 ``shard_loop``     the asyncio task that exchanges for a worker with one shard: ``pace`` says when,
@@ -38,6 +39,8 @@ foreign      what something else than scrapy-redisq has written into the frontie
 identity     what an unfiltered request is known by, in place of a fingerprint (idempotency key)
 kept         a request that cannot be stored, and stays in the process of the worker that claimed it
 settle       to end the claim of such a request
+safe         what a shard can no longer lose with the end of its log
+post         links of a finished page to other shards, beside it until they are safe (outbox)
 turn         the right to start requests of a slot with a delay or a rate: of one worker at a time,
              for about a second (lock with a time limit)
 token        the right to download one request of a slot with a concurrency (permit)

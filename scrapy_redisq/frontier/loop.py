@@ -40,8 +40,7 @@ class ExchangeLoop:
     """Exchanges with all shards, side by side, until told to stop.
 
     `start` says for whom. ``complete`` is True once the whole frontier is finished, as far as the
-    last exchanges told. ``is_void``: the worker was taken for dead, or history was lost, so that
-    it has to come back as a new one. To be made when ``run_session`` has joined.
+    last exchanges told. To be made when ``run_session`` has joined.
     """
 
     def __init__(self, run_session: RunSession, server: ServerHelp) -> None:
@@ -49,7 +48,6 @@ class ExchangeLoop:
         self.server = server
         self.complete = False
         self.exchanges = 0
-        self.is_void = False
         self.warnings = Warnings(server.redact)
         self._lease_ttl = run_session.terms.lease_ttl
         self._loops = {
@@ -60,8 +58,11 @@ class ExchangeLoop:
         self._missing = 0
         self._looks_for_end = False
         self._certain = False
+        self._void: dict[ShardSession, list[ShardSession]] = {}
+        """Shards on which the worker was taken for dead, or that have lost history, and with which
+        others it has to join each of them again."""
         self._coming_back = asyncio.Lock()
-        self._has_forgotten = False
+        self._forgotten: set[ShardSession] = set()
         self._is_lost = False
         self._landed = asyncio.Event()
 
@@ -176,32 +177,42 @@ class ExchangeLoop:
 
     def release(self) -> None:
         """Send on what was held back for requests that have been acknowledged now."""
-        for session in self.run_session.release():
+        for session in self.run_session.release(closing=self.stopping):
             self._loops[session].wake()
 
     def landed(self) -> None:
         """An exchange is over."""
         self._landed.set()
 
-    async def come_back(self) -> None:
-        """Where all leases are void: join as a new worker, when no exchange is under way."""
-        while self.is_void:
-            async with self._coming_back:
-                while any(loop.wanted is not None for loop in self._loops.values()):
+    def mark_void(self, session: ShardSession) -> None:
+        """The worker has to join this shard again as a new one; or all of them: what stays in its
+        process is claimed on one for pages of another, and on one server the log of all has lost
+        its end."""
+        alone = self.run_session.spread and not self.worker.keeps_requests()
+        group = [session] if alone else self.run_session.sessions
+        self._void.update(dict.fromkeys(group, group))
+
+    async def come_back(self, session: ShardSession) -> None:
+        """Where leases are void: join as a new worker, when no exchange is under way there."""
+        while group := self._void.get(session):
+            async with self._coming_back if len(group) > 1 else contextlib.nullcontext():
+                while any(self._loops[one].wanted is not None for one in group):
                     self._landed.clear()
                     await self._landed.wait()
-                if self.is_void:
-                    await self._rejoin()
+                if self._void.get(session) is group:
+                    await self._rejoin(group)
 
-    async def _rejoin(self) -> None:
+    async def _rejoin(self, group: list[ShardSession]) -> None:
         """Raises what `RunSession.rejoin` does; then it is tried again."""
-        if not self._has_forgotten:
-            self._has_forgotten = True
-            self.worker.forgotten()
-        await self.run_session.rejoin()
-        self.is_void = self._has_forgotten = False
-        for loop in self._loops.values():
-            loop.last = None
+        if to_forget := [session for session in group if session not in self._forgotten]:
+            self._forgotten.update(to_forget)
+            self.worker.forgotten(to_forget)
+        await self.run_session.rejoin(group)
+        for session in group:
+            self._loops[session].last = None
+            self._forgotten.discard(session)
+            if self._void.get(session) is group:
+                del self._void[session]
         self.worker.rejoined()
 
     # The end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,6 +27,36 @@ class Lease:
     entry: bytes
 
 
+@dataclass(eq=False, slots=True)
+class Link:
+    """What became of a request that a page of one shard has sent to another, whose log is another.
+
+    ``safe``: its shard can no longer lose it. ``post`` stands for it until then.
+    """
+
+    safe: bool = False
+    post: Post | None = None
+
+    def is_safe_now(self) -> None:
+        """Its shard keeps it from now on."""
+        self.safe = True
+        if self.post is not None:
+            post, self.post = self.post, None
+            post.unsafe -= 1
+            if post.unsafe == 0:
+                post.delivered(post.id)
+
+
+@dataclass(eq=False, slots=True)
+class Post:
+    """The links of a page that its end has left in the page's shard, until they are ``delivered``:
+    none of them is unsafe any more."""
+
+    id: str
+    unsafe: int
+    delivered: Callable[[str], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Enqueue:
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
@@ -35,7 +65,8 @@ class Enqueue:
     ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
     asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is
     the lease whose page asked for it; None: no page stands for it, and it is sent again if the
-    server loses it. ``tag`` is handed back with the outcome.
+    server loses it. ``tag`` is handed back with the outcome. ``link`` is there if the page is one
+    of another shard, on another server: then it is sent again, too.
     """
 
     slot: str
@@ -48,6 +79,7 @@ class Enqueue:
     asked: int = 0
     page: str | None = None
     tag: Hashable = None
+    link: Link | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +89,8 @@ class Finish:
     (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
     "retried" (the entry, with its priority and delay, takes the place of the old one).
 
-    ``children`` are added in the same step, and only if the lease was still held.
+    ``children`` are added in the same step, and only if the lease was still held. ``links`` were
+    sent to other shards: those that are not safe are posted in the same step.
     """
 
     lease: str
@@ -71,6 +104,21 @@ class Finish:
     foreign: bool = False
     priority: int = 0
     children: Sequence[Enqueue] = ()
+    links: Sequence[Enqueue] = ()
+
+    def unsafe(self) -> list[Enqueue]:
+        """What has to be posted if it is sent now. A page that will be fetched again asks for all
+        of it again."""
+        if self.outcome not in {"done", "dead", "retried"}:
+            return []
+        return [one for one in self.links if one.link is not None and not one.link.safe]
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A post is no longer needed."""
+
+    post: str
 
 
 @dataclass(frozen=True)
@@ -127,7 +175,7 @@ class Settle:
         return self.claim.slot
 
 
-Operation = Enqueue | Finish | Letter | Claim | Settle
+Operation = Enqueue | Finish | Letter | Claim | Settle | Delivered
 
 
 @dataclass(frozen=True)
@@ -224,6 +272,8 @@ class Reply:
     """Milliseconds until it is worth asking again; None if nothing waits."""
     stuck: int | None = None
     """Seconds for which all that is left has been in slots that are set aside; None: it is not."""
+    post_due: int | None = None
+    """Milliseconds until somebody should take the oldest post; None if there is none."""
     in_the_way: str = ""
     """A key that is not of its type, so that some requests wait until it is deleted."""
     turns: list[TurnGrant] = field(default_factory=list)

@@ -8,22 +8,44 @@ import re
 import secrets
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis.asyncio
 
-from scrapy_redisq.errors import ServerBusy
+from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Letter, Operation, Settle
+from scrapy_redisq.frontier.held_back import HeldBack
+from scrapy_redisq.frontier.operations import (
+    Claim,
+    Delivered,
+    Enqueue,
+    Finish,
+    Letter,
+    Link,
+    Reply,
+    Settle,
+)
+from scrapy_redisq.frontier.posts import unpack_links
 from scrapy_redisq.frontier.runs import Steps, drive_async
-from scrapy_redisq.frontier.scripts import AsyncClient, Call, T, execute_async
+from scrapy_redisq.frontier.scripts import (
+    AsyncClient,
+    Call,
+    T,
+    execute_and_wait,
+    execute_async,
+)
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, BackOff, ShardSession
+from scrapy_redisq.frontier.shard_session import (
+    HOLD,
+    MAX_KEPT_BYTES,
+    MAX_OPERATIONS,
+    BackOff,
+    ShardSession,
+)
 from scrapy_redisq.frontier.slot_names import shard_of
 
 logger = logging.getLogger(__name__)
@@ -31,6 +53,12 @@ logger = logging.getLogger(__name__)
 SUSPECT_FROM = 2
 """Deliveries from which a request is a suspect. One worker's death says nothing about any of the
 requests that it held; a second one leaves few that were there both times."""
+
+AWAY = 5.0
+"""Seconds without an answer after which a shard's links are left to their posts."""
+
+MOST_POSTS = 100
+"""Of dead workers, that are taken at a time."""
 
 NOTHING_SENT: Mapping[ShardSession, int] = {}
 
@@ -56,6 +84,8 @@ class Terms:
     slot_ttl: float = 3_600.0
     rewind: float = 30.0
     """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
+    wait_replicas: int = 0
+    """Replicas that are to have what is sent to a shard before it counts as safe at once."""
 
 
 class RunSession:
@@ -73,15 +103,20 @@ class RunSession:
         self.sessions: list[ShardSession] = []
         self.given_up = 0
         """Requests of dead workers that this one made dead letters of."""
-        self._held_back: deque[tuple[ShardSession, Operation, dict[ShardSession, int]]] = deque()
+        self._held_back = HeldBack(soon_safe=terms.wait_replicas > 0 or terms.rewind <= 0)
+        self._told_of: set[int] = set()
+        self._take_after = 0.0
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
         self._next_id = _new_worker_id()
 
     async def run(self, call: Call[T]) -> T:
         """Run one script; raises as `execute_async` does."""
+        return await self._heeding_busy(execute_async(self.client, call))
+
+    async def _heeding_busy(self, running: Awaitable[T]) -> T:
         try:
-            return await execute_async(self.client, call)
+            return await running
         except ServerBusy:
             # After a failover the address leads to another server, but a connection that is open
             # stays with the demoted one, which refuses writes for ever. (A cluster tells who has
@@ -118,6 +153,7 @@ class RunSession:
                 back_off=self.terms.back_off,
                 rewind=self.terms.rewind,
                 primary_vouched=self._primary_vouched,
+                spread=self.spread,
                 suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
                 max_deliveries=self.terms.max_deliveries,
                 most_bytes=self.terms.max_entry_bytes + 1,
@@ -138,19 +174,23 @@ class RunSession:
         age = time.monotonic() - self.terms.started
         return runs.Newcomer(registration, self.terms.config, self.terms.run, age)
 
-    async def rejoin(self) -> None:
-        """Come back under a new id after this worker was reaped or its history was lost.
+    async def rejoin(self, sessions: Sequence[ShardSession]) -> None:
+        """Come back to these shards under a new id, after this worker was reaped there or its
+        history was lost. The leases of other shards stay.
 
         Raises `FrontierLost` if the run is gone.
         """
-        for session in self.sessions:
+        for session in sessions:
             await self._give_back(session)
         newcomer = replace(self._newcomer(), config=self.joined.config)
-        await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, self._numbers))
+        shards = [session.shard for session in sessions]
+        await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, shards))
         self._next_id = _new_worker_id()
-        self._held_back.clear()
-        for session in self.sessions:
+        self._held_back.drop(sessions)
+        for session in sessions:
             session.rejoined(self.joined, newcomer.registration.worker)
+            if session is self.sessions[0]:
+                self._told_of.clear()
 
     async def leave(self, *, complete: bool) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.
@@ -196,9 +236,12 @@ class RunSession:
         )
 
     def enqueues_wait_elsewhere(self, session: ShardSession) -> bool:
-        """Whether there are requests that another shard than this has not acknowledged."""
+        """Whether there are requests that another shard than this has not acknowledged, or may yet
+        lose although nobody but this worker would ask for them again."""
         return any(
-            other.enqueued > other.acknowledged for other in self.sessions if other is not session
+            other.enqueued > other.acknowledged or other.may_ask_again
+            for other in self.sessions
+            if other is not session
         )
 
     def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> ShardSession:
@@ -216,35 +259,89 @@ class RunSession:
         session: ShardSession,
         finish: Finish | Settle,
         sent: Mapping[ShardSession, int] = NOTHING_SENT,
+        links: Sequence[Enqueue] = (),
     ) -> None:
         """Take the end of a lease, or of a claim that was dealt with. It is sent when all requests
         that came of it have been taken.
 
         On its own shard the order in the outbox sees to that; for requests that went to other
         shards the finish is held back until those have acknowledged them. ``sent``: session ->
-        its ``enqueued`` just after the last of them.
+        its ``enqueued`` just after the last of them. Where those shards have logs of their own, it
+        does not wait for ``links``: what is not safe goes with the end of a lease, as a post; only
+        the end of a claim, which can have none, waits until they are.
         """
-        pending = {
-            other: number
-            for other, number in sent.items()
-            if other is not session and other.acknowledged < number
-        }
-        if pending:
-            self._held_back.append((session, finish, pending))
-        else:
-            session.add(finish)
+        self._held_back.finish(session, finish, sent, links)
 
-    def release(self) -> list[ShardSession]:
-        """Send on the finishes that need not be held back any longer; -> to which shards."""
-        released = []
-        for _ in range(len(self._held_back)):
-            session, finish, pending = self._held_back.popleft()
-            if all(other.acknowledged >= number for other, number in pending.items()):
-                session.add(finish)
-                released.append(session)
-            else:
-                self._held_back.append((session, finish, pending))
-        return released
+    def release(self, *, closing: bool = False) -> list[ShardSession]:
+        """Send on the finishes that need not be held back any longer; -> shards that have something
+        to be sent by that, or because links have become safe."""
+        self._held_back.closing = closing
+        released = self._held_back.release()
+        if not self.spread:
+            return released
+        for session in self.sessions:
+            if len(session) > MAX_OPERATIONS and session.is_silent(AWAY):
+                session.forget_posted()
+        return [session for session in self.sessions if session.unsent]
+
+    def link_to(self, slot: str, page: ShardSession) -> Link | None:
+        """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
+        the same log has both."""
+        return Link() if self.spread and self.shard_of(slot) is not page else None
+
+    # Exchanges
+
+    @property
+    def spread(self) -> bool:
+        """Whether shards are on several servers, each with a log of its own."""
+        return self.joined.config.spread and len(self.sessions) != 1
+
+    async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
+        """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""
+        replicas = self._replicas_to_wait_for(session)
+        if replicas:
+            reply, confirmed = await self._heeding_busy(
+                execute_and_wait(self.client, call, replicas)
+            )
+        else:
+            reply, confirmed = await self.run(call), False
+        session.received(reply, confirmed=confirmed)
+        if self.spread and session.has_begun and session.shard not in self._told_of:
+            self._told_of.add(session.shard)
+            self.sessions[0].begun.add(session.shard)
+        return reply
+
+    def _replicas_to_wait_for(self, session: ShardSession) -> int:
+        if not self.spread or not session.is_unsafe:
+            return 0
+        if self.terms.wait_replicas or session.replicas == 0:
+            return self.terms.wait_replicas
+        # With nothing else to do it is worth the time: the crawl may be waiting for its end.
+        return 0 if any(other.held for other in self.sessions) else 1
+
+    async def deliver(self, session: ShardSession, reply: Reply) -> None:
+        """Take posts of a shard that are due, and send their links. Raises as `execute_async`."""
+        if reply.post_due != 0 or time.monotonic() < self._take_after:
+            return
+        if self.waiting() > MAX_OPERATIONS:
+            return
+        hold = self.terms.rewind + HOLD
+        call = calls.take_posts(
+            self.terms.name, session.shard, session.run, most=MOST_POSTS, hold=hold
+        )
+        for id, post in (await self.run(call)).items():
+            try:
+                links = unpack_links(id, post)
+            except FrontierCorrupt as error:
+                logger.error("%s: something else than scrapy-redisq wrote it; it is deleted", error)
+                session.add(Delivered(id))
+                continue
+            if any(self.shard_of(link.slot).is_silent(AWAY) for link in links):
+                self._take_after = time.monotonic() + AWAY
+                continue
+            for link in links:
+                self.enqueue(link)
+            session.take_over(id, links)
 
     # Looking after the run
 
@@ -288,7 +385,8 @@ class RunSession:
 
     async def is_complete(self) -> bool:
         """Whether everything is finished on all shards."""
-        return await self.do(runs.is_idle(self.terms.name, self._numbers))
+        workers = [session.worker for session in self.sessions] if self.spread else ()
+        return await self.do(runs.is_idle(self.terms.name, self._numbers, workers))
 
     async def left_waiting(self) -> int:
         """How many requests wait although no worker is there; 0 if one is."""

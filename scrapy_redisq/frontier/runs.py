@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, FrontierLost
+from scrapy_redisq.errors import (
+    FrontierCorrupt,
+    FrontierError,
+    FrontierInUse,
+    FrontierLost,
+    ShardLost,
+)
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
@@ -93,6 +99,8 @@ class Newcomer:
 
 def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]:
     """Begin a run, which is then called ``run``, or resume one. Raises as `calls.join` does."""
+    if newcomer.config.spread:
+        yield from _check_shard_0(name, newcomer.config)
     if not newcomer.terms.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
         with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
@@ -103,9 +111,11 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
         return calls.join(name, 0, intent, newcomer.config, newcomer.registration)
 
     def on_others(shard: int, first: Joined) -> Call[Joined]:
-        return calls.join(name, shard, calls.Follow(first), first.config, newcomer.registration)
+        intent = calls.Follow(first, shard in first.begun)
+        return calls.join(name, shard, intent, first.config, newcomer.registration)
 
-    return (yield from _join_all(name, on_shard_0, on_others))
+    worker = newcomer.registration.worker
+    return (yield from _join_all(name, on_shard_0, on_others, worker))
 
 
 def come_back(name: str, newcomer: Newcomer, run: str, shards: Iterable[int]) -> Steps[None]:
@@ -118,6 +128,8 @@ def join_as_producer(
     name: str, config: FrontierConfig, *, keep_config: bool, keep_seen: bool
 ) -> Steps[Joined]:
     """The run that requests can be added to, begun if need be. Raises as `calls.join` does."""
+    if config.spread:
+        yield from _check_shard_0(name, config)
     with contextlib.suppress(FrontierCorrupt):
         yield from conclude(name, producer=True)
 
@@ -125,7 +137,7 @@ def join_as_producer(
         return calls.join(name, 0, calls.Push(new_id(), keep_seen, keep_config), config)
 
     def on_others(shard: int, first: Joined) -> Call[Joined]:
-        return calls.join(name, shard, calls.Follow(first), first.config)
+        return calls.join(name, shard, calls.Follow(first, shard in first.begun), first.config)
 
     return (yield from _join_all(name, on_shard_0, on_others))
 
@@ -134,6 +146,7 @@ def _join_all(
     name: str,
     on_shard_0: Callable[[], Call[Joined]],
     on_others: Callable[[int, Joined], Call[Joined]],
+    worker: str = "",
 ) -> Steps[Joined]:
     """-> what shard 0 said; ``trash`` is that of all shards."""
     for _ in range(ATTEMPTS):
@@ -145,11 +158,29 @@ def _join_all(
                 trash += other.trash
         except FrontierLost:
             continue  # others have begun a later run meanwhile
+        except ShardLost as lost:
+            numbers = first.config.shard_numbers(name)
+            for shard in numbers[: numbers.index(lost.shard)] if worker else ():
+                yield calls.leave(name, shard, first.run, worker)
+            raise
         return Joined(**{**vars(first), "trash": trash})
     raise FrontierError(
         f"the shards of frontier {name!r} do not agree on which run is the last one: delete it "
         f"with 'scrapy redisq reset {name} --yes'"
     )
+
+
+def _check_shard_0(name: str, config: FrontierConfig) -> Steps[None]:
+    """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others. It would begin
+    another one."""
+    later = 0
+    for shard in config.shard_numbers(name)[1:]:
+        found: calls.Look = yield calls.look(name, shard)
+        later = later if found.idle else max(later, found.began)
+    if later:
+        first: calls.Look = yield calls.look(name, 0)  # the last one: a run begins there first
+        if first.began < later:
+            raise ShardLost(name, 0)
 
 
 def _join_shard(name: str, shard: int, call: Callable[[], Call[Joined]]) -> Steps[Joined]:
@@ -185,21 +216,25 @@ def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]
     return found.what == "complete"
 
 
-def is_idle(name: str, shards: Sequence[int]) -> Steps[bool]:
+def is_idle(name: str, shards: Sequence[int], workers: Sequence[str] = ()) -> Steps[bool]:
     """Whether everything is finished on all ``shards``, as a worker that is still there sees it.
+
+    ``workers``: its ids on shards with logs of their own. The first look leaves a mark there: one
+    that has lost the end of its log between the two looks may have created as much again.
 
     As Mattern's four counters do it, all shards are looked at twice: something that moves from one
     to the other during the first look has been created by the second.
     Friedemann Mattern, "Algorithms for distributed termination detection" (1987).
     """
-    looks = []
-    for _ in range(2):
+    looks, mark = [], new_id()
+    for key in ("mark", "marked"):
         there_was = []
-        for shard in shards:
-            idle, to_do = yield calls.look(name, shard)
-            if not idle:
+        for at, shard in enumerate(shards):
+            marks = {"worker": workers[at], key: mark} if workers else {}
+            found: calls.Look = yield calls.look(name, shard, **marks)
+            if not found.idle:
                 return False
-            there_was.append(to_do)
+            there_was.append(found.to_do)
         looks.append(there_was)
     return looks[0] == looks[1]
 

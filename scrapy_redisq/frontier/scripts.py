@@ -30,6 +30,9 @@ from scrapy_redisq.errors import FrontierCorrupt, ScriptFailed, ServerBusy, Serv
 
 T = TypeVar("T")
 
+WAIT_MS = 100
+"""Milliseconds that a reply is held up at most until replicas have what was written."""
+
 _encode = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 """Decodes the msgpack maps that scripts reply with."""
@@ -160,6 +163,8 @@ class AsyncClient(Protocol):
 
     def pubsub(self, *, ignore_subscribe_messages: bool) -> Any: ...
 
+    def pipeline(self, transaction: bool) -> Any: ...
+
 
 def execute(client: Client, call: Call[T]) -> T:
     """Run ``call`` once and return its decoded reply.
@@ -198,3 +203,26 @@ async def execute_async(client: AsyncClient, call: Call[T]) -> T:
     except ResponseError as error:
         raise _translate(error, call) from error
     return _decoded(call, reply)
+
+
+async def execute_and_wait(client: AsyncClient, call: Call[T], replicas: int) -> tuple[T, bool]:
+    """As `execute_async`; also whether so many replicas have it, within `WAIT_MS`.
+
+    Both commands go out at once and on one connection: WAIT is about what that has written.
+    """
+    reply: Any
+    first = ("EVALSHA", call.script.sha)
+    while True:
+        command = (*first, 2, *call.keys, call.payload)
+        async with client.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command(*command)
+            pipeline.execute_command("WAIT", replicas, WAIT_MS)
+            reply, count = await pipeline.execute(raise_on_error=False)
+        if not isinstance(reply, NoScriptError):
+            break
+        first = ("EVAL", call.script.text)
+    if isinstance(reply, ResponseError):
+        raise _translate(reply, call) from reply
+    if isinstance(reply, Exception):
+        raise reply
+    return _decoded(call, reply), isinstance(count, int) and count >= replicas

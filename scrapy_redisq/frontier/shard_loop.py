@@ -169,7 +169,7 @@ class ShardLoop:
         Raises what passes (`TROUBLE`, `Uncertain`), `ScriptFailed`, `FrontierCorrupt` or
         `FrontierLost`.
         """
-        await self._every.come_back()
+        await self._every.come_back(self.session)
         self.pace.woken = False
         self.wanted, self.wants_suspect = self._every.share(self, demand)
         want = self.wanted
@@ -179,19 +179,21 @@ class ShardLoop:
             self.wanted = None
             self._every.landed()
         if reply is None:
-            await self._every.come_back()
+            await self._every.come_back(self.session)
             return
+        dues = [due for due in (reply.next_due, reply.post_due) if due is not None]
         self.pace.exchanged(
             claimed=len(reply.leases),
             filled=0 < want <= len(reply.leases),
             low=demand.low,
-            next_due=reply.next_due,
+            next_due=min(dues, default=None),
             others_wait=bool(reply.waiting),
             overdue_in=reply.overdue_in,
         )
-        self._every.release()
         if reply.overdue_in == 0 and await self._every.run_session.reap(self.session):
             self.pace.found_more()
+        await self._every.run_session.deliver(self.session, reply)
+        self._every.release()
         self.last = reply
         await self._every.exchanged()
 
@@ -207,7 +209,7 @@ class ShardLoop:
             every.exchanges += 1
             sent_at = time.monotonic()
             try:
-                reply = session.received(await every.run_session.run(call))
+                reply = await every.run_session.exchange(session, call)
             except ServerFull as error:
                 if session.full:
                     raise ServerBusy(str(error)) from error
@@ -236,7 +238,7 @@ class ShardLoop:
             "This worker's leases are void (%s); it goes on as a new worker",
             "no sign of life in time" if reply.status == "gone" else "Redis lost recent writes",
         )
-        every.is_void = True
+        every.mark_void(session)
         return None
 
     def _call(self, want: int, demand: Demand, told: list[TurnReport]) -> Call[Reply]:

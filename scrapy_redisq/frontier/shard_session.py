@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scrapy_redisq.errors import FrontierCorrupt
@@ -20,12 +21,14 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
     Claim,
+    Delivered,
     Enqueue,
     Finish,
     Lease,
     Letter,
     Operation,
     Outcome,
+    Post,
     Reply,
     Settle,
     TurnGrant,
@@ -37,6 +40,7 @@ from scrapy_redisq.frontier.operations import (
     parse_lease,
     requests_of,
 )
+from scrapy_redisq.frontier.posts import pack_links
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 
 logger = logging.getLogger(__name__)
@@ -60,6 +64,13 @@ MAX_KEPT_BYTES = 64_000_000
 KEPT_OVERHEAD = 250
 """Bytes that such a request takes beside its entry."""
 
+NO_REPLICA = 2.5
+"""Seconds after which a server without any replica cannot lose what it has acknowledged: there is
+none that could take its place, and its log is on the disk by then (``appendfsync everysec``)."""
+
+HOLD = 15.0
+"""Seconds beyond REDISQ_REWIND for which posts are left to the worker that has sent the links."""
+
 CONDEMNED = "script"
 """Reason of dead letters of what the script cannot take."""
 
@@ -79,6 +90,10 @@ def _is_void_claim(item: Operation) -> bool:
     return isinstance(item, Claim) or (isinstance(item, Settle) and bool(item.claim.lease))
 
 
+def _is_of_nobody(operation: Enqueue | Letter) -> bool:
+    return isinstance(operation, Letter) or operation.page is None
+
+
 @dataclass
 class _Batch:
     """What an exchange carries; kept until it is acknowledged, because it may be sent again."""
@@ -89,6 +104,9 @@ class _Batch:
     outcomes: list[Outcome]
     statuses: dict[str, int]
     data: dict[str, Any]
+    posts: dict[str, list[Enqueue]] = field(default_factory=dict)
+    """Links that it posts, by the lease of their page."""
+    begun: list[int] = field(default_factory=list)
     passes: bool = False
     """It goes past enqueues that wait until Redis has room."""
 
@@ -122,6 +140,7 @@ class ShardSession:
         back_off: BackOff = BackOff(),
         rewind: float = 30.0,
         primary_vouched: Callable[[], float] = time.monotonic,
+        spread: bool = False,
     ) -> None:
         self.name = name
         self.shard = shard
@@ -162,9 +181,18 @@ class ShardSession:
         self._probed = False
         self._rewind = rewind
         self._primary_vouched = primary_vouched
+        self._spread = spread
+        self.replicas: int | None = None
+        """How many replicas the server has, also those that are away; None: that is not known."""
+        self.begun: set[int] = set()
+        """Shards that shard 0 is to be told of, as they have begun the run for good."""
+        self._joined_at = time.monotonic()
+        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
+        self._of_nobody = 0
+        """Of these, what no page stands for."""
         self._parentless_bytes = 0
         self._answered_at = time.monotonic()
 
@@ -202,6 +230,9 @@ class ShardSession:
             (-pending, self.enqueued) if pending else (self.enqueued, 0)
         )
         self._kept.clear()
+        self._of_nobody = 0
+        self._joined_at = time.monotonic()
+        self._proved_at = self._confirmed_at = -math.inf
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.held.clear()
@@ -249,9 +280,11 @@ class ShardSession:
                 self.tally,
                 self.outcomes,
                 self.statuses,
-                self._operations_data(operations),
+                {},
+                begun=sorted(self.begun),
                 passes=self.full,
             )
+            self._in_flight.data = self._operations_data(operations, self._in_flight.posts)
             self.local_duplicates, self.tally = 0, Counter()
             self.outcomes, self.statuses = [], {}
         if most is not None:
@@ -279,6 +312,11 @@ class ShardSession:
         }
         if room:
             data["room"] = room
+        if self._spread:
+            data["hold"] = int((self._rewind + HOLD) * 1e6)
+        if self._in_flight.begun:
+            data["begun"] = self._in_flight.begun
+        self._sent_at = time.monotonic()
         if turns:
             data["turns"] = turns
         data["slot_ttl"] = int(slot_ttl * 1000)
@@ -302,10 +340,11 @@ class ShardSession:
         return self._parentless_bytes
 
     def _parentless(self, operation: Operation) -> int:
-        """Bytes of what is to be kept because no page stands for it; 0 of anything else."""
-        if self._rewind <= 0 or isinstance(operation, (Finish, Claim, Settle)):
+        """Bytes of what is to be kept because no page of this server stands for it; 0 of anything
+        else."""
+        if self._rewind <= 0 or not isinstance(operation, (Enqueue, Letter)):
             return 0
-        if isinstance(operation, Enqueue) and operation.page is not None:
+        if isinstance(operation, Enqueue) and operation.page is not None and not operation.link:
             return 0
         return len(operation.entry) + KEPT_OVERHEAD
 
@@ -314,14 +353,62 @@ class ShardSession:
         if isinstance(operation, Enqueue):
             operation = replace(operation, tag=None)  # nobody is told of it again
         self._kept.append((self._answered_at, operation))
+        self._of_nobody += _is_of_nobody(operation)
 
     def _forget_kept(self) -> None:
-        # Not by the time that has passed: after an outage the server may lack what it said last.
-        # Nor by answers of a server that may have been replaced: that may lack all of it.
-        safe = min(self._answered_at, self._primary_vouched()) - self._rewind
-        while self._kept and self._kept[0][0] < safe:
+        safe = self._safe_until
+        while self._kept and self._kept[0][0] <= safe:
             _, operation = self._kept.popleft()
             self._parentless_bytes -= self._parentless(operation)
+            self._of_nobody -= _is_of_nobody(operation)
+            if isinstance(operation, Enqueue) and operation.link:
+                operation.link.is_safe_now()
+
+    @property
+    def _safe_until(self) -> float:
+        """What was acknowledged until then the server can no longer lose. It does not follow from
+        the time that has passed: after an outage it may lack what it said last. Nor from answers of
+        a server that may have been replaced: that may lack all of it."""
+        rewind = min(self._rewind, NO_REPLICA) if self.replicas == 0 else self._rewind
+        proved = min(self._proved_at, self._primary_vouched())
+        return max(self._confirmed_at, proved - rewind)
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether the server may yet lose what no page of its own stands for, or its begin of the
+        run."""
+        flying = self._in_flight.operations if self._in_flight else ()
+        return (
+            bool(self._kept)
+            or self._safe_until < self._joined_at
+            or any(self._parentless(operation) for operation in flying)
+        )
+
+    @property
+    def may_ask_again(self) -> bool:
+        """Whether the server has, and may yet lose, what no page at all stands for."""
+        return self._spread and self._of_nobody > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the server can no longer lose that it has begun the run."""
+        return self._joined_at < self._safe_until
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether something has waited here while the server has not answered for so long."""
+        return len(self) > 0 and time.monotonic() - self._answered_at > seconds
+
+    def forget_posted(self) -> None:
+        """Leave to others what was not sent yet and has a post, which stands for it."""
+        left: deque[Operation] = deque()
+        for operation in self.unsent:
+            if isinstance(operation, Enqueue) and operation.link and operation.link.post:
+                operation.link.post = None
+                self._passed += 1
+                self._parentless_bytes -= self._parentless(operation)
+            else:
+                left.append(operation)
+        self.unsent = left
 
     def has_outcomes(self, slot: str) -> bool:
         """What it knows of a slot has not reached the frontier."""
@@ -337,6 +424,8 @@ class ShardSession:
             requests = requests_of(self.unsent[0])
             number += max(1, len(requests))
             size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
+            if isinstance(self.unsent[0], Finish):
+                size += sum(len(one.entry) for one in self.unsent[0].links)
             if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
                 break
             taken.append(self.unsent.popleft())
@@ -356,13 +445,17 @@ class ShardSession:
                 may_pass = (
                     isinstance(operation, Finish)
                     and not operation.children
+                    and not operation.unsafe()
                     and operation.lease not in waiting
-                )
+                ) or isinstance(operation, Delivered)
             (taken if may_pass and len(taken) < self._limit else left).append(operation)
         self.unsent = left
         return taken
 
-    def _operations_data(self, operations: Iterable[Operation]) -> dict[str, list[Any]]:
+    def _operations_data(
+        self, operations: Iterable[Operation], posts: dict[str, list[Enqueue]]
+    ) -> dict[str, list[Any]]:
+        """``posts``: where to note what is posted."""
         queues: dict[tuple[str, int], int] = {}
         done: dict[str, list[str]] = {}
         data: defaultdict[str, list[Any]] = defaultdict(list)
@@ -404,8 +497,13 @@ class ShardSession:
             elif isinstance(operation, Settle):
                 claim = operation.claim
                 data["settled"].append((claim.field, claim.lease, operation.done))
+            elif isinstance(operation, Delivered):
+                data["delivered"].append(operation.post)
             if not isinstance(operation, Finish):
                 continue
+            if operation.links and (unsafe := operation.unsafe()):
+                posts[operation.lease] = unsafe
+                data["posts"].append((operation.lease, raw_string(pack_links(unsafe))))
             if operation.children:
                 data["bundled"].append(operation.lease)
             if operation.outcome == "retried":
@@ -453,7 +551,7 @@ class ShardSession:
         if status not in {"ok", "replayed"}:
             return Reply(status)
         outcome, created, finished, complete, waiting, dead, overdue, due = reply[1:9]
-        turns, stuck, in_the_way, *leases = reply[9:]
+        turns, stuck, in_the_way, post_due, *leases = reply[9:]
         answer = Reply(
             status,
             complete=complete == 1,
@@ -465,6 +563,7 @@ class ShardSession:
             next_due=None if due < 0 else due,
             stuck=None if stuck < 0 else stuck,
             in_the_way=foreign_key(in_the_way) if in_the_way else "",
+            post_due=None if post_due < 0 else post_due,
             turns=[TurnGrant(*turn) for turn in unpack(turns)] if turns else [],
             leases=[
                 parse_lease(lease_id.decode(), record)
@@ -484,8 +583,11 @@ class ShardSession:
                         answer.accepted.append(request)
         return answer
 
-    def received(self, reply: Reply) -> Reply:
-        """Take a reply in. Its ``leases`` become those that were not known before."""
+    def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
+        """Take a reply in. Its ``leases`` become those that were not known before.
+
+        ``confirmed``: replicas have what was sent, and so all before it.
+        """
         if reply.status not in {"ok", "replayed"} or self._in_flight is None:
             return reply
         self._answered_at = time.monotonic()
@@ -499,7 +601,15 @@ class ShardSession:
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)) and self._parentless(operation):
                 self._keep(operation)
+            elif isinstance(operation, Enqueue) and operation.link:  # REDISQ_REWIND is 0
+                operation.link.is_safe_now()
+        self._posted(self._in_flight.posts)
+        self.begun.difference_update(self._in_flight.begun)
         self._in_flight = None
+        self._proved_at = self._sent_at
+        if confirmed:
+            self._confirmed_at = time.monotonic()
+        self._forget_kept()
         if not self.unsent:
             self.acknowledged += self._passed
             self._passed = 0
@@ -516,6 +626,19 @@ class ShardSession:
             if lease.deliveries >= self._suspect_from:
                 self.suspects.add(lease.id)
         return reply
+
+    def _posted(self, posts: Mapping[str, Sequence[Enqueue]]) -> None:
+        for lease, links in posts.items():
+            unsafe = [one.link for one in links if one.link is not None and not one.link.safe]
+            post = Post(lease, len(unsafe), lambda id: self.add(Delivered(id)))
+            for link in unsafe:
+                link.post = post
+            if not unsafe:
+                post.delivered(lease)
+
+    def take_over(self, post: str, links: Sequence[Enqueue]) -> None:
+        """Say so when what others have posted is safe; the links are sent by this worker."""
+        self._posted({post: links})
 
     def failed(self, error: str) -> bool:
         """The script failed, and will again: find the operation at fault, by halving.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,8 +64,11 @@ class Worker(Protocol):
     def stuck(self, seconds: int) -> None:
         """For so long all that is left has been in slots that are set aside."""
 
-    def forgotten(self) -> None:
-        """All leases are void, and so is what is cached about seen URLs."""
+    def keeps_requests(self) -> bool:
+        """Whether it has requests that cannot be stored."""
+
+    def forgotten(self, sessions: Sequence[ShardSession]) -> None:
+        """All leases of these shards are void, and so is what is cached about seen URLs."""
 
     def rejoined(self) -> None:
         """It goes on as a new worker; its claims are void, too, and those that waited are gone."""

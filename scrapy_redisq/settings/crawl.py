@@ -88,7 +88,14 @@ class CrawlSettings:
         30.0,
         checks.seconds(0, 3_600),
         "Seconds for which a worker can send again what no page would ask for again (start "
-        "requests, those of `spider_idle`), should Redis lose its last writes. 0: it cannot.",
+        "requests, those of `spider_idle`), should Redis lose its last writes. 0: it cannot. With "
+        "several servers, links between them are remembered for as long: longer than a failover.",
+    )
+    wait_replicas = Setting(
+        0,
+        checks.whole(0, 10),
+        "With several servers: replicas that are to have what is sent to a server before it counts "
+        "as safe (`WAIT`). 0: it does `REDISQ_REWIND` later, and is remembered until then.",
     )
     lease_ttl = Setting(
         60.0,

@@ -106,6 +106,7 @@ class WorkerConnection:
             ),
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
+            wait_replicas=settings.wait_replicas,
         )
         run_session = RunSession(client, terms, server.primary_vouched)
 

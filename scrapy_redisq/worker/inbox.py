@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
 
 from scrapy_redisq.frontier.operations import Lease
@@ -126,11 +126,14 @@ class Inbox(Generic[S]):
         """Slots of which nothing could be started when `give_up` was last called."""
         return len(self._stuck)
 
-    def clear(self) -> list[tuple[Lease, S]]:
-        """Remove and return what waits."""
-        removed = list(self)
-        self._slots, self._size = {}, 0
-        return removed
+    def clear(self, sources: Collection[S] | None = None) -> list[tuple[Lease, S]]:
+        """Remove and return what waits, or only what came from these ``sources``."""
+        gone = [
+            slot
+            for slot, waiting in self._slots.items()  # all of a slot comes from one
+            if sources is None or waiting[0][3] in sources
+        ]
+        return [item for slot in gone for item in self.remove(slot)]
 
     def limit(self, slot: str, stock: int | None = None) -> int:
         """How many leases of a slot are worth holding: what it will need soon, by its pace.

@@ -175,7 +175,8 @@ class LocalRequests:
             settle = Settle(page.claim, dealt_with)
             if dealt_with:
                 session = self._exchange_loop.run_session.shard_of(settle.slot)
-                self._exchange_loop.run_session.finish(session, settle, page.sent)
+                run_session = self._exchange_loop.run_session
+                run_session.finish(session, settle, page.sent, page.links)
             else:  # before the page that asks for it again can be somebody else's
                 self._send(settle, page)
         if page.asker is None:

@@ -21,7 +21,7 @@ from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease, Link
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
@@ -234,6 +234,7 @@ class Outbox:
                 also=also,
                 page=root.lease.id if root is not None and root.is_held else None,
                 tag=given,
+                link=self._link(slot, root),
             ),
         )
         return True
@@ -286,6 +287,7 @@ class Outbox:
             asked=asked,
             page=root.lease.id if root is not None and comes_again else None,
             tag=given,
+            link=self._link(slot, root),
         )
         if (
             page is not None
@@ -321,8 +323,16 @@ class Outbox:
     def _send(self, page: Page | None, enqueue: Enqueue) -> None:
         """Send what comes of ``page``, which is to be ended after it."""
         session = self._exchange_loop.enqueue(enqueue)
-        if page is not None:
+        if page is not None and enqueue.link is not None:
+            page.links.append(enqueue)
+        elif page is not None:
             page.ends_after(session)
+
+    def _link(self, slot: str, root: Page | None) -> Link | None:
+        """Of a request of ``slot`` that ``root`` asks for; None if both are in one log."""
+        if root is None or not root.is_held:
+            return None
+        return self._exchange_loop.run_session.link_to(slot, root.session)
 
     def _is_retry(
         self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page

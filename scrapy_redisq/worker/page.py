@@ -80,8 +80,8 @@ class Page:
 
     ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
     (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
-    ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` is
-    what `RunSession.finish` has to know of those that went to other shards.
+    ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` and
+    ``links`` are what `RunSession.finish` has to know of those that went to other shards.
 
     A request that stays in this process has a page, too, whose lease is none. What asked for it is
     its ``asker``, which is not ended before it: it is one of its ``unwritten``. Its ``root`` is the
@@ -108,6 +108,7 @@ class Page:
     retry: Enqueue | None = None
     repeats: Repeats = field(default_factory=Repeats)
     sent: dict[ShardSession, int] = field(default_factory=dict)
+    links: list[Enqueue] = field(default_factory=list)
     root: Page | None = None
     asker: Page | None = None
     claim: Claim | None = None
@@ -164,6 +165,7 @@ class Page:
             self.problem = kept.problem
         for session, number in kept.sent.items():
             self.sent[session] = max(number, self.sent.get(session, 0))
+        self.links += kept.links
 
 
 def error_type(failure: Failure) -> str:

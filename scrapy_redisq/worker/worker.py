@@ -12,7 +12,7 @@ import asyncio
 import logging
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -380,7 +380,7 @@ class Worker:
             self.pages += 1
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
-            self._run_session.finish(page.session, page.finish(), page.sent)
+            self._run_session.finish(page.session, page.finish(), page.sent, page.links)
         self._outbox.count_filtered()
         if self.engine.closing:
             given_up = self.inbox.clear()
@@ -456,12 +456,14 @@ class Worker:
     def completed(self) -> None:
         self.engine.wake()
 
-    def forgotten(self) -> None:
+    def keeps_requests(self) -> bool:
+        return bool(self._local)
+
+    def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         # Pages in progress go on; the frontier counts their ends as stale.
-        held = sum(len(session.held) for session in self._run_session.sessions)
-        self.stats.inc_value("redisq/leases_lost", held)
-        self.inbox.clear()
-        self.gate.forgotten()
+        self.stats.inc_value("redisq/leases_lost", sum(len(session.held) for session in sessions))
+        self.inbox.clear(sessions)
+        self.gate.forgotten(sessions)
         self._outbox.forgotten()
 
     def rejoined(self) -> None:

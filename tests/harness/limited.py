@@ -16,6 +16,7 @@ import redis
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Lease, Reply, TurnReport
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.politeness.turn import Turn
 from scrapy_redisq.worker.politeness.turns import Turns
@@ -90,10 +91,10 @@ class LimitedWorker(Worker):
     void: set[str]
     """Downloads whose tokens are others' by now."""
 
-    def _register(self, again: str = "") -> calls.Joined:
+    def _register(self, again: str = "", shards: Sequence[int] = ()) -> calls.Joined:
         if not again:
             self.turns, self.downloads, self.void = Turns(), {}, set()
-        return super()._register(again)
+        return super()._register(again, shards)
 
     def _is_of(self, slot: str, shard: int) -> bool:
         return shard_of(slot, len(self.sessions)) == shard
@@ -131,14 +132,19 @@ class LimitedWorker(Worker):
         for slot in list(self.turns._turns):
             self.turns.suspend(slot, 0.0)
 
-    def rejoin(self) -> None:
-        super().rejoin()
-        for _, turn, began in self.downloads.values():
-            if turn is not None:
-                self.turns.ended(turn, began)
-        self.downloads.clear()
-        self.void.clear()
-        self.turns.forgotten()
+    def rejoin(self, sessions: Sequence[ShardSession] = ()) -> None:
+        super().rejoin(sessions)
+
+        def is_void(slot: str) -> bool:
+            return not sessions or any(self._is_of(slot, session.shard) for session in sessions)
+
+        for lease, (slot, turn, began) in list(self.downloads.items()):
+            if is_void(slot):
+                del self.downloads[lease]
+                self.void.discard(lease)
+                if turn is not None:
+                    self.turns.ended(turn, began)
+        self.turns.forgotten(is_void)
 
     def exchange(  # type: ignore[override]
         self,

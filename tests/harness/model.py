@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from scrapy_redisq.frontier.slot_names import shard_of
 
 DOCUMENTED = re.compile(
     r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
-    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|aside|paused|ruled|slot:.*|tokens:.+",
+    r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|aside|paused|ruled|slot:.*|tokens:.+"
+    r"|post|posted",
     re.DOTALL,
 )
 """The keys in the head of ``lua/shared/keys.lua``."""
@@ -46,6 +47,8 @@ class Shard:
     generations: set[str] = field(default_factory=set)
     tokens: dict[str, dict[str, int]] = field(default_factory=dict)
     slots: dict[str, dict[str, str]] = field(default_factory=dict)
+    posts: dict[str, float] = field(default_factory=dict)
+    posted: list[str] = field(default_factory=list)
     expires: set[str] = field(default_factory=set)
     """Slots that are forgotten when nothing happens."""
     aside: dict[str, float] = field(default_factory=dict)
@@ -88,6 +91,8 @@ class Shard:
             flags = [info.get(flag) == "1" for info in self.info.values()]
             assert self.count(flag) == sum(flags), flag
         assert sorted(self.dead) == sorted(self.letters)
+        assert sorted(self.posts) == sorted(self.posted)
+        assert self.count("posted") == len(self.posts)
         self._check_slots()
 
     def _check_slots(self) -> None:
@@ -170,6 +175,12 @@ def read_shard(client: redis.Redis, name: str, shard: int) -> Shard:
             readers.append(
                 lambda value: real.delayed.extend(member.partition(b":")[2] for member in value)
             )
+        elif kind == "post":
+            pipeline.zrange(key, 0, -1, withscores=True)
+            readers.append(lambda value: real.posts.update(scores(value)))
+        elif kind == "posted":
+            pipeline.hkeys(key)
+            readers.append(lambda value: real.posted.extend(id.decode() for id in value))
         elif kind == "dead":
             pipeline.zrange(key, 0, -1)
             readers.append(lambda value: real.dead.extend(id.decode() for id in value))
@@ -197,6 +208,7 @@ class Entry:
     shard: int
     slot: str
     priority: int
+    retried: bool = False
     state: str = "waiting"  # in a queue or delayed; "leased"; "done"; "dead"; "dropped"
     holder: str = ""
     lease: str = ""
@@ -230,6 +242,11 @@ class Model:
     """(Shard, slot) that a person has paused, or given a limit, which is kept through all runs."""
     applied: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Exchanges by worker; the number of the last one is what the server keeps."""
+    torn: bool = False
+    """One shard has lost the end of its log, and the run was not completed since."""
+    has_posts: Callable[[int], bool] = lambda shard: False
+    completed: Callable[[], None] = lambda: None
+    """Called when the run is complete."""
 
     def held_by(self, worker: str, shard: int) -> dict[str, Entry]:
         return {
@@ -251,10 +268,14 @@ class Model:
 
     def could_be_sealed(self, shard: int) -> bool:
         """Whether nothing is left on a shard, and nobody alive is there."""
-        return not any(
-            entry.shard == shard and entry.state in {"waiting", "leased"}
-            for entry in self.entries.values()
-        ) and not any(at == shard and not late for (at, _), late in self.expired.items())
+        return (
+            not self.has_posts(shard)
+            and not any(
+                entry.shard == shard and entry.state in {"waiting", "leased"}
+                for entry in self.entries.values()
+            )
+            and not any(at == shard and not late for (at, _), late in self.expired.items())
+        )
 
     def sealed(self, shard: int) -> None:
         """Nobody is a worker of this shard any more without having gone by shard 0."""
@@ -270,12 +291,49 @@ class Model:
             if not self.could_be_sealed(shard):
                 return False
             self.sealed(shard)
-        self.state = "complete"
+        self.state, self.torn = "complete", False
         self.ended |= {self.name} - {""}
+        self.completed()
         return True
 
-    def join(self, worker: str, joined: calls.Joined, again: bool = False, name: str = "") -> None:
-        """``worker`` is "" for a producer; ``again``: into the same run."""
+    def rewind(self, shard: int, before: Model, shard_of_url: Callable[[str], int]) -> None:
+        """This shard alone is again as it was ``before``."""
+        others = {name: entry for name, entry in self.entries.items() if entry.shard != shard}
+        back = {name: entry for name, entry in before.entries.items() if entry.shard == shard}
+        self.entries = others | back
+        self.seen = {url for url in self.seen if shard_of_url(url) != shard}
+        self.seen |= {url for url in before.seen if shard_of_url(url) == shard}
+        for ours, theirs in (
+            (self.starts, before.starts),
+            (self.recent, before.recent),
+            (self.paused, before.paused),
+        ):
+            ours -= {item for item in ours if item[0] == shard}
+            ours |= {item for item in theirs if item[0] == shard}  # type: ignore[arg-type]
+        mappings: list[tuple[dict[Any, Any], dict[Any, Any]]] = [
+            (self.counts, before.counts),
+            (self.expired, before.expired),
+            (self.ruled, before.ruled),
+            (self.applied, before.applied),
+        ]
+        for our_values, their_values in mappings:
+            for key in [key for key in our_values if key[0] == shard]:
+                del our_values[key]
+            our_values.update({k: v for k, v in their_values.items() if k[0] == shard})
+        if shard == 0:
+            self.state, self.name, self.ended = before.state, before.name, before.ended
+        self.torn = True
+
+    def join(
+        self,
+        worker: str,
+        joined: calls.Joined,
+        again: bool = False,
+        name: str = "",
+        shards: Sequence[int] = (),
+    ) -> None:
+        """``worker`` is "" for a producer; ``again``: into the same run; ``shards`` that it is a
+        worker of then."""
         if again:
             assert joined.run == self.run
         else:
@@ -295,7 +353,7 @@ class Model:
             self.state = "open"
             self.name = self.name or name
         if worker:
-            for shard in range(self.shards):
+            for shard in shards:
                 self.expired[shard, worker] = False
 
     def enqueue(self, item: Enqueue, shard: int, is_new: bool) -> None:
@@ -324,6 +382,7 @@ class Model:
             self.counts[shard, "stale"] += 1
             return
         retried = item.outcome == "retried"
+        entry.retried = retried
         entry.state = "done" if retried else ENDS.get(item.outcome, "waiting")
         if retried:
             new = Entry(entry.url, shard, entry.slot, item.priority)
@@ -364,8 +423,8 @@ class Model:
         self.applied[shard, worker] += 1
         accepted = {id(item) for item in reply.accepted}
         if accepted and self.state == "complete":
-            assert shard == 0, "no other shard takes anything while the run is complete"
-            self.state = "open"
+            assert shard == 0 or self.torn, "no other one takes anything while the run is complete"
+            self.state = "open" if shard == 0 else self.state
         operations = list(operations)
         held = self.held_by(worker, shard)
         asked = {id(item) for item in (*reply.accepted, *reply.duplicates)}
@@ -436,7 +495,7 @@ class Model:
         """The frontier in Redis is what the model says, to the entry."""
         assert shards[0].meta["state"] == self.state
         assert shards[0].meta.get("name", "") == self.name
-        if self.state == "complete":
+        if self.state == "complete" and not self.torn:
             assert not self.unfinished(), "complete although something is unfinished"
             assert all("sealed" in real.meta for real in shards[1:])
         self.seeded = {number for number, real in enumerate(shards) if "seeded" in real.meta}

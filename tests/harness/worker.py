@@ -15,7 +15,9 @@ import redis
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.held_back import HeldBack
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Link, Reply, TurnReport
+from scrapy_redisq.frontier.posts import unpack_links
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
@@ -27,6 +29,9 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 BACK_OFF = BackOff()
+
+HOLD = 45.0
+"""Seconds for which a post that was taken is left to the worker that has it."""
 
 NAME = "books"
 """The frontier of most tests, and its configuration."""
@@ -44,7 +49,8 @@ class Worker:
     ``observe`` is called with each reply that the server sent, also with those that are then
     lost; ``on_join`` with each registration and whether it is not the first; ``on_leave`` when a
     shard was left, ``on_conclude`` with what came of completing the run. ``holding`` are the leases
-    that this worker knows of and has not ended.
+    that this worker knows of and has not ended, ``links`` what their pages have asked other shards
+    for, where these have logs of their own.
     """
 
     def __repr__(self) -> str:
@@ -64,7 +70,7 @@ class Worker:
         back_off: BackOff = BACK_OFF,
         throttle: str = "",
         observe: Callable[[Worker, ShardSession, Reply], None] | None = None,
-        on_join: Callable[[Worker, calls.Joined, bool], None] | None = None,
+        on_join: Callable[[Worker, calls.Joined, bool, Sequence[int]], None] | None = None,
         on_leave: Callable[[Worker, ShardSession], None] | None = None,
         on_conclude: Callable[[Worker, bool], None] | None = None,
     ) -> None:
@@ -77,7 +83,8 @@ class Worker:
         self.limits = limits
         self.throttle = throttle
         self.holding: dict[str, tuple[ShardSession, Lease]] = {}
-        self.held_back: list[tuple[ShardSession, Finish, dict[int, int]]] = []
+        self.held_back = HeldBack(soon_safe=False)
+        self.links: dict[str, list[Enqueue]] = {}
         self.rejoins = 0
         self.complete = False
         self._observe = observe
@@ -96,23 +103,24 @@ class Worker:
                 dead_max=dead_max,
                 seen=self.seen.parameters(),
                 back_off=back_off,
+                spread=self.joined.config.spread,
             )
             for shard in range(self.joined.config.shards)
         ]
 
-    def _register(self, again: str = "") -> calls.Joined:
-        """Join under a new id; with ``again`` only into that run."""
+    def _register(self, again: str = "", shards: Sequence[int] = ()) -> calls.Joined:
+        """Join under a new id; with ``again`` only into that run, and these ``shards``."""
         self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
         info = {"host": "here", "pid": 1, "spider": "books"}
         registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
         newcomer = runs.Newcomer(registration, self.config, self.terms, self.age)
         if again:
-            self.do(runs.come_back(self.name, newcomer, again, range(len(self.sessions))))
+            self.do(runs.come_back(self.name, newcomer, again, shards))
             joined = self.joined
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
         if self._on_join:
-            self._on_join(self, joined, bool(again))
+            self._on_join(self, joined, bool(again), shards or range(joined.config.shards))
         return joined
 
     def do(self, steps: Steps[T]) -> T:
@@ -150,6 +158,8 @@ class Worker:
             also=also,
         )
         self.sessions[shard_of(item.slot, len(self.sessions))].add(item)
+        if page is not None and item.link is not None:
+            self.links.setdefault(page.id, []).append(item)
         return item
 
     def request(
@@ -180,7 +190,14 @@ class Worker:
             asked=asked,
             page=page.id if page else None,
             tag=url,
+            link=self._link(slot, page),
         )
+
+    def _link(self, slot: str, page: Lease | None) -> Link | None:
+        if page is None or not self.joined.config.spread:
+            return None
+        shards = len(self.sessions)
+        return Link() if shard_of(slot, shards) != shard_of(page.slot, shards) else None
 
     def finish(
         self,
@@ -207,23 +224,8 @@ class Worker:
             priority=priority,
             children=children,
         )
-        pending = {
-            other.shard: other.enqueued
-            for other in self.sessions
-            if other is not session and other.acknowledged < other.enqueued
-        }
-        if pending:
-            self.held_back.append((session, finish, pending))
-        else:
-            session.add(finish)
-
-    def _let_go(self) -> None:
-        waiting, self.held_back = self.held_back, []
-        for session, finish, pending in waiting:
-            if all(self.sessions[shard].acknowledged >= n for shard, n in pending.items()):
-                session.add(finish)
-            else:
-                self.held_back.append((session, finish, pending))
+        sent = {} if self.joined.config.spread else {one: one.enqueued for one in self.sessions}
+        self.held_back.finish(session, finish, sent, self.links.pop(lease.id, ()))
 
     def waiting(self) -> int:
         """Enqueues and finishes that are not acknowledged."""
@@ -242,19 +244,21 @@ class Worker:
         starting: bool = False,
         seeded: bool = True,
         turns: Sequence[TurnReport] = (),
+        confirmed: bool = False,
     ) -> Reply | None:
         """One exchange. ``lose`` the "request" or the "reply": then None.
 
-        A worker that is told that its leases are void joins anew. Raises `FrontierLost` if the
-        run is gone.
+        ``confirmed``: replicas have it. A worker that is told that its leases are void joins anew.
+        Raises `FrontierLost` if the run is gone.
         """
-        self._let_go()
+        self.held_back.release()
         session = self.sessions[shard]
+        others = [other for other in self.sessions if other is not session]
         call = session.call(
             want=want,
             slot_limit=slot_limit,
             room=room,
-            starting=starting,
+            starting=starting or any(map(self._may_add, others)),
             seeded=seeded,
             turns=turns,
         )
@@ -265,11 +269,13 @@ class Worker:
             self._observe(self, session, reply)
         if lose == "reply":
             return None
-        session.received(reply)
+        session.received(reply, confirmed=confirmed)
+        if session.has_begun:
+            self.sessions[0].begun.add(shard)
         if reply.status == "lost":
             raise FrontierLost(self.name)
         if reply.status in {"gone", "rewound"}:
-            self.rejoin()
+            self.rejoin([session] if self.joined.config.spread else self.sessions)
         if reply.status == "sealed":
             self.do(runs.open_shard(self.name, shard, self.joined.run))
             return self.exchange(
@@ -280,11 +286,29 @@ class Worker:
                 starting=starting,
                 seeded=seeded,
                 turns=turns,
+                confirmed=confirmed,
             )
+        self._deliver(session, reply)
         for lease in reply.leases:
             self.holding[lease.id] = (session, lease)
         self.complete = reply.complete
         return reply
+
+    def _deliver(self, session: ShardSession, reply: Reply) -> None:
+        """See ``RunSession.deliver``."""
+        if reply.post_due != 0:
+            return
+        call = calls.take_posts(self.name, session.shard, session.run, most=2, hold=HOLD)
+        for id, post in execute(self.client, call).items():
+            links = unpack_links(id, post)
+            for link in links:
+                self.sessions[shard_of(link.slot, len(self.sessions))].add(link)
+            session.take_over(id, links)
+
+    def _may_add(self, session: ShardSession) -> bool:
+        """See ``RunSession.enqueues_wait_elsewhere``."""
+        waits = self.joined.config.spread and session.enqueued > session.acknowledged
+        return waits or session.may_ask_again
 
     def exchange_all(self, want: int = 0, **options: bool) -> bool:
         """Exchange with every shard. -> is the frontier complete, as far as this worker saw?"""
@@ -309,16 +333,19 @@ class Worker:
         assert reply is not None
         return reply
 
-    def rejoin(self) -> None:
+    def rejoin(self, sessions: Sequence[ShardSession] = ()) -> None:
         """Go on as a new worker: see ``RunSession.rejoin``."""
-        for session in self.sessions:
+        sessions = sessions or self.sessions
+        for session in sessions:
             self._give_back(session)
-        self._register(self.joined.run)
-        self.held_back.clear()
-        self.holding.clear()
+        self._register(self.joined.run, [session.shard for session in sessions])
+        self.held_back.drop(sessions)
+        self.holding = {id: held for id, held in self.holding.items() if held[0] not in sessions}
         self.rejoins += 1
-        for session in self.sessions:
+        for session in sessions:
             session.rejoined(self.joined, self.id)
+            if session.shard == 0:
+                session.begun.update(other.shard for other in self.sessions if other.has_begun)
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""
@@ -351,8 +378,8 @@ def ask(worker: Worker, want: int = 10, turns: Sequence[TurnReport] = ()) -> Rep
 
 
 def as_stored(
-    client: redis.Redis, ids: Sequence[bytes] = (b"1",), shard: int = 0
+    client: redis.Redis, ids: Sequence[bytes] = (b"1",), shard: int = 0, name: str = NAME
 ) -> list[tuple[bytes, str, None]]:
     """Dead letters as `calls.requeue` takes them: id, SHA-1, and no other entry."""
-    found = execute(client, calls.named_letters(NAME, shard, ids))
+    found = execute(client, calls.named_letters(name, shard, ids))
     return [(letter_id, sha1(letter or b"").hexdigest(), None) for letter_id, letter in found]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 PROTOCOL = "tests/protocol/test_protocol.py tests/protocol/test_protocol_machine.py"
 RUNS = "tests/protocol/test_runs.py"
+LOGS = "tests/protocol/test_several_logs.py"
 LIMITS = "tests/crawls/test_limits.py"
 LOCAL = "tests/protocol/test_local_requests.py"
 IDENTITY = "tests/crawls/test_identity.py tests/crawls/test_crawl.py"
@@ -46,6 +47,32 @@ BACKOFF = SHARED + "slots/backoff.lua"
 ROBOTS = "frontier/lua/robots.lua"
 
 MUTANTS = [
+    # Several logs
+    Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
+    Mutant("frontier/operations.py", "if post.unsafe == 0:", "if True:", LOGS),
+    Mutant("frontier/shard_session.py", "self._spread and self._of_nobody > 0", "False", LOGS),
+    Mutant(
+        SHARED + "finished.lua",
+        "redis.call('EXISTS', READY, DELAYED, POST)",
+        "redis.call('EXISTS', READY, DELAYED)",
+        LOGS,
+    ),
+    Mutant(
+        CONCLUDE,
+        "redis.call('EXISTS', READY, DELAYED, POST)",
+        "redis.call('EXISTS', READY, DELAYED)",
+        LOGS,
+    ),
+    Mutant(
+        "frontier/lua/run/look.lua",
+        "idle = idle and redis.call('HGET', known, 'looked') == input.marked",
+        "",
+        LOGS,
+    ),
+    Mutant(JOIN, "if input.begun then return 'shard_lost' end", "", LOGS),
+    Mutant(
+        "frontier/lua/post/take.lua", "redis.call('ZADD', POST, NOW + input.hold, id)", "", LOGS
+    ),
     # The exchange
     Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
     Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
@@ -118,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         SHARED + "finished.lua",
-        "if redis.call('EXISTS', READY, DELAYED) > 0 or not all_idle() then return false end",
+        "if redis.call('EXISTS', READY, DELAYED, POST) > 0 or not all_idle() then return false end",
         "if redis.call('EXISTS', READY) > 0 or not all_idle() then return false end",
         PROTOCOL,
     ),
@@ -183,7 +210,7 @@ MUTANTS = [
     Mutant(SHARED + "leases.lua", "put_back(back)", "", PROTOCOL),
     Mutant(
         CONCLUDE,
-        "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED) > 0 "
+        "if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 "
         "then return unfinished end",
         "if live_workers() > 0 then return unfinished end",
         RUNS,
@@ -288,7 +315,7 @@ MUTANTS = [
     ),
     Mutant(
         "frontier/loop.py",
-        "self.worker.forgotten()",
+        "self.worker.forgotten(to_forget)",
         "pass",
         "tests/protocol/test_exchange_loop.py",
     ),

@@ -356,7 +356,7 @@ def test_what_a_deleted_key_cut_off(
 
 def recover(client: redis.Redis) -> int:
     """As a worker does that is told of an end, and finds that requests are missing."""
-    terms: Any = SimpleNamespace(name=NAME)
+    terms: Any = SimpleNamespace(name=NAME, rewind=0.0, wait_replicas=0)
 
     async def run() -> int:
         options = client.connection_pool.connection_kwargs

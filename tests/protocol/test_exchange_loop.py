@@ -59,7 +59,10 @@ class Puppet:
 
     def stuck(self, seconds: int) -> None: ...
 
-    def forgotten(self) -> None:
+    def keeps_requests(self) -> bool:
+        return False
+
+    def forgotten(self, sessions: object) -> None:
         self.heard.append("forgotten")
         self.leases.clear()
 

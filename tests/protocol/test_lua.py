@@ -6,6 +6,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 
@@ -13,15 +14,17 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import (
     Claim,
+    Delivered,
     Enqueue,
     Finish,
     Lease,
     Letter,
+    Link,
     Outcome,
     Settle,
     TurnReport,
 )
-from scrapy_redisq.frontier.scripts import Call, includes_of, load, source, unpack
+from scrapy_redisq.frontier.scripts import Call, includes_of, load, source
 from scrapy_redisq.frontier.seen import ExactSeen
 from scrapy_redisq.frontier.shard_session import ShardSession
 
@@ -136,7 +139,8 @@ def inputs(name: str) -> set[str]:
 
 def exchange() -> Call[object]:
     """One that carries everything that there is."""
-    session = ShardSession("n", 0, JOINED, "w", ttl=1, dead_max=1, seen=["0"])
+    session = ShardSession("n", 0, JOINED, "w", ttl=1, dead_max=1, seen=["0"], spread=True)
+    session.begun.add(1)
     session.held["1"] = Lease("1", "s", 0, 0, b"")
     claim = Claim("s", b"f", lease="1")
     for operation in (
@@ -145,6 +149,8 @@ def exchange() -> Call[object]:
         claim,
         Settle(claim, done=True),
         Finish("1", "done", children=[Enqueue("s", 0, b"", b"h", page="1")]),
+        Finish("3", "done", links=[Enqueue("t", 0, b"", b"i", page="3", link=Link())]),
+        Delivered("4"),
         *(Finish("2", how) for how in ("dead", "delayed", "released", "backed_off", "retried")),
     ):
         session.add(operation)
@@ -186,10 +192,12 @@ def test_heads_name_what_calls_send() -> None:
         calls.record_seen("n", "g", seen, []),
         calls.seen_status("n", 0, "g", seen),
         calls.sweep("n", 0, "exact"),
+        calls.take_posts("n", 0, "r", most=1, hold=1.0),
     ]
+    fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
     sent: dict[str, set[str]] = {name: set() for name in SCRIPTS}
     for call in made:
-        sent[call.script.name] |= unpack(call.payload).keys()
+        sent[call.script.name] |= fields.decode(call.payload).keys()
     assert sent == {name: inputs(name) for name in SCRIPTS}
 
 

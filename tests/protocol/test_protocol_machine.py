@@ -57,8 +57,10 @@ T = TypeVar("T")
 EXAMPLES = int(os.environ.get("REDISQ_HYPOTHESIS_EXAMPLES", "0"))
 """Crawls to try instead of 30, and to shrink if one fails: 3,000 take five minutes."""
 
-NAME = "books"
-HOSTS = ["a", "b:80", "ü"]
+NAME = "books6"
+"""Of several names the first whose shards are called 0, 1 and 2 also on several servers."""
+HOSTS = ["a", "x:80", "ü"]
+"""One of each shard."""
 MAX_DELIVERIES = 3
 LONG = 3_600_000
 """A delay in ms: what happens must not depend on the clock, so that it can be repeated."""
@@ -86,6 +88,11 @@ def page_of(lease: Lease) -> int:
     return int(lease.entry.split(b"/")[1])
 
 
+def ids_of(worker: Worker) -> set[str]:
+    """What it is called on the shards: it may have joined one of them again alone."""
+    return {session.worker for session in worker.sessions}
+
+
 class Browser(LimitedWorker):
     """A worker with a cache of seen URLs, which is void when its leases are."""
 
@@ -94,16 +101,18 @@ class Browser(LimitedWorker):
     from_nowhere: list[bytes]
     """Entries of requests that no page stands for."""
 
-    def _register(self, again: str = "") -> calls.Joined:
+    def _register(self, again: str = "", shards: Sequence[int] = ()) -> calls.Joined:
         self.cache = set()
         if not again:
             self.from_nowhere = []
-        return super()._register(again)
+        return super()._register(again, shards)
 
 
 class Crawl(RuleBasedStateMachine):
     client: redis.Redis
     clock = Browser.clock
+    spread = False
+    """Each shard has a log of its own."""
 
     @initialize(
         site=sites,
@@ -135,6 +144,8 @@ class Crawl(RuleBasedStateMachine):
             [link % len(site) for link in [*links, page + 1]] for page, links in enumerate(site)
         ]
         self.seeds = [seed % len(site) for seed in seeds]
+        if self.spread:
+            shards, scheduling = 3, "slot"
         shards = 1 if scheduling == "priority" else shards
         self.config = FrontierConfig(
             dupefilter="exact" if backend == "exact" else "bloom",
@@ -143,6 +154,7 @@ class Crawl(RuleBasedStateMachine):
             scheduling=scheduling,
             order=order,
             shards=shards,
+            spread=self.spread,
             spider="books",
         )
         self.model = Model(shards, MAX_DELIVERIES)
@@ -169,12 +181,16 @@ class Crawl(RuleBasedStateMachine):
     def observe(self, worker: Worker, session: ShardSession, reply: Reply) -> None:
         batch = session._in_flight
         assert batch is not None
-        self.model.exchange(worker.id, session, reply, batch.operations, batch.local_duplicates)
+        self.model.exchange(
+            session.worker, session, reply, batch.operations, batch.local_duplicates
+        )
         if reply.status == "ok" and self.config.scheduling == "slot":
-            check_claims(self.client, NAME, worker.id, session.shard, reply)
+            check_claims(self.client, NAME, session.worker, session.shard, reply)
 
-    def joined(self, worker: Worker, joined: calls.Joined, again: bool) -> None:
-        self.model.join(worker.id, joined, again, worker.terms.name)
+    def joined(
+        self, worker: Worker, joined: calls.Joined, again: bool, shards: Sequence[int]
+    ) -> None:
+        self.model.join(worker.id, joined, again, worker.terms.name, shards)
 
     def left(self, worker: Worker, session: ShardSession) -> None:
         if worker.joined.run == self.run():
@@ -233,16 +249,19 @@ class Crawl(RuleBasedStateMachine):
             if (shard, worker) in self.model.expired:
                 self.model.expired[shard, worker] = True
         for one in self.workers:
-            if one.id == worker:
+            if worker in ids_of(one):
                 one.lose_tokens()
 
     def promote(self) -> None:
-        """Make time pass for what is delayed."""
+        """Make time pass for what is delayed, and for posts."""
         for shard in range(self.config.shards):
             delayed: list[Any] = self.client.zrange(calls.prefix(NAME, shard) + "delayed", 0, -1)
             if delayed:
                 key = calls.prefix(NAME, shard) + "delayed"
                 self.client.zadd(key, dict.fromkeys(delayed, 1))
+            posts: list[Any] = self.client.zrange(calls.prefix(NAME, shard) + "post", 0, -1)
+            if posts:
+                self.client.zadd(calls.prefix(NAME, shard) + "post", dict.fromkeys(posts, 1))
 
     def reap(self, shard: int) -> None:
         """As if a second had passed since the last time."""
@@ -449,14 +468,15 @@ class Crawl(RuleBasedStateMachine):
         elif how == "die":  # never heard of again
             self.workers.remove(worker)
         else:  # it is slow, and may be heard of again
-            self.expire(worker.id)
+            for name in ids_of(worker):
+                self.expire(name)
             for shard in range(self.config.shards if how == "fence" else 0):
                 self.reap(shard)
 
     @rule(shard=st.integers(0, 2), expire=st.booleans())
     def recover(self, shard: int, expire: bool) -> None:
         """Somebody reaps, perhaps when the deadlines of all the dead have passed."""
-        alive = {worker.id for worker in self.workers}
+        alive = {name for worker in self.workers for name in ids_of(worker)}
         for name in sorted({name for _, name in self.model.expired} - alive if expire else set()):
             self.expire(name)
         shard %= self.config.shards
@@ -471,11 +491,18 @@ class Crawl(RuleBasedStateMachine):
         del self.snapshots[max(1, len(self.snapshots) - back) :]
         dumps, model = self.snapshots[-1]
         self.client.flushall()
+        self.restore(dumps)
+        self.model = copy.deepcopy(model)
+        self.forget()
+
+    def restore(self, dumps: list[tuple[bytes, bytes]]) -> None:
         pipeline = self.client.pipeline(transaction=False)
         for key, dump in dumps:
             pipeline.restore(key, 0, dump)
         pipeline.execute()
-        self.model = copy.deepcopy(model)
+
+    def forget(self) -> None:
+        """Some limits of slots are no longer known."""
         # What it does not know of any more it cannot heed.
         self.starts.forget()
         for worker in self.workers:
@@ -600,7 +627,7 @@ class Crawl(RuleBasedStateMachine):
     def requeue(self) -> None:
         for shard in range(self.config.shards):
             page = execute(self.client, calls.letters(NAME, shard, most=100))
-            letters = as_stored(self.client, [id for id, _ in page.letters], shard)
+            letters = as_stored(self.client, [id for id, _ in page.letters], shard, NAME)
             entries = [n for n, e in self.model.entries.items() if e.state == "dead"]
             entries = [n for n in entries if self.model.entries[n].shard == shard]
             requeued = execute(self.client, calls.requeue(NAME, shard, letters))
@@ -623,6 +650,10 @@ class Crawl(RuleBasedStateMachine):
         for shard in shards:
             shard.check()
         self.model.check(shards)
+        self.remember()
+
+    def remember(self) -> None:
+        """What the server may go back to."""
         found: list[Any] = self.client.keys("*")
         keys = [key for key in found if not key.endswith(b":reaped")]
         pipeline = self.client.pipeline(transaction=False)
@@ -666,16 +697,11 @@ class Crawl(RuleBasedStateMachine):
             self.wait_in_vain(-1)
             self.promote()
             self.let_time_pass()
-        assert worker.complete
+        assert worker.complete, [read_shard(self.client, NAME, n) for n in range(3)]
         self.as_the_model()
         done = {entry.url for entry in self.model.entries.values() if entry.state == "done"}
         dropped = {entry.url for entry in self.model.entries.values() if entry.state == "dropped"}
-        reachable, todo = set(), set(self.seeds)
-        while todo:
-            reachable |= todo
-            followed = [page for page in todo if f"/{page}" in done]
-            todo = {link for page in followed for link in self.links[page]} - reachable
-        assert {f"/{page}" for page in reachable} <= done | dropped
+        assert self.reachable(done) <= done | dropped
         assert not self.model.unfinished()
         self.workers.remove(worker)
         assert worker.leave()
@@ -687,6 +713,15 @@ class Crawl(RuleBasedStateMachine):
             assert not (real.queues or real.leases or real.busy or real.delayed or real.workers)
             assert real.count("created") == real.count("finished")
             assert real.generations <= {real.meta["generation"]}
+
+    def reachable(self, done: set[str]) -> set[str]:
+        """The pages that seeds, and links on what is ``done``, lead to."""
+        reachable, todo = set(), set(self.seeds)
+        while todo:
+            reachable |= todo
+            followed = [page for page in todo if f"/{page}" in done]
+            todo = {link for page in followed for link in self.links[page]} - reachable
+        return {f"/{page}" for page in reachable}
 
     def teardown(self) -> None:
         if sys.exc_info()[0] is None and hasattr(self, "model"):

@@ -7,6 +7,7 @@ The shapes of inputs and replies are documented where they are used: in the head
               by `scrapy_redisq.frontier.shard_session`
 ``dead``      ``lua/dead/``: dead letters
 ``slots``     ``lua/slots/``: slots, for people and robots.txt
+``post``      ``lua/post/``: links to other shards, until those cannot lose them
 ``robots``    ``lua/robots.lua``: who fetches a robots.txt
 ``seen``      ``lua/seen/``: dupefilters
 ``names``     how keys are called
@@ -30,6 +31,9 @@ from scrapy_redisq.frontier.calls.names import (
     prefix,
     wake_channel,
 )
+from scrapy_redisq.frontier.calls.post import (
+    take_posts,
+)
 from scrapy_redisq.frontier.calls.requests import (
     KNOWN,
     RECENT,
@@ -51,6 +55,7 @@ from scrapy_redisq.frontier.calls.run import (
     Follow,
     Intent,
     Joined,
+    Look,
     MayComeBack,
     Push,
     Registration,
@@ -94,6 +99,7 @@ __all__ = [
     "Intent",
     "Joined",
     "LettersPage",
+    "Look",
     "MayComeBack",
     "NamedLetters",
     "Push",
@@ -133,5 +139,6 @@ __all__ = [
     "seen_status",
     "status",
     "sweep",
+    "take_posts",
     "wake_channel",
 ]

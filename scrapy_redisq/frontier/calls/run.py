@@ -13,6 +13,7 @@ from scrapy_redisq.errors import (
     FrontierLost,
     RunMismatch,
     RunOver,
+    ShardLost,
 )
 from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
@@ -26,6 +27,7 @@ class Joined:
     ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
     ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
     deleted. ``former_shards``: how many former runs had at most, if their keys are still there.
+    ``begun``: shards that have begun this run for good, as far as shard 0 knows.
     """
 
     run: str
@@ -37,6 +39,7 @@ class Joined:
     generation: str
     trash: int
     former_shards: int
+    begun: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,11 @@ class Push:
 
 @dataclass(frozen=True)
 class Follow:
-    """Whoever has joined the ``first`` shard, on another one: it comes into the same run."""
+    """Whoever has joined the ``first`` shard, on another one: it comes into the same run.
+    ``begun``: that one is known to have begun it."""
 
     first: Joined
+    begun: bool = False
 
     def to_input(self) -> dict[str, Any]:
         return {
@@ -114,6 +119,7 @@ class Follow:
             "run": self.first.run,
             "began": self.first.began,
             "inherits": self.first.inherits,
+            "begun": self.begun,
         }
 
 
@@ -178,7 +184,7 @@ def join(
     """Come into a run, which is begun if need be, and register a worker if there is one.
 
     The decoder raises `ConfigurationMismatch`, `RunMismatch`, `RunOver`, `FrontierCorrupt`,
-    `ClearFirst`, `MayComeBack`, `FrontierLost`, or `FrontierError` for another format.
+    `ClearFirst`, `MayComeBack`, `FrontierLost`, `ShardLost`, or `FrontierError` for another format.
     """
 
     def decode(reply: Any) -> Joined:
@@ -212,6 +218,8 @@ def join(
                 raise FrontierLost(
                     f"frontier {name!r} was begun anew or deleted while this worker was away"
                 )
+            case "shard_lost":
+                raise ShardLost(name, shard)
             case "format":
                 raise FrontierError(
                     f"frontier {name!r} has format {answer['format']}, this release of "
@@ -278,11 +286,28 @@ def open_run(name: str, shard: int, run: str, visited: int = 0) -> Call[int]:
     return Call.of(load("run/open"), meta_key(name, shard), data, int)
 
 
-def look(name: str, shard: int) -> Call[tuple[bool, int]]:
-    """-> (nothing is left and nobody may add to it, how much there has been to do)."""
-    return Call.of(
-        load("run/look"), meta_key(name, shard), {}, lambda reply: (bool(reply[0]), reply[1])
-    )
+@dataclass(frozen=True)
+class Look:
+    """What `look` found: nothing is left and nobody may add to it, how much there has been to do,
+    and when the run began, in us by shard 0's clock (0: there is none)."""
+
+    idle: bool
+    to_do: int
+    began: int
+
+
+def look(
+    name: str, shard: int, *, worker: str = "", mark: str = "", marked: str = ""
+) -> Call[Look]:
+    """Look at a shard. ``mark`` is left there with ``worker``, if nothing is left; ``marked`` must
+    be there, if something is not to count as left."""
+    data = {"worker": worker, "mark": mark, "marked": marked}
+
+    def decode(reply: Any) -> Look:
+        idle, to_do, began = reply
+        return Look(bool(idle), int(to_do), int(began))
+
+    return Call.of(load("run/look"), meta_key(name, shard), data, decode)
 
 
 def reap(

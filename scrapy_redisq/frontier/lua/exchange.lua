@@ -15,7 +15,9 @@
 --          {{slot, {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
 --          released {lease...}, dead {{lease, reason, detail, error, status, whether nobody has
 --          enqueued it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised
---          request}...}, room {slot = limit}, tally {count = what is added to it}, turns {{slot,
+--          request}...}, posts {{id, links to other shards}...}, hold (us, for these; with
+--          shards on several servers only), delivered {id...}
+--          (posts that are no longer needed), begun {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what is added to it}, turns {{slot,
 --          ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
 --          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
 --          (terms for these), statuses {slot = HTTP status of its last answer}
@@ -25,7 +27,8 @@
 --          nothing waits), msgpack of turns {turn...} (see give_turn() in shared/slots/turns.lua)
 --          or '', seconds for which all that is left has been in slots that are set aside (-1: it
 --          is not), key that is in the way of some requests, which wait until it is deleted, or
---          '', lease, record, lease, record...}; the status is
+--          '', ms until somebody should take the oldest post (-1: there is none), lease, record,
+--          lease, record...}; the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
@@ -41,7 +44,7 @@
 -- Include  shared/keys shared/bounds shared/texts shared/clock shared/foreign shared/counts
 --          shared/records shared/queues shared/dead shared/workers shared/leases shared/finished
 --          shared/identities shared/enqueue shared/kept shared/slots/state shared/slots/backoff
---          shared/slots/turns shared/slots/aside dupefilter=shared/seen/BACKEND
+--          shared/slots/turns shared/slots/aside shared/post dupefilter=shared/seen/BACKEND
 
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
@@ -66,6 +69,9 @@ if not foreign and (meta[5] or input.turns or input.outcomes) then
   foreign = foreign_of({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE})
 end
 if not foreign and (input.claims or input.settled) then foreign = foreign_of({'HLEN', KEPT}) end
+if not foreign and (input.posts or input.delivered) then
+  foreign = foreign_of({'ZCARD', POST, 'HLEN', POSTED})
+end
 if foreign then return {'corrupt', foreign} end
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
@@ -204,6 +210,9 @@ if not replayed then
     count('created', 1)
     count('finished', 1)
   end)
+  if input.posts then keep_posts(input.posts, input.hold) end
+  if input.delivered then remove_posts(input.delivered) end
+  for _, shard in ipairs(input.begun or NONE) do redis.call('HSET', META, 'begun:' .. shard, 1) end
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
 end
@@ -465,7 +474,7 @@ elseif #claimed > 0 then
 end
 
 local finished = leases_held(worker) == 0 and all_finished()
-local ended = not replayed and (#done > 0 or #dead > 0)
+local ended = not replayed and (#done > 0 or #dead > 0 or input.delivered)
 if added > 0 or (finished and (ended or state[2] == '1')) then wake(counts) end
 if limited and replayed then
   local slots = {}
@@ -492,10 +501,13 @@ elseif due then
   ask_again = math.max(0, math.ceil((due - NOW) / 1000))
 end
 local silent = ms_until_dead(meta[8], meta[9])
+-- Counts may be of another hand, so it is looked when nothing else is there to do.
+local post_due = input.hold and (counts.posted > 0 or #claimed == 0) and first_post()
 local stuck = limited and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   finished and 1 or 0, counts.waiting, counts.dead,
   silent, ask_again,
-  #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or ''}
-for i = 1, #leases do reply[12 + i] = leases[i] end
+  #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or '',
+  post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1}
+for i = 1, #leases do reply[13 + i] = leases[i] end
 return reply

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import IgnoreRequest
@@ -306,6 +306,6 @@ class DownloadGate:
             self._turns.suspend(slot, parked, told=True)
             self._wake()
 
-    def forgotten(self) -> None:
-        """All leases and turns are void."""
-        self._turns.forgotten()
+    def forgotten(self, sessions: Sequence[ShardSession]) -> None:
+        """All leases and turns of these shards are void."""
+        self._turns.forgotten(lambda slot: self._session_of(slot) in sessions)

@@ -111,9 +111,9 @@ class Turns:
         turn = self._turns.get(slot)
         return None if turn is None else turn.tokens or 0
 
-    def forgotten(self) -> None:
-        """All turns are void. Downloads go on."""
-        for turn in list(self._turns.values()):
+    def forgotten(self, of: Callable[[str], bool] = lambda slot: True) -> None:
+        """All turns are void, or those ``of`` some slots. Downloads go on."""
+        for turn in [turn for slot, turn in self._turns.items() if of(slot)]:
             turn.ends = None if turn.ends is None else 0.0
             turn.tokens = None if turn.tokens is None else 0
             self._drop_if_idle(turn.slot)

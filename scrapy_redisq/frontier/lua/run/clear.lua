@@ -89,6 +89,6 @@ if input.all then
   end
 end
 if touched > 0 then return {'more', integer(touched)} end
-redis.call('UNLINK', DELAYED, BUSY)
+redis.call('UNLINK', DELAYED, BUSY, POST, POSTED)
 if input.all then redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL) end
 return {'done', '0'}

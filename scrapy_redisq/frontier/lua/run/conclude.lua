@@ -27,7 +27,7 @@ if first_shard and (meta.seeded ~= '1' or (input.seal > 0 and meta.sealed ~= int
   then
   return unfinished
 end
-if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED) > 0 then return unfinished end
+if live_workers() > 0 or redis.call('EXISTS', READY, DELAYED, POST) > 0 then return unfinished end
 local workers = redis.call('ZRANGE', WORKERS, 0, -1, 'WITHSCORES')
 for i = 1, #workers, 2 do
   if leases_held(workers[i]) > 0 then return unfinished end

@@ -13,17 +13,20 @@
 --          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes), age (us
 --          since the worker that crawls was started), keep_config (of who pushes: also a new run
 --          takes the stored one, and what was seen if the last worker kept that), began (us),
---          inherits (both of who follows: what shard 0 said)
+--          inherits, begun (whether shard 0 knows that this one has begun the run; all three of who
+--          follows)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
---                       generation, trash (dupefilters that wait to be deleted), former_shards (how
---                       many former runs had at most, if their keys are still there)
+--                       begun (shards that have begun it for good), generation, trash (dupefilters
+--                       that wait to be deleted), former_shards (how many former runs had at most,
+--                       if their keys are still there)
 --            over       the run that this worker belongs to is complete; with run, name, and `ago`
 --                       (us; -1: not known)
 --            named      the unfinished run has another name (`name`)
 --            wait       workers of the run that is to be forgotten may still come back: again later
 --            clear      run/clear.lua must be called until it is done, then this again
 --            lost       the run to follow or return to is gone
+--            shard_lost this shard had begun the run to follow, and does not know it
 --            format     the frontier has another format (`format`)
 --            differs    `differences` {name = {stored, given}}
 --            foreign    `key` is not of the type it must be
@@ -43,7 +46,8 @@ end
 for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
     [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
     [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
-    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset', [KEPT] = 'hash'}) do
+    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset', [KEPT] = 'hash',
+    [POST] = 'zset', [POSTED] = 'hash'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
 end
@@ -69,6 +73,8 @@ local function decide()
   if intent == 'follow' then
     if meta.run == input.run then return 'resume' end
     if number_of(meta.began) >= input.began then return 'lost' end
+    -- It has lost all that it had of this run: half a frontier is not begun over the other half.
+    if input.begun then return 'shard_lost' end
     return input.inherits == 'all' and meta.state == 'open' and 'renew' or 'begin'
   end
   if intent == 'push' then
@@ -105,7 +111,7 @@ if decision == 'over' then
   return reply('over', {run = meta.run or '', name = input.name, ago = ago})
 elseif decision == 'named' then
   return reply('named', {name = meta.name})
-elseif decision == 'lost' or decision == 'wait' then
+elseif decision == 'lost' or decision == 'wait' or decision == 'shard_lost' then
   return reply(decision)
 end
 
@@ -149,7 +155,7 @@ local function counts_of_new_run()
   local counts = {created = letters, finished = letters, dead = letters, letters = old.letters}
   if decision == 'renew' then
     counts.created = letters + number_of(old.created) - number_of(old.finished)
-    for _, name in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays'}) do
+    for _, name in ipairs({'leased', 'starting', 'waiting', 'claimed', 'delays', 'posted'}) do
       counts[name] = old[name]
     end
   end
@@ -232,12 +238,14 @@ if input.worker ~= '' then
 end
 
 meta = hash_of(META)
-local config = {}
+local config, begun = {}, {}
 for field, value in pairs(meta) do
   local name = string.match(field, '^config:(.*)$')
   if name then config[name] = value end
+  local shard = string.match(field, '^begun:(%d+)$')
+  if shard then begun[#begun + 1] = tonumber(shard) end
 end
 return reply('ok', {run = meta.run, began = number_of(meta.began), new = decision ~= 'resume',
-  inherits = meta.inherits or '', name = meta.name or '', config = config,
+  inherits = meta.inherits or '', name = meta.name or '', config = config, begun = begun,
   generation = meta.generation, trash = redis.call('LLEN', TRASH),
   former_shards = number_of(meta.shards)})

@@ -1,8 +1,10 @@
 -- What a worker needs to know of every shard to tell whether a run of several shards is complete.
 --
--- Input    (nothing)
+-- Input    (all empty where only one look is taken) worker, mark (of the first look, which is kept
+--          with the worker), marked (the same, of the second: a shard that has lost the end of its log
+--          in between has lost it, too, or nothing that was done before the first)
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
---          to do}
+--          to do, when its run began (us by shard 0's clock; 0: it has none)}
 -- Cost     O(workers)
 -- Error    another key is in the place of one that all slots share
 -- Include  shared/keys shared/texts shared/foreign shared/finished
@@ -10,4 +12,12 @@
 local foreign = foreign_key()
 if foreign then return foreign_error(foreign) end
 local counts = redis.call('HMGET', COUNTS, 'created', 'requeued')
-return {all_finished() and 1 or 0, number_of(counts[1]) + number_of(counts[2])}
+local known, idle = worker_key(input.worker), all_finished()
+if input.mark ~= '' and idle then
+  idle = redis.call('HEXISTS', known, 'seq') == 1
+  if idle then redis.call('HSET', known, 'looked', input.mark) end
+elseif input.marked ~= '' then
+  idle = idle and redis.call('HGET', known, 'looked') == input.marked
+end
+return {idle and 1 or 0, number_of(counts[1]) + number_of(counts[2]),
+  number_of(redis.call('HGET', META, 'began'))}

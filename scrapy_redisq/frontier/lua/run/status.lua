@@ -1,12 +1,12 @@
 -- A consistent picture of a shard, for people.
 --
 -- Input    (nothing)
--- Reply    msgpack map: meta, counts, delayed, aside and paused (how many slots are), workers
+-- Reply    msgpack map: meta, counts, delayed, aside and paused (how many slots are), posted (posts), workers
 --          {{id, deadline, leased, {field, value...}}}, now; {} if there is no frontier
 -- Cost     O(workers); reads only
 -- Include  shared/keys shared/texts shared/clock shared/foreign shared/workers
 
-local foreign = foreign_key({'ZCARD', ASIDE, 'ZCARD', PAUSED})
+local foreign = foreign_key({'ZCARD', ASIDE, 'ZCARD', PAUSED, 'ZCARD', POST})
 if foreign then return foreign_error(foreign) end
 local meta = redis.call('HGETALL', META)
 if #meta == 0 then return cmsgpack.pack({}) end
@@ -19,4 +19,4 @@ for i = 1, #members, 2 do
 end
 return cmsgpack.pack({meta = meta, counts = redis.call('HGETALL', COUNTS),
   delayed = redis.call('ZCARD', DELAYED), aside = redis.call('ZCARD', ASIDE),
-  paused = redis.call('ZCARD', PAUSED), workers = workers, now = NOW})
+  paused = redis.call('ZCARD', PAUSED), posted = redis.call('ZCARD', POST), workers = workers, now = NOW})

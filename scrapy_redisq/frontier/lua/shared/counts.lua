@@ -18,9 +18,9 @@ local function count_leases(slot, n)
 end
 
 -- -> the counts as they are now {name = number}: created, finished, starting, waiting, dead,
--- leased, and all that have changed
+-- leased, posted, and all that have changed
 local function flush_counts()
-  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead', 'leased'}) do
+  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead', 'leased', 'posted'}) do
     count(name, 0)
   end
   local names, counts, changed = {}, {}, {}

@@ -15,7 +15,7 @@ end
 -- Whether nothing is left to do. Looked at, not counted: entries that another hand puts here, or
 -- keys that it deletes, bend the counts. To be asked when everything else has been written.
 local function all_finished()
-  if redis.call('EXISTS', READY, DELAYED) > 0 or not all_idle() then return false end
+  if redis.call('EXISTS', READY, DELAYED, POST) > 0 or not all_idle() then return false end
   redis.call('DEL', BUSY)
   redis.call('HDEL', COUNTS, 'leased')
   return true

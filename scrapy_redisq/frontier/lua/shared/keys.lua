@@ -10,8 +10,9 @@
 --                           start requests), began, left (when the last worker went), ended (us),
 --                           generation of its dupefilter, inherits, keep_alive and keep_seen (of
 --                           workers), shards (that former runs had), sealed and visited (see
---                           shared/run_state.lua), sign and patient (see ms_until_dead()), behind
---                           (us, see NOW), stuck and retry (see shared/slots/aside.lua)
+--                           shared/run_state.lua), begun:J (on shard 0: shard J has begun the run
+--                           for good, see run/join.lua), sign and patient (see ms_until_dead()),
+--                           behind (us, see NOW), stuck and retry (see shared/slots/aside.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -19,11 +20,11 @@
 --   leases:WORKER   hash    lease id -> record
 --   workers         zset    worker -> its deadline (microseconds)
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
---                           fenced, pages, items
+--                           fenced, pages, items, looked (see run/look.lua)
 --   busy            hash    slot -> leases out
 --   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,
---                           reclaimed, stale, starting, waiting, what item pipelines
+--                           reclaimed, stale, starting, waiting, posted, what item pipelines
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
@@ -44,6 +45,8 @@
 --   seen:RUN...             the dupefilter; RUN, its generation, is the run that began it
 --   seen:RUN.starts...      identities of the run's start requests, see new_starts()
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
+--   post            zset    id of a post -> when any worker may take it (us), see shared/post.lua
+--   posted          hash    id of a post -> what it is: links to other shards
 --   kept            hash    what stays in the process of a worker -> who has it, see claim()
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
@@ -53,6 +56,7 @@ local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
 local KEPT = PREFIX .. 'kept'
+local POST, POSTED = PREFIX .. 'post', PREFIX .. 'posted'
 local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'
 local WAKE_CHANNEL = PREFIX .. 'wake'

@@ -42,7 +42,7 @@ local function next_visit(last)
 end
 
 -- Nothing of a run waits here, and no worker is registered.
-local function is_empty() return redis.call('EXISTS', READY, DELAYED, WORKERS, BUSY) == 0 end
+local function is_empty() return redis.call('EXISTS', READY, DELAYED, WORKERS, BUSY, POST) == 0 end
 
 -- Deleted bit by bit by seen/sweep.lua; `base` is what stands behind "seen:".
 local function throw_away(backend, base) redis.call('RPUSH', TRASH, backend .. ' ' .. base) end

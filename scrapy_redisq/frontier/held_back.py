@@ -1,0 +1,84 @@
+"""Ends of pages that are not sent yet, because of requests that went to other shards."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Settle
+from scrapy_redisq.frontier.shard_session import ShardSession
+
+PATIENCE = 1.0
+"""Seconds that an end waits for its links to be safe, where that may be soon, before it posts
+them."""
+
+
+@dataclass
+class _End:
+    session: ShardSession
+    finish: Finish | Settle
+    after: Mapping[ShardSession, int]
+    links: Sequence[Enqueue]
+    since: float = field(default_factory=time.monotonic)
+
+
+class HeldBack:
+    """Ends in the order in which they came.
+
+    ``soon_safe``: links are safe as soon as they are answered, or nearly so, which makes a post
+    needless.
+    """
+
+    def __init__(self, *, soon_safe: bool) -> None:
+        self._soon_safe = soon_safe
+        self._ends: deque[_End] = deque()
+        self.closing = False
+        """Nothing waits any longer for what is not answered soon."""
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def finish(
+        self,
+        session: ShardSession,
+        finish: Finish | Settle,
+        after: Mapping[ShardSession, int],
+        links: Sequence[Enqueue],
+    ) -> None:
+        """Send the end on, now or when it may go: see `RunSession.finish`."""
+        if isinstance(finish, Finish) and links:
+            finish = replace(finish, links=links)
+        others = {other: n for other, n in after.items() if other is not session}
+        end = _End(session, finish, others, links)
+        if self._may_go(end):
+            session.add(finish)
+        else:
+            self._ends.append(end)
+
+    def _may_go(self, end: _End) -> bool:
+        if any(other.acknowledged < number for other, number in end.after.items()):
+            return False
+        if isinstance(end.finish, Settle):
+            return all(one.link is None or one.link.safe for one in end.links)
+        waited = time.monotonic() - end.since
+        return not self._soon_safe or waited > PATIENCE or self.closing or not end.finish.unsafe()
+
+    def release(self) -> list[ShardSession]:
+        """Send on what may go by now; -> to which shards."""
+        released = []
+        for _ in range(len(self._ends)):
+            end = self._ends.popleft()
+            if self._may_go(end):
+                end.session.add(end.finish)
+                released.append(end.session)
+            # Whoever fetches the page again may have what stays in this process again, too.
+            elif not (self.closing and isinstance(end.finish, Settle) and end.links):
+                self._ends.append(end)
+        return released
+
+    def drop(self, sessions: Iterable[ShardSession]) -> None:
+        """The leases of these shards are void."""
+        void = list(sessions)
+        self._ends = deque(end for end in self._ends if end.session not in void)

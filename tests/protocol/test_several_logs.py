@@ -1,0 +1,430 @@
+"""Three servers, each with a shard and a log of its own: what may be lost of one of them alone.
+
+What happens when everything goes wrong at once is in test_several_logs_machine.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from lab.servers import RedisServer, any_server
+from scrapy_redisq.errors import FrontierCorrupt, ShardLost
+from scrapy_redisq.frontier import calls, held_back, runs, shard_session
+from scrapy_redisq.frontier.operations import Lease
+from scrapy_redisq.frontier.scripts import execute
+from tests.harness.limited import Clock
+from tests.harness.worker import EXACT, Worker
+
+NAME = "books6"
+"""Of several names the first whose shards are called 0, 1 and 2 also on several servers."""
+
+HOSTS = ["a", "ü", "x:80"]
+"""One of each shard."""
+
+CONFIG = dataclasses.replace(EXACT, shards=3, spread=True)
+
+Keys = dict[bytes, bytes]
+
+
+class Servers:
+    """A client of several servers: what it is told goes to the server of the key's shard."""
+
+    def __init__(self, clients: Sequence[redis.Redis]) -> None:
+        self.clients = clients
+
+    def of(self, key: str) -> redis.Redis:
+        return self.clients[int(key.split("}", maxsplit=1)[0].rpartition(":")[2])]
+
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self.of(keys_and_args[0]).evalsha(sha, numkeys, *keys_and_args)
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self.of(keys_and_args[0]).eval(script, numkeys, *keys_and_args)
+
+    def keys(self, shard: int) -> Keys:
+        """All that a server has."""
+        client = self.clients[shard]
+        found: Any = client.keys("*")
+        return {key: client.dump(key) for key in found}  # type: ignore[misc]
+
+    def lose(self, shard: int, keys: Keys) -> None:
+        """The server has lost what came after it had these ``keys``."""
+        self.clients[shard].flushall()
+        for key, value in keys.items():
+            self.clients[shard].restore(key, 0, value)
+
+    def posts(self, shard: int) -> int:
+        return int(self.clients[shard].zcard(calls.prefix(NAME, shard) + "post"))  # type: ignore[arg-type]
+
+    def posts_are_due(self, shard: int) -> None:
+        key = calls.prefix(NAME, shard) + "post"
+        for id in self.clients[shard].zrange(key, 0, -1):  # type: ignore[union-attr]
+            self.clients[shard].zadd(key, {id: 1})
+
+
+@pytest.fixture(scope="module")
+def three_clients() -> Iterator[list[redis.Redis]]:
+    started = [RedisServer(any_server()) for _ in range(3)]
+    clients = [server.client() for server in started]
+    yield clients
+    for client, server in zip(clients, started, strict=True):
+        client.close()
+        server.close()
+
+
+@pytest.fixture
+def servers(three_clients: list[redis.Redis]) -> Servers:
+    for client in three_clients:
+        client.flushall()
+    return Servers(three_clients)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What was acknowledged becomes safe when a test says so."""
+    clock = Clock()
+    for module in (shard_session, held_back):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def member(servers: Servers, clock: Clock) -> Callable[..., Worker]:
+    def make(**options: Any) -> Worker:
+        client: Any = servers
+        return Worker(client, NAME, CONFIG, **options)
+
+    return make
+
+
+def page(worker: Worker) -> Lease:
+    """A page of shard 0, which it has begun, and which is safe."""
+    worker.enqueue("page", slot=HOSTS[0])
+    worker.exchange()
+    (lease,) = worker.claim(1)
+    return lease
+
+
+def link(worker: Worker, lease: Lease, url: str = "link", shard: int = 1) -> None:
+    """The page asks for a page of another shard, which hears of it."""
+    worker.enqueue(url, slot=HOSTS[shard], page=lease)
+    worker.exchange(shard=shard)
+
+
+def fetched(worker: Worker, shard: int = 1) -> list[str]:
+    return [lease.entry.decode() for lease in worker.claim(10, shard=shard)]
+
+
+def die(servers: Servers, worker: Worker) -> None:
+    """It is never heard of again, and others know it."""
+    for session in worker.sessions:
+        prefix = calls.prefix(NAME, session.shard)
+        servers.clients[session.shard].zadd(prefix + "workers", {session.worker: 1}, xx=True)
+        servers.clients[session.shard].delete(prefix + "reaped")
+        call = calls.reap(NAME, session.shard, session.run, 5, 1_000)
+        execute(servers, call)
+
+
+def test_a_link_is_lost_with_its_worker(member: Callable[..., Worker], servers: Servers) -> None:
+    """A page is finished, its link acknowledged; the link's server loses its end, and the worker
+    dies. Another worker sends the link from the post that the page has left."""
+    first, second = member(), member()
+    lease = page(first)
+    before = servers.keys(1)
+    link(first, lease)
+    first.finish(lease)
+    first.exchange()
+    assert servers.posts(0) == 1
+    servers.lose(1, before)
+    die(servers, first)
+    assert fetched(second) == []
+    second.exchange()
+    assert second.waiting() == 0, "it is not due yet"
+    servers.posts_are_due(0)
+    second.exchange()
+    second.exchange(shard=1)
+    assert fetched(second) == ["link"]
+
+
+def test_a_duplicate_is_lost_with_who_was_first(
+    member: Callable[..., Worker], servers: Servers
+) -> None:
+    """A page is fetched twice, because its lease became void: the second time its link is a
+    duplicate, and finished. What the first worker has sent is lost, and so is that worker."""
+    first, second, third = member(), member(), member()
+    lease = page(first)
+    before = servers.keys(1)
+    link(first, lease)
+    die(servers, first)
+    (again,) = second.claim(1)
+    link(second, again)
+    second.finish(again)
+    second.exchange()
+    servers.lose(1, before)
+    die(servers, second)
+    servers.posts_are_due(0)
+    third.exchange()
+    third.exchange(shard=1)
+    assert fetched(third) == ["link"]
+
+
+def test_the_sender_sends_it_again(member: Callable[..., Worker], servers: Servers) -> None:
+    """Whoever lives does not wait for the post. Its leases on other shards stay."""
+    worker = member()
+    lease = page(worker)
+    before = servers.keys(1)
+    link(worker, lease)
+    servers.lose(1, before)
+    worker.exchange(shard=1)  # is told of it
+    assert worker.rejoins == 1
+    assert lease.id in worker.holding
+    assert fetched(worker) == ["link"]
+    worker.finish(lease)
+    reply = worker.exchange()
+    assert reply is not None
+    assert reply.finished == 1
+
+
+def test_a_post_goes_when_its_links_are_safe(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """Not by the time that has passed: the server must have said since that it has lost nothing."""
+    worker = member()
+    lease = page(worker)
+    link(worker, lease)
+    link(worker, lease, "other", shard=2)
+    worker.finish(lease)
+    worker.exchange()
+    clock.ahead += 31
+    worker.exchange()
+    worker.exchange(shard=1)
+    worker.exchange()
+    assert servers.posts(0) == 1, "nothing is known of shard 2"
+    worker.exchange(shard=2)
+    worker.exchange()
+    assert servers.posts(0) == 0
+
+
+def test_replicas_have_it(member: Callable[..., Worker], servers: Servers) -> None:
+    """Then no post is needed."""
+    worker = member()
+    lease = page(worker)
+    worker.enqueue("link", slot=HOSTS[1], page=lease)
+    worker.exchange(shard=1, confirmed=True)
+    worker.finish(lease)
+    worker.exchange()
+    assert servers.posts(0) == 0
+
+
+def test_a_post_is_taken_by_one_who_dies(member: Callable[..., Worker], servers: Servers) -> None:
+    """It becomes due again, and others take it."""
+    first, second, third = member(), member(), member()
+    lease = page(first)
+    before = servers.keys(1)
+    link(first, lease)
+    first.finish(lease)
+    first.exchange()
+    servers.lose(1, before)
+    servers.posts_are_due(0)
+    second.exchange()  # takes it, and dies
+    third.exchange()
+    assert third.waiting() == 0, "the second one has it"
+    servers.posts_are_due(0)
+    third.exchange()
+    third.exchange(shard=1)
+    assert fetched(third) == ["link"]
+
+
+def test_a_shard_that_is_away_holds_back_no_end(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """The page is finished on its own shard before the other one has answered; the crawl goes on
+    beside it, and is not complete. When many links wait they are left to their posts."""
+    worker = member()
+    lease = page(worker)
+    for number in range(5):
+        worker.enqueue(f"{number}", slot=HOSTS[1], page=lease)
+    worker.finish(lease)
+    reply = worker.exchange()
+    assert reply is not None
+    assert (reply.finished, reply.complete) == (1, False)
+    clock.ahead += 10
+    assert worker.sessions[1].is_silent(5)
+    worker.sessions[1].forget_posted()
+    assert len(worker.sessions[1]) == 0
+    servers.posts_are_due(0)
+    worker.exchange()
+    worker.exchange(shard=1)
+    assert fetched(worker) == ["0", "1", "2", "3", "4"]
+
+
+def end(worker: Worker, servers: Servers, clock: Clock) -> bool:
+    """All exchanges until nothing waits, each safe, then the worker leaves. -> it was complete"""
+    for _ in range(5):
+        clock.ahead += 31
+        worker.exchange_all()
+    return worker.complete and worker.leave()
+
+
+def test_a_post_keeps_the_run_open(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """Nobody completes a run while a post is left, and it completes when it is gone."""
+    first, second = member(), member()
+    lease = page(first)
+    link(first, lease)
+    first.finish(lease)
+    first.exchange()
+    (there,) = second.claim(1, shard=1)
+    second.finish(there)
+    die(servers, first)
+    assert not end(second, servers, clock)
+    workers = [session.worker for session in second.sessions]
+    assert not second.do(runs.is_idle(NAME, (0, 1, 2), workers))
+    assert not second.do(runs.conclude(NAME))
+    servers.posts_are_due(0)
+    assert end(second, servers, clock)
+
+
+def test_shard_0_waits_for_start_requests_elsewhere(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """A start request is lost with the end of its server's log and with the worker that has asked
+    for it. The run is not complete, and whoever comes next asks for it again."""
+    before: Keys = {}
+    first = member()
+    before = servers.keys(1)
+    first.enqueue("start", slot=HOSTS[1])
+    first.exchange(shard=1)
+    first.exchange_all()
+    servers.lose(1, before)
+    die(servers, first)
+    assert not first.do(runs.conclude(NAME))
+    second = member()
+    assert second.joined.run == first.joined.run
+    second.enqueue("start", slot=HOSTS[1])
+    second.exchange(shard=1)
+    (lease,) = second.claim(1, shard=1)
+    second.finish(lease)
+    assert end(second, servers, clock)
+
+
+def begun(worker: Worker, clock: Clock) -> None:
+    """Shard 0 knows that all shards have begun the run."""
+    clock.ahead += 31
+    worker.exchange_all()
+    worker.exchange()
+
+
+def test_a_shard_that_has_lost_the_run(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """It is not begun there anew; nothing is deleted, and nobody is left in the run. A reset works
+    from there."""
+    first = member()
+    begun(first, clock)
+    page(first)
+    servers.lose(1, {})
+    die(servers, first)
+    waiting = servers.keys(0)
+    with pytest.raises(ShardLost, match=f"reset {NAME}"):
+        member()
+    assert servers.keys(1) == {}
+    now = servers.keys(0)
+    assert now.keys() == waiting.keys()
+    first.do(runs.reset(NAME, (0, 1, 2), force=False))
+    assert member().joined.new
+
+
+def test_a_shard_that_has_just_begun(member: Callable[..., Worker], servers: Servers) -> None:
+    """What it has lost is not older than what all workers would ask for again: it begins anew."""
+    first = member()
+    servers.lose(1, {})
+    die(servers, first)
+    second = member()
+    assert second.joined.run == first.joined.run
+    second.enqueue("start", slot=HOSTS[1])
+    second.exchange(shard=1)
+    assert fetched(second) == ["start"]
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_shard_0_has_lost_the_run(
+    member: Callable[..., Worker], servers: Servers, clock: Clock, all_of_it: bool
+) -> None:
+    """All of it, or only that this run was begun after another one: no run is begun over what
+    others have left. Before that nothing is written."""
+    old = member()
+    assert end(old, servers, clock)
+    before = servers.keys(0)
+    first = member()
+    assert first.joined.new
+    first.enqueue("link", slot=HOSTS[1])
+    first.exchange(shard=1)
+    servers.lose(0, {} if all_of_it else before)
+    there = servers.keys(0)
+    with pytest.raises(ShardLost):
+        member()
+    assert servers.keys(0) == there
+    first.do(runs.reset(NAME, (0, 1, 2), force=True))
+    assert member().joined.new
+
+
+def test_a_shard_rewinds_between_two_looks(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """It brings the same count, but not the mark of the first look."""
+    worker = member()
+    worker.exchange_all()
+    clock.ahead += 31
+    worker.exchange_all()
+    before = servers.keys(1)
+    looks = 0
+
+    def look(call: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 4:
+            servers.lose(1, before)
+        return execute(servers, call)
+
+    workers = [session.worker for session in worker.sessions]
+    assert not runs.drive(look, runs.is_idle(NAME, (0, 1, 2), workers))
+    assert worker.do(runs.is_idle(NAME, (0, 1, 2), workers))
+
+
+def test_a_new_run_has_no_posts_of_the_one_before(
+    member: Callable[..., Worker], servers: Servers
+) -> None:
+    """A run that is forgotten leaves none, nor does a reset."""
+    first = member()
+    lease = page(first)
+    link(first, lease)
+    first.finish(lease)
+    first.exchange()
+    status = execute(servers, calls.status(NAME, 0))
+    assert status["posted"] == 1
+    for session in first.sessions:
+        execute(servers, calls.leave(NAME, session.shard, session.run, session.worker))
+    member(terms=calls.RunTerms(resume=False))
+    assert servers.posts(0) == 0
+    assert not [key for key in servers.keys(0) if b"post" in key]
+
+
+def test_a_post_of_another_hand(member: Callable[..., Worker], servers: Servers) -> None:
+    """A key of another type is named; the exchange that would need it is not applied."""
+    worker = member()
+    lease = page(worker)
+    link(worker, lease)
+    servers.clients[0].set(calls.prefix(NAME, 0) + "posted", "x")
+    worker.finish(lease)
+    with pytest.raises(FrontierCorrupt, match="posted"):
+        worker.exchange()
+    servers.clients[0].delete(calls.prefix(NAME, 0) + "posted")
+    worker.exchange()
+    assert servers.posts(0) == 1
