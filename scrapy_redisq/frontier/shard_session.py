@@ -139,7 +139,7 @@ class ShardSession:
         most_bytes: int = MOST_ENTRY_BYTES,
         back_off: BackOff = BackOff(),
         rewind: float = 30.0,
-        primary_vouched: Callable[[], float] = time.monotonic,
+        primary_vouched: Callable[[], float] = lambda: math.inf,
         spread: bool = False,
     ) -> None:
         self.name = name
