@@ -335,16 +335,15 @@ class ExchangeLoop:
         sent = False
         while True:
             try:
-                if not sent:
+                # Not again: who has left, but was not told so, would come back to exchange.
+                while not sent:
                     self.worker.collect_ended()
-                    while self.waiting():
-                        await self._exchange_with_all()
-                        self.worker.collect_ended()
-                        if any(loop.pace.still_full() for loop in self._loops.values()):
-                            await asyncio.sleep(FULL_RETRY)
+                    had_nothing_left = not self.waiting()
                     await self._exchange_with_all()
-                    # Not again: who has left, but was not told so, would come back to exchange.
-                    sent = True
+                    # A server that has lost its last second is sent some of it once more.
+                    sent = had_nothing_left and not self.waiting()
+                    if not sent and any(loop.pace.still_full() for loop in self._loops.values()):
+                        await asyncio.sleep(FULL_RETRY)
                 return await self.run_session.leave(complete=self.complete)
             except TROUBLE as error:
                 self.warnings.warn("away", "Redis is away while closing: %s", error)

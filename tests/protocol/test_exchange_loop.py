@@ -179,6 +179,35 @@ def test_void_leases(redis_server: RedisServer) -> None:
         asyncio.run(crawl(client))
 
 
+def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
+    redis_server: RedisServer,
+) -> None:
+    """Also when it hears of that by the last thing that it says."""
+
+    async def crawl(client: redis.Redis) -> None:
+        server = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+        await run_session.join()
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.start(puppet)
+        exchange_loop.enqueue(request(run_session, "link"))
+        exchange_loop.wake()
+        await until(lambda: exchange_loop.waiting() == 0, "acknowledged")
+        await exchange_loop.stop()
+        client.flushdb()
+        for key, value in before.items():
+            client.restore(key, 0, value)  # type: ignore[arg-type]
+        assert not await exchange_loop.leave()
+        assert puppet.heard == ["forgotten", "rejoined"]
+        assert await run_session.left_waiting() == 1
+        await server.aclose()
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
+
+
 class PartlyAway(redis.asyncio.Redis):
     """A client that does not reach the shards in ``away``."""
 
