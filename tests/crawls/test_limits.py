@@ -23,7 +23,7 @@ from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
-from tests.harness.crawl import Crawl, Run
+from tests.harness.crawl import LATENESS, Crawl, Run, lateness
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
@@ -522,14 +522,6 @@ def test_an_answer_that_is_too_old() -> None:
 
 JITTER = 0.005
 """Seconds that may lie between a worker's start of a request and its look at the clock."""
-
-
-LATENESS = {"EXTENSIONS": json.dumps({"crawls.lateness.Lateness": 1})}
-
-
-def lateness(workers: list[Crawl]) -> float:
-    """Seconds that workers with `LATENESS` lost because the machine was busy with others."""
-    return sum(worker.stats.get("lateness", 0.0) for worker in workers)
 
 
 def fleet(

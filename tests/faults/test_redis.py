@@ -180,7 +180,13 @@ def test_f19_script_flush(rig: Rig) -> None:
 def test_f20_full_memory(rig: Rig, kind: str) -> None:
     """maxmemory is reached at half and raised later: the workers drain, then wait."""
     rig.pages = max(400, rig.pages)
-    rig.set_up(server=kind, delay=0.02, REDISQ_MAX_OUTBOX=int(rig.size.pick(100, 300)))
+    # With fewer at a time all of them might wait for the room that their links need.
+    rig.set_up(
+        server=kind,
+        delay=0.02,
+        REDISQ_MAX_OUTBOX=int(rig.size.pick(100, 300)),
+        CONCURRENT_REQUESTS=16,
+    )
     rig.fleet()
     rig.wait_for_pages(0.4)
     with rig.server.client() as client:

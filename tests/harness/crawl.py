@@ -207,6 +207,15 @@ def wait_until_joined(workers: Iterable[Crawl], seconds: float = 60) -> None:
         worker.wait_for("; dupefilter: ", seconds)
 
 
+LATENESS = {"EXTENSIONS": json.dumps({"crawls.lateness.Lateness": 1})}
+"""Settings of workers whose `lateness` is asked for."""
+
+
+def lateness(workers: Iterable[Crawl]) -> float:
+    """Seconds that workers lost, together, because the machine was busy with others."""
+    return sum(worker.stats.get("lateness", 0.0) for worker in workers)
+
+
 def several(
     spider: str, site: str, settings: Sequence[Mapping[str, str]], *, in_turn: bool = False
 ) -> list[str]:
