@@ -29,6 +29,7 @@
         ├── SinkUnavailable      tried again until it works
         │   ├── BatchTooLarge    in smaller batches
         │   │   └── RowLocked    by somebody else: never the row's fault
+        │   ├── ConnectionLost   of some rows, if it is so each time
         │   └── WriteFailed      of the sink or of some rows: what others do will tell
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
@@ -209,6 +210,18 @@ class SinkError(RedisqError):
 
 class SinkUnavailable(SinkError):
     """Raised when rows cannot be written now, through no fault of theirs. They are kept."""
+
+
+class ConnectionLost(SinkUnavailable):
+    """Raised when the connection ended while rows were written: with the sink, or because of them.
+
+    They are tried again as they are; when it ends each time while another one can be had, as with
+    `WriteFailed`. ``at_commit``: it ended when all rows had been taken.
+    """
+
+    def __init__(self, message: str, *, at_commit: bool = False) -> None:
+        self.at_commit = at_commit
+        super().__init__(message)
 
 
 class BatchTooLarge(SinkUnavailable):

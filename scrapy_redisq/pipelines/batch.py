@@ -93,8 +93,8 @@ class BatchPipeline:
         and what Python raises for values: one of the rows is at fault; those that it names, or the
         one that is found by halving, become dead letters, with `ReferenceMissing` later.
         `WriteFailed` and all other exceptions: the same for a row that fails while others of its
-        `kinds` pass. `BatchTooLarge`: tried again in smaller batches. `SinkMismatch`: the crawl
-        ends.
+        `kinds` pass, and `ConnectionLost` when it is so each time. `BatchTooLarge`: tried again in
+        smaller batches. `SinkMismatch`: the crawl ends.
         Rows may come twice, and must then be there once: use `Row.key` or a key of the item.
         """
         raise NotImplementedError

@@ -22,6 +22,10 @@ PROOFS = 5
 PROOFS_OF_SLOW = 15
 """The same for one that takes longer than it may: about eight minutes."""
 
+PROOFS_OF_LOST = 8
+"""The same for one with which the connection ends, as it does in a bad network: about half a
+minute."""
+
 FAILING = 5
 """So many different rows that fail one after the other, and the sink is away."""
 
@@ -29,7 +33,8 @@ FIRST = 0.2
 """Seconds until a row that was set aside is tried again; each time twice as long."""
 
 LAST, LAST_OF_SLOW = 2.0, 60.0
-"""The most of them, and for a row that keeps the sink busy for as long as a time limit allows."""
+"""The most of them, and for a row that keeps the sink busy for as long as a time limit allows, or
+costs it a connection."""
 
 
 @dataclass(eq=False)
@@ -96,11 +101,13 @@ class Doubts(Generic[Row]):
         """What is known of it."""
         return self._doubts.setdefault(row, Doubt())
 
-    def failed(self, row: Row, *, others_pass: bool, slow: bool = False) -> bool:
+    def failed(
+        self, row: Row, *, others_pass: bool, slow: bool = False, lost: bool = False
+    ) -> bool:
         """It failed alone; ``others_pass``: another one would pass at this moment.
 
         A ``slow`` one has taken longer than it may. That others have passed meanwhile proves
-        nothing then. -> whether it is at fault.
+        nothing then. With a ``lost`` one the connection ended. -> whether it is at fault.
         """
         doubt = self.of(row)
         now = {kind: self._passed[kind] for kind in self._kinds(row)}
@@ -111,10 +118,11 @@ class Doubts(Generic[Row]):
         else:
             self._failing.add(row)
         doubt.passed = now
-        return doubt.proofs >= (PROOFS_OF_SLOW if slow else PROOFS)
+        needed = PROOFS_OF_SLOW if slow else PROOFS_OF_LOST if lost else PROOFS
+        return doubt.proofs >= needed
 
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
-        """It is tried again later, alone, or with others; a ``slow`` one keeps them waiting."""
+        """It is tried again later, alone, or with others; a ``slow`` one is dear."""
         doubt = self.of(row)
         doubt.together = together
         doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, LAST_OF_SLOW if slow else LAST)

@@ -5,7 +5,7 @@
     add ──► waiting ──► write(rows) ──► committed: the page may be finished
                           │
                           ├─ passing trouble: tried again, and nothing is claimed
-                          ├─ it fails, who knows why: halved, and what others do will tell
+                          ├─ it fails, or loses its connection each time: halved, others will tell
                           ├─ some rows are refused: found by halving, dead letters
                           └─ nothing of the kind can be written: the crawl ends
 
@@ -28,6 +28,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_redisq._scrapy.crawl import close_spider, is_closing
 from scrapy_redisq.errors import (
     BatchTooLarge,
+    ConnectionLost,
     ReferenceMissing,
     RowLocked,
     RowRefused,
@@ -60,6 +61,9 @@ RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 
 AWAY_AFTER = 3
 """Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
+
+LOSSES = 3
+"""So often in a row the connection is lost with the same rows before they may be the reason."""
 
 OF_ROWS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What a program raises for values that it cannot deal with: certainly the fault of a row."""
@@ -140,13 +144,13 @@ class Writer:
             await self._until_due()
             most = self._batch_rows()
             fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-            for batch in (fresh, self.doubts.take_due()):
+            for batch, losses in ((fresh, 0), (self.doubts.take_due(), LOSSES)):
                 self._room.set()
                 if not batch:
                     continue
                 self._pipeline.batches += 1
                 try:
-                    await self._commit(batch)
+                    await self._commit(batch, losses)
                 except Exception as error:  # a fault of this class must not stall the crawl
                     logger.exception("The item pipeline failed in an unexpected way")
                     self.fail(SinkMismatch(str(error)))
@@ -178,8 +182,11 @@ class Writer:
             except asyncio.TimeoutError:
                 return
 
-    async def _commit(self, batch: list[Waiting]) -> None:
-        """Write the batch, whatever it takes, but for rows that are set aside."""
+    async def _commit(self, batch: list[Waiting], losses: int = 0) -> None:
+        """Write the batch, whatever it takes, but for rows that are set aside.
+
+        ``losses``: how often the connection has been lost with it.
+        """
         attempts = 0
         pieces = [batch]
         while pieces:
@@ -196,7 +203,8 @@ class Writer:
             except (SinkUnavailable, OSError, asyncio.TimeoutError, TimeoutError) as error:
                 attempts += 1
                 self._endings.count("retries", 1)
-                if not isinstance(error, (BatchTooLarge, WriteFailed)):
+                losses = losses + 1 if isinstance(error, ConnectionLost) else 0
+                if losses < LOSSES and not isinstance(error, (BatchTooLarge, WriteFailed)):
                     pieces.append(piece)
                     if not self._patience_ended():
                         await self._pause(attempts, error)
@@ -273,15 +281,15 @@ class Writer:
 
     # Rows that fail alone
 
-    async def _weigh(self, waiting: Waiting, error: BatchTooLarge | WriteFailed) -> None:
+    async def _weigh(self, waiting: Waiting, error: Exception) -> None:
         """A row has failed, or took too long, and it is not known why."""
-        slow = isinstance(error, BatchTooLarge)
+        slow, lost = isinstance(error, BatchTooLarge), isinstance(error, ConnectionLost)
         if not isinstance(error, RowLocked):
             others_pass = await self._others_pass(waiting, error)
-            if self.doubts.failed(waiting, others_pass=others_pass, slow=slow):
+            if self.doubts.failed(waiting, others_pass=others_pass, slow=slow, lost=lost):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
                 return
-        self.doubts.set_aside(waiting, slow=slow)
+        self.doubts.set_aside(waiting, slow=slow or lost)
         if not self.doubts.all_fail:
             # Nothing is claimed while a sink is away, and then there is nothing to compare with.
             self._is_back(known=False)
@@ -296,10 +304,10 @@ class Writer:
                     error,
                 )
 
-    async def _others_pass(self, waiting: Waiting, error: BatchTooLarge | WriteFailed) -> bool:
+    async def _others_pass(self, waiting: Waiting, error: Exception) -> bool:
         """Whether the sink takes at this moment what it has taken before."""
         pipeline = self._pipeline
-        if isinstance(error, WriteFailed) and error.at_commit:
+        if isinstance(error, (ConnectionLost, WriteFailed)) and error.at_commit:
             return False  # what is asked for below is not committed
         try:
             if not isinstance(error, _Unknown):

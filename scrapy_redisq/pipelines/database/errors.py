@@ -14,6 +14,7 @@ from sqlalchemy import exc
 
 from scrapy_redisq.errors import (
     BatchTooLarge,
+    ConnectionLost,
     ReferenceMissing,
     RowLocked,
     RowRefused,
@@ -32,6 +33,7 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # serialisation), resources (disk full), prerequisite state, operator intervention, system.
     **dict.fromkeys(("08", "25", "28", "40", "53", "55", "57", "58"), SinkUnavailable),
     "57014": BatchTooLarge,  # statement_timeout
+    "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
     "55P03": RowLocked,
     "23503": ReferenceMissing,
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
@@ -98,9 +100,10 @@ class ErrorClasses:
         driver = self._driver_error(error)
         if driver is None:
             return None
-        if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
-            return SinkUnavailable
         code = self._code(driver)
+        ended = isinstance(error, exc.DBAPIError) and error.connection_invalidated
+        if ended and _CODES.get(code) is not BatchTooLarge:
+            return ConnectionLost
         for shortcut in (code, code[:2]) if isinstance(code, str) else (code,):
             if shortcut in _CODES:
                 return _CODES[shortcut]

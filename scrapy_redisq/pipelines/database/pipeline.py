@@ -13,7 +13,7 @@ from typing import Any
 from scrapy.utils.misc import load_object
 from sqlalchemy import Connection, MetaData
 
-from scrapy_redisq.errors import RowRefused, SettingError, WriteFailed
+from scrapy_redisq.errors import ConnectionLost, RowRefused, SettingError, WriteFailed
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database.probe import copy_under, rolls_back, variations
 from scrapy_redisq.pipelines.database.records import Record
@@ -129,7 +129,7 @@ class DatabasePipeline(BatchPipeline):
                 raise _RolledBack
         except _RolledBack:
             return worked
-        except (RowRefused, WriteFailed):
+        except (ConnectionLost, RowRefused, WriteFailed):
             return False
 
     async def close(self) -> None:

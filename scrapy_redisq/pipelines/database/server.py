@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy
 
 from scrapy_redisq.errors import (
+    ConnectionLost,
     RedisqError,
     RowRefused,
     SettingError,
@@ -105,22 +106,26 @@ class DatabaseServer:
 
         Errors of the database are raised as what they mean, see `ErrorClasses`, with its words: as
         `RowRefused` if they are certainly about rows; as `SinkUnavailable` if it is away, after
-        which the next transaction connects anew, and so is a commit whose answer was lost, although
-        it may have been done; as `WriteFailed` if neither is known. Without rows (``of_rows``) all
+        which the next transaction connects anew; as `ConnectionLost` if the connection ended within
+        the transaction, also if the commit's answer was lost, although it may have been done; as
+        `WriteFailed` if nothing is known. Without rows (``of_rows``) all
         are `SinkUnavailable`. All others are raised as they are. `SinkMismatch`: an SQLite file is
         not the one that was opened at first.
         """
-        at_commit = False
+        began = at_commit = False
         try:
             connection = self._connected()
             self._check_same_file()
             transaction = connection.begin()
+            began = True
             yield connection
             at_commit = True
             transaction.commit()
             self._check_same_file()
         except BaseException as error:
             meaning = self._errors.meaning(error)
+            if meaning is ConnectionLost and not began:
+                meaning = SinkUnavailable  # it was lost before
             away = meaning is SinkUnavailable or not isinstance(error, Exception)
             # What waits for a lock, or was interrupted, is not to be asked for a rollback.
             if away or not self._rolled_back():
@@ -134,8 +139,8 @@ class DatabaseServer:
             said = f"{SETTING}: {self.address}: {said}"
             if not of_rows:
                 raise SinkUnavailable(said) from None
-            if meaning is WriteFailed:
-                raise WriteFailed(said, at_commit=at_commit) from None
+            if meaning is WriteFailed or meaning is ConnectionLost:
+                raise meaning(said, at_commit=at_commit) from None
             raise meaning(said) from None
 
     def close(self) -> None:

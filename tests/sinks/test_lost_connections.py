@@ -1,0 +1,155 @@
+"""Rows with which the connection to the database ends, each time; and connections that just end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from lab.databases import Database, PostgresServer
+from scrapy_redisq.pipelines import doubt, writer
+from scrapy_redisq.pipelines.batch import ItemRefused
+from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
+from tests.sinks.test_doubt import (
+    LIMITED,
+    Book,
+    books,
+    pipeline,
+    put,
+    results,
+    retries,
+    until,
+    urls,
+    work_again,
+)
+
+MANY = 40
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that let a test try often."""
+    monkeypatch.setattr(writer, "RETRY_LAST", 0.1)
+    monkeypatch.setattr(doubt, "PROOFS_OF_LOST", 3)
+    monkeypatch.setattr(doubt, "FIRST", 0.02)
+    monkeypatch.setattr(doubt, "LAST_OF_SLOW", 0.1)
+
+
+def opened(database: Database) -> AbstractAsyncContextManager[DatabasePipeline]:
+    """An open pipeline. PyMySQL would read all certificates of the machine for each connection."""
+    return pipeline(database, "?ssl_disabled=true" if database.kind == "mariadb" else "")
+
+
+def hang_up(database: Database, condition: str, *, at_commit: bool = False) -> None:
+    """Let the server end the connection that writes a book for which the condition is true."""
+    if database.kind == "sqlite":
+        pytest.skip("has no connection")
+    if database.kind == "mariadb":
+        database.execute(
+            "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW"
+            f" IF {condition} THEN KILL CONNECTION_ID(); END IF"
+        )
+        return
+    database.execute(
+        "CREATE OR REPLACE FUNCTION bye() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF {condition} THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
+        " RETURN NEW; END $$"
+    )
+    when = "TRIGGER t BEFORE INSERT ON book"
+    if at_commit:
+        when = "CONSTRAINT TRIGGER t AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED"
+    database.execute(f"CREATE {when} FOR EACH ROW EXECUTE FUNCTION bye()")
+
+
+@pytest.mark.parametrize("condition", ["NEW.stock = 13", "NEW.url LIKE 'x%'"])
+def test_a_row_that_ends_its_connection(
+    each_database: Database, condition: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused, and the rows beside and behind it are written; also where the table has no
+    other row, and the fault is in its key."""
+
+    async def crawl() -> None:
+        async with opened(each_database) as sink:
+            hang_up(each_database, condition)
+            first = put(sink, Book("x", 13))
+            await until(lambda: retries(sink) > 3, "it has been tried")
+            tasks = put(sink, *books(MANY), Book("x2", 13), *books(MANY))
+            assert await results(tasks) == [None] * MANY + [ItemRefused] + [None] * MANY
+            assert await results(first) == [ItemRefused]
+            assert not sink._batches.writer._away
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == MANY
+
+
+def test_all_connections_end(each_database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """While no row passes none is refused, whatever can be read meanwhile."""
+
+    async def crawl() -> None:
+        async with opened(each_database) as sink:
+            assert await results(put(sink, Book("before"))) == [None]
+            hang_up(each_database, "1 = 1")
+            tasks = put(sink, *books(MANY))
+            await until(lambda: retries(sink) > 25, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            assert "cannot write" in caplog.text
+            work_again(each_database)
+            assert await results(tasks) == [None] * MANY
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == MANY + 1
+
+
+def test_connections_end_at_the_commit(postgres_server: PostgresServer) -> None:
+    """What is not committed proves nothing against a row; others that are do."""
+    postgres_server.empty()
+
+    async def crawl() -> None:
+        async with pipeline(postgres_server) as sink:
+            await results(put(sink, Book("before")))
+            hang_up(postgres_server, "NEW.stock = 13", at_commit=True)
+            tasks = put(sink, *books(3, 13))
+            await until(lambda: retries(sink) > 25, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            for number in range(100):
+                await results(put(sink, Book(f"a{number}")))
+                if all(task.done() for task in tasks):
+                    break
+            assert await results(tasks) == [ItemRefused] * 3
+
+    asyncio.run(crawl())
+
+
+def test_a_server_that_restarts(each_database: Database) -> None:
+    """Rows that it takes connections down with again and again are written in the end."""
+    if each_database.kind == "sqlite":
+        pytest.skip("has no server")
+
+    async def crawl() -> None:
+        async with opened(each_database) as sink:
+            tasks: list[asyncio.Task[None]] = []
+            for number in range(4):
+                tasks += put(sink, *(Book(f"u{number}-{n}") for n in range(MANY)))
+                await asyncio.to_thread(each_database.kill)
+                await asyncio.to_thread(each_database.start)
+            assert await results(tasks) == [None] * (4 * MANY)
+
+    asyncio.run(crawl())
+    assert len(urls(each_database)) == 4 * MANY
+
+
+def test_a_limit_for_transactions(postgres_server: PostgresServer) -> None:
+    """``transaction_timeout``, which ends the connection, makes batches smaller."""
+    postgres_server.empty()
+
+    async def crawl() -> None:
+        async with pipeline(postgres_server):
+            pass
+        for sql in LIMITED["postgres"][1:]:
+            postgres_server.execute(sql)
+        async with pipeline(postgres_server, "?options=-ctransaction_timeout%3D300") as sink:
+            assert await results(put(sink, *books(MANY))) == [None] * MANY
+
+    asyncio.run(crawl())
+    assert len(urls(postgres_server)) == MANY
