@@ -197,7 +197,7 @@ def test_f20_full_memory(rig: Rig, kind: str) -> None:
             now = rig.status()
             return all(now[name] > before[name] + 10 for name in ("finished", "claimed"))
 
-        wait_until(drains, 10, "finishing and claiming go on")
+        wait_until(drains, 60, "finishing and claiming go on")
         quiet_since = [time.monotonic(), len(rig.site.hits)]
 
         def starts_no_pages() -> bool:
