@@ -232,7 +232,9 @@ class ExchangeLoop:
             try:
                 # Something may have been said while it was looked at.
                 complete = await self._is_complete(replies) and self._all_said_so()
-                if complete and not self._certain and not self.stopping:
+                # Whoever stays alive does not end by it.
+                may_end = not self.stopping and not self.run_session.terms.run.keep_alive
+                if complete and not self._certain and may_end:
                     await self._make_certain()
                     return
             finally:

@@ -13,6 +13,9 @@ IDENTITY = "tests/crawls/test_identity.py tests/crawls/test_crawl.py"
 BATCH = "tests/sinks/test_batch.py"
 WRITER = "tests/sinks/test_writer.py"
 
+EXCHANGE_LOOP = "tests/protocol/test_exchange_loop.py"
+SENTINELS = "tests/server/test_sentinel.py"
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -44,6 +47,7 @@ CLEAR = "frontier/lua/run/clear.lua"
 SHARED = "frontier/lua/shared/"
 TURNS = SHARED + "slots/turns.lua"
 BACKOFF = SHARED + "slots/backoff.lua"
+SENTINEL = "server/sentinel/route.py"
 ROBOTS = "frontier/lua/robots.lua"
 
 MUTANTS = [
@@ -410,6 +414,28 @@ MUTANTS = [
         "if False:",
         WRITER,
     ),
+    # Several servers
+    Mutant(
+        "frontier/loop.py",
+        "if complete and not self._certain and may_end:",
+        "if False:",
+        EXCHANGE_LOOP,
+    ),
+    Mutant(
+        "frontier/shard_loop.py",
+        "await self._every.server.confirm_primary()",
+        "",
+        EXCHANGE_LOOP,
+    ),
+    Mutant(
+        "frontier/shard_session.py",
+        "min(self._answered_at, self._primary_vouched())",
+        "self._answered_at",
+        EXCHANGE_LOOP,
+    ),
+    Mutant(SENTINEL, "if 2 * len(views) <= latest.voters:", "if False:", SENTINELS),
+    Mutant(SENTINEL, "if there < wanted:", "if False:", SENTINELS),
+    Mutant(SENTINEL, "await connection.disconnect()", "", SENTINELS),
     # The embedded server
     Mutant(
         "server/embedded/share.py",

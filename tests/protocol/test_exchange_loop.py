@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
+from scrapy_redisq.errors import FrontierLost, ServerBusy
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
@@ -202,6 +204,72 @@ def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
         assert not await exchange_loop.leave()
         assert puppet.heard == ["forgotten", "rejoined"]
         assert await run_session.left_waiting() == 1
+        await server.aclose()
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
+
+
+def test_an_end_by_a_server_that_may_not_count(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the end of a run nor its loss is believed before it is certain that the server is the
+    one that counts; then it is asked once more, for it may be another one. What it acknowledged
+    meanwhile and no page stands for is kept."""
+    caplog.set_level(logging.WARNING)
+    refusal: list[str] = ["cut off"]
+    asked: list[bool] = []
+
+    async def confirm() -> None:
+        asked.append(not refusal)
+        if refusal:
+            raise ServerBusy(refusal[0])
+
+    async def crawl(client: redis.Redis) -> None:
+        server = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        terms = Terms(NAME, EXACT, 60.0, 5, 100, 10_000, rewind=0.01)
+        vouched = [float("-inf")]
+        run_session = RunSession(server, terms, lambda: vouched[0])
+        await run_session.join()
+        help_ = ServerHelp(confirm_primary=confirm)
+        exchange_loop = ExchangeLoop(run_session, help_)
+        exchange_loop.start(puppet)
+        (session,) = run_session.sessions
+
+        async def fetch(url: str) -> None:
+            exchange_loop.enqueue(request(run_session, url))
+            puppet.demanded = Demand(True, 1, 1, {}, most=1)
+            exchange_loop.wake()
+            await until(lambda: puppet.leases, "claimed")
+            exchange_loop.run_session.finish(session, Finish(puppet.leases.pop()[1].id, "done"))
+            exchange_loop.wake()
+
+        await fetch("first")
+        await until(lambda: len(asked) > 2, "it asks again and again")
+        assert not puppet.is_complete
+        assert caplog.text.count("Nothing is left to do, but this worker waits: cut off") == 1
+        assert session.keeps() > 0
+        vouched[0] = time.monotonic()
+        await until(lambda: session.keeps() == 0, "it need not be sent again")
+
+        refusal.clear()
+        await until(lambda: puppet.is_complete, "complete")
+        number = len(asked)
+        await fetch("second")
+        await until(lambda: exchange_loop.complete and len(asked) > number, "asked for each end")
+
+        refusal.append("cut off")
+        client.flushall()
+        exchange_loop.enqueue(request(run_session, "third"))
+        exchange_loop.wake()
+        number = len(asked)
+        await until(lambda: len(asked) > number + 2, "it asks again and again")
+        assert puppet.error is None
+        refusal.clear()
+        await until(lambda: puppet.error, "lost")
+        assert isinstance(puppet.error, FrontierLost)
+        await exchange_loop.stop()
         await server.aclose()
 
     with redis_server.client() as client:

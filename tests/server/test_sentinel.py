@@ -14,6 +14,7 @@ import redis.asyncio
 
 from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerBusy, ServerError, SettingError
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.address import SentinelService, parse
@@ -230,11 +231,20 @@ def test_clients_follow_the_primary(each_binary: Any) -> None:
 
     with Sentinels(each_binary) as group, open_server(group.url()) as server:
         server.wait()
-        with server.client() as client:
+        with server.client() as client, Frontier.from_url(group.url(), "books") as frontier:
             client.set("before", 0)
+            assert frontier.push(["https://books.example/1"]).accepted == 1
             asyncio.run(follow(group, server))
+            wait_until(lambda: pushed(frontier, "https://books.example/2"), 20, "it is followed")
+            assert frontier.status()["queued"] == 2
             assert client.get("before") == b"1"
             assert int(client.info("server")["tcp_port"]) == group.primary().port
+
+
+def pushed(frontier: Frontier, url: str) -> bool:
+    with contextlib.suppress(ServerBusy, redis.RedisError):
+        return bool(frontier.push([url]).accepted)
+    return False
 
 
 @pytest.fixture

@@ -238,18 +238,19 @@ class Finder:
                 )
             return list(views.values())
 
-    def poll(self) -> bool:
-        """Ask the next Sentinel, which has the last word only if it knows of a later failover;
-        -> whether it has answered."""
+    def poll(self, *, rotate: bool = True) -> bool:
+        """Ask the next Sentinel, or the one that answered last; it has the last word only if it
+        knows of a later failover. -> whether it has answered."""
         with self._lock:
-            self._next += 1
-            sentinel = self._sentinels[self._next % len(self._sentinels)]
+            self._next += rotate
+            sentinel = self._sentinels[self._next % len(self._sentinels) if rotate else 0]
+            self.asked_at = time.monotonic()
             try:
                 view = sentinel.ask()
             except (_Refused, redis.RedisError, OSError):
+                self._sentinels.sort(key=lambda other: other is sentinel)
                 return False
             sentinel.id = view.sentinel
-            self.asked_at = time.monotonic()
             self._take([view])
             return True
 
