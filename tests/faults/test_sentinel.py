@@ -10,6 +10,7 @@ from lab.sentinels import MAJORITY_SIDE, WORKERS_SIDE, Sentinels
 from lab.servers import any_server, wait_until
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import MOST_LEASES, PASSWORD, Rig
+from tests.harness.crawl import Crawl
 
 SECRET = "hunter3-of-the-sentinels"
 
@@ -37,9 +38,15 @@ def assert_survived_at(rig: Rig, group: Sentinels, refetch: int | None) -> None:
         assert "unexpected" not in worker.log
 
 
-def refetched_since(rig: Rig, hits: int) -> int:
+def refetched_since(rig: Rig, fleet: list[Crawl], hits: int) -> int:
     """The most pages that may be fetched again: what was held, and what was begun since ``hits``
-    until the new primary answered, of which the end may be lost."""
+    until all of the ``fleet`` were at the new primary, of which the end may be lost."""
+    moved = "The primary is 127.0.0.1:"
+    wait_until(
+        lambda: all(moved in worker.log or not worker.running for worker in fleet),
+        30,
+        "all workers are at the new primary",
+    )
     return rig.size.workers * MOST_LEASES + len(rig.site.hits) - hits
 
 
@@ -55,7 +62,7 @@ def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
     hits = len(rig.site.hits)
     group.fail_over()
     group.wait_for_another(rig.server)
-    allowed = refetched_since(rig, hits)
+    allowed = refetched_since(rig, fleet, hits)
     if rig.size.full:  # else it may be over by now
         rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
     rig.finish()
@@ -70,13 +77,13 @@ def test_f61_planned_failover(rig: Rig, kind: str, min_replicas: int) -> None:
 def test_f66_primary_killed(rig: Rig, kind: str) -> None:
     """The primary is killed; a worker that starts while there is none waits for the next one."""
     group = set_up(rig, kind, delay=rig.size.pick(0.1, 0.02))
-    rig.fleet()
+    fleet = rig.fleet()
     rig.wait_for_pages(0.3)
     hits = len(rig.site.hits)
     rig.server.kill()
     late = rig.worker()
     group.wait_for_another(rig.server)
-    allowed = refetched_since(rig, hits)
+    allowed = refetched_since(rig, fleet, hits)
     if rig.size.full:  # else it may be over by now
         rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
     rig.finish()
@@ -88,13 +95,13 @@ def test_f66_primary_killed(rig: Rig, kind: str) -> None:
 def test_f67_old_primary_comes_back(rig: Rig) -> None:
     """The primary is killed and comes back with its data: for a while it says that it is one."""
     group = set_up(rig, delay=0.02, aof=True)
-    rig.fleet()
+    fleet = rig.fleet()
     rig.wait_for_pages(0.3)
     hits = len(rig.site.hits)
     rig.server.kill()
     group.wait_for_another(rig.server)
     rig.server.start()
-    allowed = refetched_since(rig, hits)
+    allowed = refetched_since(rig, fleet, hits)
     if rig.size.full:
         rig.measured["seconds"] = rig.wait_for_flow_again(15, quiet=1)
     rig.finish()

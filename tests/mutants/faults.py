@@ -429,8 +429,8 @@ MUTANTS = [
     ),
     Mutant(
         "frontier/shard_session.py",
-        "min(self._answered_at, self._primary_vouched())",
-        "self._answered_at",
+        "min(self._proved_at, self._primary_vouched())",
+        "self._proved_at",
         EXCHANGE_LOOP,
     ),
     Mutant(SENTINEL, "if 2 * len(views) <= latest.voters:", "if False:", SENTINELS),
