@@ -199,7 +199,8 @@ class Frontier(SlotMethods, LetterMethods):
                         drive(self._run, runs.open_shard(self.name, shard, joined.run))
                     except FrontierLost:
                         joined, seen = self._begin()
-                elif not outcome:  # the run ended meanwhile; another one may have other shards
+                elif not outcome or self._is_stranded(shard, joined):
+                    # The run ended meanwhile; another one may have other shards.
                     joined, seen = self._begin()
                 else:
                     result.accepted += outcome.count("1")
@@ -255,6 +256,13 @@ class Frontier(SlotMethods, LetterMethods):
             )
         )
         return outcome
+
+    def _is_stranded(self, shard: int, joined: calls.Joined) -> bool:
+        """Whether what was just pushed to ``shard`` is left in a run that is over. One with a log
+        of its own may have lost its seal: so shard 0 is told that the run is not complete."""
+        if shard == 0 or not joined.config.spread:
+            return False
+        return not self._run(calls.open_run(self.name, 0, joined.run))
 
     @staticmethod
     def _slot(seed: Seed, joined: calls.Joined) -> str:

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from lab.servers import RedisServer, any_server
+from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, ShardLost
 from scrapy_redisq.frontier import calls, held_back, runs, shard_session
 from scrapy_redisq.frontier.operations import Lease
@@ -263,7 +264,7 @@ def test_a_shard_that_is_away_holds_back_no_end(
     assert fetched(worker) == ["0", "1", "2", "3", "4"]
 
 
-def end(worker: Worker, servers: Servers, clock: Clock) -> bool:
+def end(worker: Worker, clock: Clock) -> bool:
     """All exchanges until nothing waits, each safe, then the worker leaves. -> it was complete"""
     for _ in range(5):
         clock.ahead += 31
@@ -283,12 +284,18 @@ def test_a_post_keeps_the_run_open(
     (there,) = second.claim(1, shard=1)
     second.finish(there)
     die(servers, first)
-    assert not end(second, servers, clock)
+    for _ in range(3):
+        clock.ahead += 31
+        assert not second.exchange_all()
+    assert servers.posts(0) == 1, "all that is left"
     workers = [session.worker for session in second.sessions]
     assert not second.do(runs.is_idle(NAME, (0, 1, 2), workers))
+    assert not second.leave()
     assert not second.do(runs.conclude(NAME))
+    third = member()
+    assert third.joined.run == first.joined.run
     servers.posts_are_due(0)
-    assert end(second, servers, clock)
+    assert end(third, clock)
 
 
 def test_shard_0_waits_for_start_requests_elsewhere(
@@ -311,7 +318,7 @@ def test_shard_0_waits_for_start_requests_elsewhere(
     second.exchange(shard=1)
     (lease,) = second.claim(1, shard=1)
     second.finish(lease)
-    assert end(second, servers, clock)
+    assert end(second, clock)
 
 
 def begun(worker: Worker, clock: Clock) -> None:
@@ -360,7 +367,7 @@ def test_shard_0_has_lost_the_run(
     """All of it, or only that this run was begun after another one: no run is begun over what
     others have left. Before that nothing is written."""
     old = member()
-    assert end(old, servers, clock)
+    assert end(old, clock)
     before = servers.keys(0)
     first = member()
     assert first.joined.new
@@ -428,3 +435,24 @@ def test_a_post_of_another_hand(member: Callable[..., Worker], servers: Servers)
     servers.clients[0].delete(calls.prefix(NAME, 0) + "posted")
     worker.exchange()
     assert servers.posts(0) == 1
+
+
+def test_a_push_to_a_shard_that_has_lost_its_seal(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was completed between the producer's look and its push, and the shard does not know
+    that any more: shard 0 is told of the push, so that the run goes on."""
+    with (
+        redis_server.client() as client,
+        Frontier.from_url(redis_server.url, NAME, config=CONFIG) as frontier,
+    ):
+        monkeypatch.setattr(frontier._server, "masters", 3)
+        push_part = frontier._push_part
+
+        def push_late(*args: Any) -> str:
+            client.hset(calls.meta_key(NAME, 0), "state", "complete")
+            return push_part(*args)
+
+        monkeypatch.setattr(frontier, "_push_part", push_late)
+        assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
+        assert client.hget(calls.meta_key(NAME, 0), "state") == b"open"
