@@ -298,6 +298,8 @@ class RunSession:
 
     async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
         """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""
+        if self.spread and hasattr(self.client, "replicas_of"):  # a cluster's
+            session.replicas = self.client.replicas_of(call.key)
         replicas = self._replicas_to_wait_for(session)
         if replicas:
             reply, confirmed = await self._heeding_busy(

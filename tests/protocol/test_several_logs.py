@@ -5,19 +5,21 @@ What happens when everything goes wrong at once is in test_several_logs_machine.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
-from lab.servers import RedisServer, any_server
+from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, ShardLost
 from scrapy_redisq.frontier import calls, held_back, runs, shard_session
 from scrapy_redisq.frontier.operations import Lease
-from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from tests.harness.limited import Clock
 from tests.harness.worker import EXACT, Worker
 
@@ -456,3 +458,51 @@ def test_a_push_to_a_shard_that_has_lost_its_seal(
         monkeypatch.setattr(frontier, "_push_part", push_late)
         assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
         assert client.hget(calls.meta_key(NAME, 0), "state") == b"open"
+
+
+def test_no_replicas(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
+    """A server that has none loses only what is not on its disk: its links are safe sooner."""
+    worker = member()
+    lease = page(worker)
+    link(worker, lease)
+    worker.finish(lease)
+    worker.exchange()
+    clock.ahead += 3
+    worker.exchange(shard=1)
+    worker.exchange()
+    assert servers.posts(0) == 1
+    worker.sessions[1].replicas = 0
+    worker.exchange(shard=1)
+    worker.exchange()
+    assert servers.posts(0) == 0
+
+
+def test_replicas_are_waited_for() -> None:
+    """Script and WAIT go together, also where the server has to be told the script first; the reply
+    is there however many replicas are."""
+
+    async def ask(master: RedisServer, replicas: int) -> bool:
+        async with redis.asyncio.Redis.from_url(master.url) as client:
+            call = calls.join(NAME, 0, calls.Crawl("run"), EXACT)
+            joined, confirmed = await execute_and_wait(client, call, replicas)
+            assert joined.run == "run"
+            return confirmed
+
+    master = RedisServer(any_server())
+    try:
+        replica = RedisServer(any_server(), "--replicaof", f"127.0.0.1 {master.port}")
+        try:
+            with replica.client() as client:
+                info: Any = client.info
+                wait_until(
+                    lambda: info("replication")["master_link_status"] == "up", 20, "the replica"
+                )
+            with master.client() as client:
+                for replicas, expected in ((1, True), (2, False)):
+                    client.script_flush()
+                    assert asyncio.run(ask(master, replicas)) is expected
+        finally:
+            replica.close()
+        assert not asyncio.run(ask(master, 1))
+    finally:
+        master.close()
