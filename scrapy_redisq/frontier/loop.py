@@ -164,7 +164,8 @@ class ExchangeLoop:
         askers = 1 + sum(other.wanted is None and other.pace.may_have_more() for other in others)
         suspects = self.run_session.suspects_to_claim()
         return max(0, math.ceil(left / askers)), bool(
-            suspects and not any(other.wanted and other.wants_suspect for other in others)
+            suspects
+            and not any(other.wanted is not None and other.wants_suspect for other in others)
         )
 
     def held_elsewhere(self, loop: ShardLoop) -> int:

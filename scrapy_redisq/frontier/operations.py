@@ -257,6 +257,10 @@ class Reply:
     accepted: list[Enqueue] = field(default_factory=list)
     duplicates: list[Enqueue | Claim] = field(default_factory=list)
     claimed: list[Claim] = field(default_factory=list)
+    suspects: list[Claim] = field(default_factory=list)
+    """Of those, what may be what its workers died of."""
+    deadly: list[Claim] = field(default_factory=list)
+    """Claimed, too, but so many workers died with it that it is to be given up."""
     waits: list[Claim] = field(default_factory=list)
     """What another worker has, and may not live to deal with. Nothing else would ask for it."""
     leases: list[Lease] = field(default_factory=list)

@@ -162,8 +162,8 @@ class ShardSession:
         self.dead = 0
         """Dead letters of this shard, by the last reply."""
         self.held: dict[str, Lease] = {}
-        self.suspects: set[str] = set()
-        """Leases with so many deliveries that they may be what their workers died of."""
+        self.suspects: set[str | Claim] = set()
+        """Leases and claims that so many workers died with that these may have died of them."""
         self.full = False
         """Redis is at maxmemory: enqueues stay here until it takes them again."""
         self._script = load("exchange", joined.config.backend)
@@ -175,6 +175,7 @@ class ShardSession:
         self._max_deliveries = max_deliveries
         self._most_bytes = max(most_bytes, MOST_ENTRY_BYTES)
         self._back_off = back_off
+        self._former_worker = ""
         self._acked = 0
         self._in_flight: _Batch | None = None
         self._limit = MAX_OPERATIONS
@@ -207,6 +208,8 @@ class ShardSession:
         self.enqueued += number_of_requests(operation)
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
+        elif isinstance(operation, Settle):
+            self.suspects.discard(operation.claim)
         self._parentless_bytes += self._parentless(operation)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
@@ -233,6 +236,7 @@ class ShardSession:
         self._of_nobody = 0
         self._joined_at = time.monotonic()
         self._proved_at = self._confirmed_at = -math.inf
+        self._former_worker = self.worker
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.held.clear()
@@ -310,6 +314,8 @@ class ShardSession:
             "duplicates": self._in_flight.local_duplicates,
             **self._in_flight.data,
         }
+        if self._former_worker and "claims" in self._in_flight.data:
+            data["former"] = self._former_worker
         if room:
             data["room"] = room
         if self._spread:
@@ -578,7 +584,12 @@ class ShardSession:
                     if became == "0":
                         answer.duplicates.append(request)
                     elif isinstance(request, Claim):
-                        (answer.claimed if became == "1" else answer.waits).append(request)
+                        if became == "5":
+                            answer.deadly.append(request)
+                        else:
+                            (answer.waits if became == "3" else answer.claimed).append(request)
+                        if became == "4":
+                            answer.suspects.append(request)
                     elif became == "1":
                         answer.accepted.append(request)
         return answer
@@ -625,6 +636,7 @@ class ShardSession:
             self.held[lease.id] = lease
             if lease.deliveries >= self._suspect_from:
                 self.suspects.add(lease.id)
+        self.suspects.update(reply.suspects)
         return reply
 
     def _posted(self, posts: Mapping[str, Sequence[Enqueue]]) -> None:

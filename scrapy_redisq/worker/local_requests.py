@@ -7,6 +7,7 @@ frontier knows of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from scrapy_redisq.serialization.identity import Repeats, of_refused
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.page import Page, Problem
+
+logger = logging.getLogger(__name__)
 
 TRY_AGAIN = 2.0
 """Seconds after which one is tried again whose slot was in trouble; each time so much longer."""
@@ -107,6 +110,20 @@ class LocalRequests:
         page.claim = claim
         self._queue.push(claim.tag, delay)
         self._will_run(delay)
+
+    def give_up(self, claim: Claim) -> None:
+        """So many workers have died with it that it may be what they died of: it is not tried."""
+        assert isinstance(claim.tag, Request)
+        page = self._queue.forget(claim.tag)
+        if page is None:
+            self._exchange_loop.enqueue(Settle(claim, done=False))
+            return
+        deaths = self._exchange_loop.run_session.terms.max_deliveries
+        page.claim = claim
+        detail = f"{claim.tag!s:.300}, which stayed in its process: its worker died {deaths} times"
+        page.problem = Problem("deliveries", detail)
+        logger.warning("A request became a dead letter (deliveries): %s", detail)
+        self._end(claim.tag, page)
 
     def refused(self, claim: Claim) -> None:
         """The request is a duplicate."""

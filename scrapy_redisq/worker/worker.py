@@ -413,6 +413,8 @@ class Worker:
             self.stats.inc_value("scheduler/enqueued", accepted)
         for claim in reply.claimed:
             self._local_requests.granted(claim)
+        for claim in reply.deadly:
+            self._local_requests.give_up(claim)
         for claim in reply.waits:
             self._local.is_with_another(claim)
         for enqueue in reply.duplicates:

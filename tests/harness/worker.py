@@ -16,7 +16,15 @@ from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.held_back import HeldBack
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Link, Reply, TurnReport
+from scrapy_redisq.frontier.operations import (
+    NEVER_SUSPECT,
+    Enqueue,
+    Finish,
+    Lease,
+    Link,
+    Reply,
+    TurnReport,
+)
 from scrapy_redisq.frontier.posts import unpack_links
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
@@ -68,6 +76,8 @@ class Worker:
         age: float = 0.0,
         limits: Mapping[str, str] | None = None,
         back_off: BackOff = BACK_OFF,
+        suspect_from: int = NEVER_SUSPECT,
+        max_deliveries: int = NEVER_SUSPECT,
         throttle: str = "",
         observe: Callable[[Worker, ShardSession, Reply], None] | None = None,
         on_join: Callable[[Worker, calls.Joined, bool, Sequence[int]], None] | None = None,
@@ -104,6 +114,8 @@ class Worker:
                 seen=self.seen.parameters(),
                 back_off=back_off,
                 spread=self.joined.config.spread,
+                suspect_from=suspect_from,
+                max_deliveries=max_deliveries,
             )
             for shard in range(self.joined.config.shards)
         ]
@@ -244,6 +256,7 @@ class Worker:
         starting: bool = False,
         seeded: bool = True,
         turns: Sequence[TurnReport] = (),
+        suspects: int = MAX_CLAIMS,
         confirmed: bool = False,
     ) -> Reply | None:
         """One exchange. ``lose`` the "request" or the "reply": then None.
@@ -261,6 +274,7 @@ class Worker:
             starting=starting or any(map(self._may_add, others)),
             seeded=seeded,
             turns=turns,
+            suspects=suspects,
         )
         if lose == "request":
             return None
@@ -286,6 +300,7 @@ class Worker:
                 starting=starting,
                 seeded=seeded,
                 turns=turns,
+                suspects=suspects,
                 confirmed=confirmed,
             )
         self._deliver(session, reply)

@@ -22,12 +22,15 @@ from scrapy.utils.test import get_crawler
 from lab.servers import wait_until
 from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import ExactDupeFilter
+from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.run_session import RunSession, Terms
+from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import Claim
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker import local_queue
 from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
@@ -55,7 +58,7 @@ class Process:
         foreign: bool = False,
         most: int = 10,
     ) -> None:
-        self.member = Worker(client, NAME, config)
+        self.member = Worker(client, NAME, config, suspect_from=2, max_deliveries=5)
         self.crawler = crawler = get_crawler(Books)
         crawler.spider = Books()
         self.engine: Any = SimpleNamespace(
@@ -109,10 +112,14 @@ class Process:
         while self.run.waiting():
             self.run.release()
             for session in self.run.sessions:
-                reply = self.member.exchange(shard=session.shard, starting=True)
+                reply = self.member.exchange(
+                    shard=session.shard, starting=True, suspects=self.run.suspects_to_claim()
+                )
                 assert reply is not None
                 for claim in reply.claimed:
                     self.requests.granted(claim)
+                for claim in reply.deadly:
+                    self.requests.give_up(claim)
                 for claim in reply.waits:
                     self.local.is_with_another(claim)
                 for enqueue in reply.duplicates:
@@ -152,6 +159,14 @@ class Process:
         self.requests.collect_ended()
         for page in self.in_progress.end(self.engine.in_progress):
             self.run.finish(page.session, page.finish(), page.sent)
+
+    def die(self) -> None:
+        """It is killed, and others notice it."""
+        for session in self.run.sessions:
+            prefix = calls.prefix(NAME, session.shard)
+            self.member.client.zadd(prefix + "workers", {session.worker: 1})
+            self.member.client.delete(prefix + "reaped")
+            execute(self.member.client, calls.reap(NAME, session.shard, session.run, 5, 100))
 
     def rejoin(self) -> None:
         """Go on as a new worker: all leases are void."""
@@ -326,7 +341,7 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
     )
     first.exchange()
     assert kept(client) == 2
-    assert list(cast(Any, client.hvals(KEPT % 0))) == [b"", b""]
+    assert list(cast(Any, client.hvals(KEPT % 0))) == [b"0", b"0"]
 
 
 def test_children_on_other_shards_come_first(client: redis.Redis, process: NewProcess) -> None:
@@ -687,3 +702,60 @@ def test_what_failed_is_over_when_its_dead_letter_is_there(
     session.full = False
     first.exchange()
     assert (kept(client), client.hlen("redisq:{books:0}:letters")) == (0, 1)
+
+
+def test_a_start_request_that_its_workers_die_of(
+    client: redis.Redis, process: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the second death on each worker has one such at a time, and what five have died with is
+    a dead letter, as a stored request would be: it does not take down worker after worker."""
+    monkeypatch.setattr(local_queue, "ASK_AGAIN", 0.0)
+
+    def begin(*names: str) -> tuple[Process, list[str]]:
+        worker = process()
+        for name in names:
+            worker.ask(None, f"http://a/{name}")
+        worker.exchange()
+        begun = [request.url[9:] for _ in names if (request := worker.start())]
+        return worker, begun
+
+    for _ in range(2):
+        worker, begun = begin("deadly", "harmless")
+        assert begun == ["deadly", "harmless"]
+        worker.die()
+    worker, begun = begin("deadly", "harmless", "new")
+    assert begun == ["deadly", "new"]
+    worker.die()
+    worker, begun = begin("harmless", "deadly", "new")
+    assert begun == ["harmless", "new"]
+    worker.end(*worker.engine.in_progress)
+    worker.requests.ask()
+    worker.exchange()
+    assert worker.start() is not None
+    worker.die()
+    worker, begun = begin("deadly")
+    assert begun == ["deadly"]
+    worker.die()
+    worker, begun = begin("deadly", "harmless")
+    assert begun == [] and not worker.local
+    assert worker.run.suspects_to_claim() == 1
+    worker.exchange()
+    assert (kept(client), client.hlen("redisq:{books:0}:letters")) == (0, 1)
+
+
+def test_only_deaths_count(client: redis.Redis, process: NewProcess) -> None:
+    """Not that a worker is stopped, or joins again."""
+    for _ in range(6):
+        worker = process()
+        request = worker.ask(None, "http://a/start")
+        worker.exchange()
+        for _ in range(6):
+            worker.rejoin()
+            worker.exchange()
+        assert request in worker.local
+        worker.engine.closing = True
+        worker.requests.collect_ended()
+        worker.exchange()
+        worker.member.leave()
+    assert worker.run.suspects_to_claim() == 1
+    assert client.hvals(KEPT % 0) == [b"0"]

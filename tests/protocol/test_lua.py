@@ -140,6 +140,7 @@ def inputs(name: str) -> set[str]:
 def exchange() -> Call[object]:
     """One that carries everything that there is."""
     session = ShardSession("n", 0, JOINED, "w", ttl=1, dead_max=1, seen=["0"], spread=True)
+    session.rejoined(JOINED, "w")
     session.begun.add(1)
     session.held["1"] = Lease("1", "s", 0, 0, b"")
     claim = Claim("s", b"f", lease="1")

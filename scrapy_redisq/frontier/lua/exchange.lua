@@ -9,13 +9,13 @@
 --          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
 --          an entry), starting, seeded, pages, items, dead_max, slot_ttl (ms, for which a slot is
 --          remembered); (the rest only if there is some) queues, enqueue, also, claims (see
---          shared/enqueue.lua), bundled {lease...} (leases that the worker must hold for what is
---          enqueued with them), settled (see shared/kept.lua), letters {{identity, slot, priority,
---          entry or '', reason, detail, error, status}...} (of what could not be enqueued), done
---          {{slot, {lease...}}...}, retried {{lease, priority, serialised request, ms}...},
---          released {lease...}, dead {{lease, reason, detail, error, status, whether nobody has
---          enqueued it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised
---          request}...}, posts {{id, links to other shards}...}, hold (us, for these; with
+--          shared/enqueue.lua), former (id that the worker had before it joined again), bundled
+--          {lease...} (leases that the worker must hold for what is enqueued with them), settled
+--          (see shared/kept.lua), letters {{identity, slot, priority, entry or '', reason, detail,
+--          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
+--          retried {{lease, priority, serialised request, ms}...}, released {lease...}, dead
+--          {{lease, reason, detail, error, status, whether nobody has enqueued it}...}, delayed
+--          {{lease, ms}...}, backed_off {{lease, serialised request}...}, posts {{id, links to other shards}...}, hold (us, for these; with
 --          shards on several servers only), delivered {id...}
 --          (posts that are no longer needed), begun {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what is added to it}, turns {{slot,
 --          ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},

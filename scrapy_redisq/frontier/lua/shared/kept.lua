@@ -8,14 +8,15 @@ local function is_member(worker)
   return known[1] and not known[2]
 end
 
--- Who has what stays in a process, by its field in `kept`: "WORKER LEASE PAGE", the lease that it
--- was claimed for ('' if no page stands for it), and what is known of the page that it goes back
--- to: its identity, or '' where that is the request itself. Nothing after the worker gave it up.
--- -> worker, lease, page (nil if nobody has it), whether the field is there
+-- Who has what stays in a process, by its field in `kept`: "DEATHS WORKER LEASE PAGE", how many
+-- workers died with it, the lease that it was claimed for ('' if no page stands for it), and what
+-- is known of the page that it goes back to: its identity, or '' where that is the request itself.
+-- Only "DEATHS" after the worker gave it up.
+-- -> worker, lease, page (nil if nobody has it), whether the field is there, deaths
 local function claimant(field)
   local kept = redis.call('HGET', KEPT, field)
-  local worker, lease, page = string.match(kept or '', '^(%S+) (%S*) (.*)$')
-  return worker, lease, page, kept
+  local worker, lease, page = string.match(kept or '', '^%d+ (%S+) (%S*) (.*)$')
+  return worker, lease, page, kept, math.min(tonumber(string.match(kept or '', '^%d+') or 0), 999)
 end
 
 -- Claims a request that cannot be stored for the worker, in whose process it stays; `is_new`: its
@@ -23,13 +24,28 @@ end
 -- somebody else, who asks for all of it again; else it is there until it is settled.
 -- -> '1' it is the worker's, '0' a duplicate, '3' another worker has it, and no page stands for it
 -- there or here: ask again. What a page stands for never waits: two such might wait for each other.
+-- What no page stands for may be what its workers died of, as a stored request may (a page's own
+-- lease counts that): '4' it is the worker's, and a suspect, '5' it is to be given up.
 local function claim(is_new, field, lease, page)
-  local owner, its_lease, its_page, kept = claimant(field)
+  local owner, its_lease, its_page, kept, deaths = claimant(field)
   local is_mine = owner == input.worker and its_lease == lease
   local has_moved = owner and page ~= '' and its_page == page and not is_mine
   if is_new or has_moved or (kept and not (owner and is_member(owner))) then
-    redis.call('HSET', KEPT, field, input.worker .. ' ' .. lease .. ' ' .. page)
-    return '1'
+    local answer = '1'
+    if is_new then
+      deaths = 0
+    elseif page == '' then
+      if owner and owner ~= input.former then deaths = deaths + 1 end
+      if deaths >= input.max_deliveries then
+        answer = '5'
+      elseif deaths >= input.suspect_from then
+        if input.suspects == 0 then return '3' end
+        input.suspects = input.suspects - 1
+        answer = '4'
+      end
+    end
+    redis.call('HSET', KEPT, field, deaths .. ' ' .. input.worker .. ' ' .. lease .. ' ' .. page)
+    return answer
   end
   return owner and owner ~= input.worker and page == '' and its_page == '' and '3' or '0'
 end
@@ -38,11 +54,11 @@ end
 -- not may be claimed by other workers. What another living worker has is its own.
 local function settle()
   for _, item in ipairs(input.settled) do
-    local owner, lease, _, kept = claimant(item[1])
+    local owner, lease, _, kept, deaths = claimant(item[1])
     local is_mine = owner == input.worker and lease == item[2]
     if kept and (is_mine or not (owner and is_member(owner))) then
       if item[3] then redis.call('HDEL', KEPT, item[1])
-      else redis.call('HSET', KEPT, item[1], '') end
+      else redis.call('HSET', KEPT, item[1], deaths) end
     end
   end
 end

@@ -47,7 +47,7 @@
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
 --   post            zset    id of a post -> when any worker may take it (us), see shared/post.lua
 --   posted          hash    id of a post -> what it is: links to other shards
---   kept            hash    what stays in the process of a worker -> who has it, see claim()
+--   kept            hash    what stays in the process of a worker -> who has it, see claimant()
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 
