@@ -170,6 +170,12 @@ class RedisServer:
         return found
 
     @property
+    def pid(self) -> int:
+        """Its process, which runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether it was started and neither stopped nor killed since."""
         return self._process is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from scrapy_redisq.frontier.limits import SlotLimit, Throttle
 from scrapy_redisq.frontier.operations import Outcome, TurnReport
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
+from tests.harness.busy import Busy
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -301,7 +303,7 @@ def fleet(crawl: Run, given: dict[str, Any], **arguments: Any) -> None:
         assert "Traceback" not in worker.log
 
 
-def test_scrapys_limits_of_the_fleet(crawl: Run) -> None:
+def test_scrapys_limits_of_the_fleet(crawl: Run, redis_server: RedisServer) -> None:
     """Three workers keep DOWNLOAD_DELAY and DOWNLOAD_SLOTS together; no process holds a request
     back a second time, or one of a slot that is to have no delay."""
     given = {
@@ -313,25 +315,40 @@ def test_scrapys_limits_of_the_fleet(crawl: Run) -> None:
     }
     with Site(lambda path: Answer("x", delay=0.1), hosts=3) as site:
         workers = crawl.fleet(3, "hosts", None, given, sites=site.urls(3), pages=16)
+        busy = Busy(redis_server)
         for worker in workers:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
-    at, late = site.starts(16), lateness(workers)
+        lost = busy.took(workers)
+    at = site.starts(16)
     assert min(gaps(at["127.0.0.1"])) >= 0.25 - JITTER
-    assert at["127.0.0.1"][-1] - at["127.0.0.1"][0] < 15 * 0.25 * 1.6 + late
+    assert at["127.0.0.1"][-1] - at["127.0.0.1"][0] < 15 * 0.25 * 1.6 + lost
     assert min(gaps(at["127.0.0.2"])) >= 0.1 - 0.005
-    assert at["127.0.0.3"][-1] - at["127.0.0.3"][0] < 2.5 + late
+    # Scrapy's delay would leave at least 0.125 s between a worker's starts.
+    pairs = zip(at["127.0.0.3"], at["127.0.0.3"][3:], strict=False)
+    four = min(fourth - first for first, fourth in pairs)
+    assert four < 0.125, "three workers that do not wait start four requests at once"
 
 
 def test_more_at_a_time_than_scrapy_allows(crawl: Run) -> None:
     """A single worker may reach the fleet's concurrency, whatever Scrapy's is for a process."""
     given = {**FLEET, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "REDISQ_SLOT_CONCURRENCY": 8}
-    with Site(lambda path: Answer("x", delay=0.4)) as site:
-        worker = crawl("hosts", None, {**given, **LATENESS}, sites=site.urls(1), pages=49)
+    all_eight = [threading.Event()]
+
+    def page(path: str) -> Answer:
+        # The first one is alone; of the others none is answered before eight were asked for.
+        number = len(site.hits) - 1
+        if number % 8 == 0:
+            all_eight[-1].set()
+            all_eight.append(threading.Event())
+        return Answer("x", delay=0.2, until=all_eight[(number + 7) // 8])
+
+    with Site(page) as site:
+        worker = crawl("hosts", None, given, sites=site.urls(1), pages=25)
         assert worker.wait().reason == "finished"
-    ((_, *times),) = site.starts(49).values()  # the first one is alone
-    assert all(later - earlier > 0.39 for earlier, later in zip(times, times[8:], strict=False))
-    assert times[-1] - times[0] < 5 * 0.4 * 1.6 + lateness([worker])
+    assert len(site.hits) == 25
+    at_a_time = [sum(other.at <= hit.at < other.ended for other in site.hits) for hit in site.hits]
+    assert max(at_a_time) == 8
 
 
 def test_what_the_frontier_does_not_know_is_limited_by_scrapy(crawl: Run) -> None:

@@ -565,5 +565,6 @@ def test_large_start_requests_starve_nobody(crawl: Run) -> None:
     """``start()`` waits while too much may have to be sent again; pages go on."""
     with Site(lambda path: Answer("", delay=0.05)) as site:
         worker = crawl("heavy_start", site, {"CONCURRENT_REQUESTS": 1})
-        wait_until(lambda: len(site.hits) >= 30, 60, "pages go on")
+        for number in range(1, 31):
+            wait_until(lambda n=number: len(site.hits) >= n, 60, f"page {number} of 30")
         worker.kill()

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,8 @@ from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
-from tests.harness.crawl import LATENESS, Crawl, Run, lateness
+from tests.harness.busy import Busy
+from tests.harness.crawl import LATENESS, Crawl, Run
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 TURN = 1_000_000  # us, as in lua/shared/slots/state.lua
@@ -532,17 +534,19 @@ def fleet(
 
 
 @pytest.mark.parametrize("limit", [{"delay": 0.25}, {"rate": "4/s"}])
-def test_delay_of_the_fleet(crawl: Run, limit: dict[str, Any]) -> None:
+def test_delay_of_the_fleet(crawl: Run, redis_server: RedisServer, limit: dict[str, Any]) -> None:
     """Three workers keep each host's delay together, and lose hardly any time by it."""
     with Site(lambda path: Answer("x"), hosts=4) as site:
         workers = fleet(crawl, site, 3, limit, pages=12)
+        busy = Busy(redis_server)
         for worker in workers:
             assert worker.wait().reason == "finished"
             assert "Traceback" not in worker.log
+        lost = busy.took(workers)
     for times in site.starts(12).values():
         gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert min(gaps) >= 0.25 - JITTER
-        assert times[-1] - times[0] < 11 * 0.25 * 1.5 + lateness(workers)
+        assert times[-1] - times[0] < 11 * 0.25 * 1.5 + lost
 
 
 def test_concurrency_of_the_fleet(crawl: Run) -> None:
@@ -577,18 +581,21 @@ def test_limits_survive_kills(crawl: Run, redis_server: RedisServer, limit: dict
             )
 
 
-def test_a_limited_host_does_not_slow_others(crawl: Run) -> None:
+def test_a_limited_host_does_not_slow_others(crawl: Run, redis_server: RedisServer) -> None:
     """Hosts without limits are crawled at full speed beside one with a delay."""
     limits = {"127.0.0.1": {"delay": 1}}
     with Site(lambda path: Answer("x"), hosts=4) as site:
         given = {"REDISQ_SLOT_LIMITS": json.dumps(limits), **LATENESS}
         worker = crawl("hosts", None, given, sites=site.urls(4), pages=4)
+        wait_until(lambda: site.hits, 60, "the first page")
+        busy = Busy(redis_server)
         assert worker.wait().reason == "finished"
+        lost = busy.took([worker])
     times = site.starts(4)
     began = min(map(min, times.values()))
     for host, at in times.items():
         took = at[-1] - began
-        assert took > 2.9 if host == "127.0.0.1" else took < 1.5 + lateness([worker]), host
+        assert took > 2.9 if host == "127.0.0.1" else took < 1.5 + lost, host
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -623,9 +630,18 @@ def test_answers_that_are_not_downloaded(crawl: Run) -> None:
     assert (worker.reason, len(worker.items()), site.hits) == ("finished", 3, [])
 
 
-def test_slow_answers_do_not_slow_a_slot(crawl: Run) -> None:
+def test_slow_answers_do_not_slow_a_slot(crawl: Run, redis_server: RedisServer) -> None:
     """Downloads begin as often as the delay allows, however long they take."""
-    with Site(lambda path: Answer("x", delay=1.5)) as site:
+    all_asked = threading.Event()
+
+    def page(path: str) -> Answer:
+        # The second one waits for the first answer, until it is known how fast this worker is.
+        first = len(site.hits) == 1
+        if len(site.hits) == 60:
+            all_asked.set()
+        return Answer("x", until=None if first else all_asked)
+
+    with Site(page) as site:
         given = {
             "REDISQ_SLOT_LIMITS": json.dumps({"*": {"delay": 0.05}}),
             "CONCURRENT_REQUESTS": 100,
@@ -633,7 +649,9 @@ def test_slow_answers_do_not_slow_a_slot(crawl: Run) -> None:
             **LATENESS,
         }
         worker = crawl("hosts", None, given, sites=site.urls(1), pages=60)
+        wait_until(lambda: site.hits, 60, "the first page")
+        busy = Busy(redis_server)
         assert worker.wait().reason == "finished"
+        lost = busy.took([worker])
     (times,) = site.starts().values()
-    # The second one waits for the first answer, until it is known how fast this worker is.
-    assert times[-1] - times[1] < 58 * 0.05 * 1.5 + lateness([worker])
+    assert times[-1] - times[1] < 58 * 0.05 * 1.5 + lost

@@ -1,11 +1,17 @@
-"""How busy the machine is, for tests that look at the clock."""
+"""How busy the machine is, for tests in which workers have to be in time."""
 
 import asyncio
+import contextlib
+import logging
 import time
+from pathlib import Path
 
 from scrapy import signals
 
+logger = logging.getLogger(__name__)
+
 EVERY = 0.02
+OFTEN = 0.1
 
 
 class Lateness:
@@ -34,3 +40,40 @@ class Lateness:
     def end(self):
         if self.task is not None:
             self.task.cancel()
+
+
+class Starved:
+    """Logs for how long this process could have run while others did, as far as Linux tells it."""
+
+    def __init__(self, crawler):
+        self.task = None
+        crawler.signals.connect(self.begin, signals.spider_opened)
+        crawler.signals.connect(self.end, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    def begin(self):
+        self.task = asyncio.ensure_future(self.watch())
+
+    async def watch(self):
+        told = waited()
+        while True:
+            await asyncio.sleep(OFTEN)
+            now = waited()
+            if now - told >= OFTEN:
+                logger.info("others had the processor for %.3f s", now - told)
+                told = now
+
+    def end(self):
+        self.task.cancel()
+
+
+def waited():
+    """Seconds since this process began."""
+    total = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            total += int(file.read_text().split()[1])
+    return total / 1e9
