@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.site import Answer
-from tests.faults.oracle import assert_quiet, assert_survived
+from tests.faults.oracle import assert_quiet, assert_survived, starved
 from tests.faults.rig import MOST_LEASES, Rig
 
 
@@ -66,7 +66,8 @@ def assert_survived_retries(rig: Rig) -> None:
     assert status["state"] == "complete"
     assert rig.pages <= status["created"] == status["finished"] <= 2 * rig.pages
     assert sorted(int(page) for _, page, _ in rig.rows()) == list(range(rig.pages))
-    assert sum(rig.site.counts().values()) <= 2 * rig.pages + len(rig.gone) * MOST_LEASES
+    again = (len(rig.gone) + starved(rig)) * MOST_LEASES
+    assert sum(rig.site.counts().values()) <= 2 * rig.pages + again
     assert status["dead"] == 0
     assert_quiet(rig)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 
@@ -60,6 +60,12 @@ def test_oracle(rig: Rig) -> None:
         assert_survived(rig, refetch=0)
     assert_survived(rig, refetch=1)
     log = worker.log
+    starved = "9.0 others had the processor for 2.000 s\n"
+    fenced = "9.1 This worker's leases are void (no sign of life in time)\n"
+    for text, is_starved in ((fenced, False), (fenced + starved, False), (starved + fenced, True)):
+        worker.log_file.write_text(log + text)
+        with nullcontext() if is_starved else pytest.raises(AssertionError):
+            assert_survived(rig, refetch=0)
     for text in ("hunter2-of-the-rig", "Traceback (most recent call last)"):
         worker.log_file.write_text(log + text)
         with pytest.raises(AssertionError):

@@ -50,7 +50,11 @@ class Fault(Follow):
     name = "fault"
     custom_settings = {
         "ITEM_PIPELINES": {"crawls.sink.SQLiteSink": 1},
-        "EXTENSIONS": {"crawls.crash.CrashPoints": 1, "crawls.spiders.fault.LoopWatch": 2},
+        "EXTENSIONS": {
+            "crawls.crash.CrashPoints": 1,
+            "crawls.spiders.fault.LoopWatch": 2,
+            "crawls.lateness.Starved": 3,
+        },
     }
 
     def __init__(self, site="", poison="", block=0, **kwargs):
