@@ -435,7 +435,6 @@ MUTANTS = [
     ),
     Mutant(SENTINEL, "if 2 * len(views) <= latest.voters:", "if False:", SENTINELS),
     Mutant(SENTINEL, "if there < wanted:", "if False:", SENTINELS),
-    Mutant(SENTINEL, "await connection.disconnect()", "", SENTINELS),
     # The embedded server
     Mutant(
         "server/embedded/share.py",
