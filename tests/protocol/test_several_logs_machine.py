@@ -105,6 +105,21 @@ class CrawlOfSeveralLogs(Crawl):
 
     lose_another_tail = lose_tail
 
+    @rule(number=numbers, pages=st.integers(1, 4), shard=st.integers(0, 2), back=st.integers(1, 3))
+    def lose_it_with_the_worker(self, number: int, pages: int, shard: int, back: int) -> None:
+        """A worker has just finished pages, and dies; another shard has lost what it has sent."""
+        self.crawl(number, pages, together=False, delay=0, lose="")  # type: ignore[call-arg]
+        worker = self.worker(number)
+        for one in worker.sessions:
+            self.exchange(worker, 0, one.shard)
+            self.as_the_model()
+        if worker in self.workers:
+            self.workers.remove(worker)
+        if self.tails[shard]:
+            self.lose(shard, back)
+
+    lose_it_with_another_worker = lose_it_with_the_worker
+
     def lose(self, shard: int, back: int) -> None:
         tails = self.tails[shard]
         oldest = self.clock.monotonic() - REWIND / 2
