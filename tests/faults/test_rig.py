@@ -63,7 +63,7 @@ def test_oracle(rig: Rig) -> None:
     starved = "9.0 others had the processor for 2.000 s\n"
     fenced = "9.1 This worker's leases are void (no sign of life in time)\n"
     for text, is_starved in ((fenced, False), (fenced + starved, False), (starved + fenced, True)):
-        worker.log_file.write_text(log + text)
+        worker.log_file.write_text(re.sub("others had .*", "", log) + text)
         with nullcontext() if is_starved else pytest.raises(AssertionError):
             assert_survived(rig, refetch=0)
     for text in ("hunter2-of-the-rig", "Traceback (most recent call last)"):
