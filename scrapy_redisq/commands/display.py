@@ -103,6 +103,9 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
         parts.append(_sink(status["sink"]))
     if status["set_aside"] or status["paused"]:
         parts.append(_slots(status))
+    if status["posted"]:
+        text = f"{status['posted']:,} finished pages whose links to other servers are not safe yet"
+        parts.append(Text.assemble(("posts ", "dim"), text))
     if status["workers"]:
         parts += [Text(""), _workers(status["workers"], rates)]
     elif status["state"] == "stopped":
