@@ -157,9 +157,12 @@ class ExchangeLoop:
         """How many entries the next exchange of ``loop`` may claim, and whether a suspect.
 
         What is wanted is parted between the shards that may have something. One that asks although
-        it had nothing lately has a part as well.
+        it had nothing lately has a part as well; one that does not answer would take its own from
+        the others for as long as it is waited for.
         """
-        others = [other for other in self._loops.values() if other is not loop]
+        if loop.is_silent:
+            return 0, False
+        others = [other for other in self._loops.values() if not (other is loop or other.is_silent)]
         left = demand.want - sum(other.wanted or 0 for other in others)
         askers = 1 + sum(other.wanted is None and other.pace.may_have_more() for other in others)
         suspects = self.run_session.suspects_to_claim()

@@ -50,7 +50,8 @@ class ShardLoop:
 
     ``wanted``: entries that the exchange under way may claim, None while there is none.
     ``wants_suspect``: one of them may be a suspect. ``last``: what was said last, None if nothing
-    was since the worker has joined.
+    was since the worker has joined. ``is_silent``: the last attempt had no answer, so the next one
+    claims nothing.
     """
 
     def __init__(self, session: ShardSession, every: ExchangeLoop, lease_ttl: float) -> None:
@@ -59,6 +60,7 @@ class ShardLoop:
         self.wanted: int | None = None
         self.wants_suspect = False
         self.last: Reply | None = None
+        self.is_silent = False
         self._every = every
         self._wake_up = asyncio.Event()
         self._planned_at = 0.0
@@ -132,6 +134,7 @@ class ShardLoop:
             except Uncertain as error:
                 warn("uncertain", "Nothing is left to do, but this worker waits: %s", error)
             except TROUBLE as error:
+                self.is_silent = True
                 if warn("away", "Redis is away, keeping what is buffered: %s", error):
                     self._away = True
                 await self._revive()
@@ -139,6 +142,9 @@ class ShardLoop:
                 warn("refused", "Redis refused an exchange: %s", error)
             else:
                 self._failing_since = 0.0
+                if self.is_silent:
+                    self.is_silent = False
+                    self.pace.found_more()
                 if self._away:
                     self._away = False
                     logger.warning("Redis answers again; the crawl goes on")

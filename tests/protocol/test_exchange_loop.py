@@ -344,6 +344,59 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_others(
     asyncio.run(crawl())
 
 
+class Frozen(PartlyAway):
+    """A client that hears nothing of the shards in ``away``, from the second attempt on."""
+
+    attempts = 0
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # type: ignore[override]
+        try:
+            return await super().evalsha(sha, numkeys, *keys_and_args)
+        except RedisConnectionError:
+            self.attempts += 1
+            while self.attempts > 1 and self.away:
+                await asyncio.sleep(0.01)
+            raise
+
+
+def test_nothing_is_reserved_for_a_shard_that_does_not_answer(redis_server: RedisServer) -> None:
+    """A worker has all that it can take from the others, meanwhile and when it is back."""
+
+    async def crawl() -> None:
+        client = Frozen.from_url(redis_server.url)
+        puppet = Puppet()
+        run_session = RunSession(
+            client, Terms(NAME, replace(EXACT, shards=2), 60.0, 5, 100, 10_000)
+        )
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+
+        def ask(shard: int, number: int) -> None:
+            for n in range(number):
+                fingerprint = run_session.seen.encode(fingerprint_of(f"{shard}-{n}"))
+                slot = slot_in(run_session, shard)
+                exchange_loop.enqueue(Enqueue(slot, 0, b"", fingerprint))
+            exchange_loop.wake()
+
+        client.away = frozenset({1})
+        puppet.demanded = Demand(True, 9, 9, {}, most=9)
+        exchange_loop.start(puppet)
+        await until(lambda: client.attempts > 1, "it does not answer")
+        ask(0, 9)
+        await until(lambda: len(puppet.leases) == 9, "all of the other one")
+        for session, lease in puppet.leases:
+            exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
+        puppet.leases.clear()
+        ask(1, 9)
+        client.away = frozenset()
+        await until(lambda: len(puppet.leases) == 9, "it is back")
+        await exchange_loop.stop()
+        await exchange_loop.leave()
+        await client.aclose()
+
+    asyncio.run(crawl())
+
+
 def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) -> None:
     """Together they give as much as one shard would, wherever it is, and never more than may be
     held."""
