@@ -239,6 +239,12 @@ class Cluster:
         wait_until(lambda: self.told(added, "state") == "ok", 20, "the new node is in order")
         return added
 
+    def cut_off(self, master: RedisServer, cut: bool = True) -> None:
+        """Nothing that other nodes say reaches it any more; clients do, and its replicas. Valkey 9
+        with ``--enable-debug-command local``."""
+        with master.client() as client:
+            client.execute_command("DEBUG", "DROP-CLUSTER-PACKET-FILTER", -2 if cut else -1)
+
     def restart(self, server: RedisServer) -> None:
         """Stop it, start it, and wait until the cluster is in order."""
         server.stop()

@@ -199,3 +199,43 @@ def test_f57_a_master_more(rig: Rig) -> None:
     wait_until(lambda: added in cluster.masters(), 20, "it serves slots")
     rig.finish()
     assert_survived(rig, refetch=0)
+
+
+@full
+@pytest.mark.parametrize("shards", [1, 3])
+def test_f58_cut_off_from_the_others(rig: Rig, shards: int) -> None:
+    """Workers reach a master that the other nodes do not, until it gives up; its replica has taken
+    over. Nobody has finished on the dead branch, and it comes back as a replica."""
+    local = ("--enable-debug-command", "local")
+    cluster = set_up(rig, kind="valkey-9", options=local, REDISQ_SHARDS=shards)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    master = cluster.master_of(slot_of())
+    replica = cluster.replica_of(master)
+    hits = len(rig.site.hits)
+    cluster.cut_off(master)
+    cluster.wait_for_master(replica)
+    rig.measured["seconds"] = rig.wait_for_flow(20)
+    allowed = refetched_since(rig, hits)
+    rig.wait_for_pages(0.7)
+    cluster.cut_off(master, False)
+    rig.finish()
+    cluster.wait_until_in_order()
+    assert_survived(rig, refetch=allowed)
+
+
+@full
+def test_f59_cut_off_from_workers(rig: Rig) -> None:
+    """The other nodes and its replica reach a master that workers do not: it stays one, they wait
+    for it, and other shards go on."""
+    cluster = set_up(rig)
+    rig.fleet()
+    rig.wait_for_pages(0.3)
+    master = cluster.master_of(slot_of())
+    with master.client() as client:
+        client.execute_command("CLIENT", "PAUSE", 5_000, "ALL")
+    rig.measured["seconds"] = rig.wait_for_flow_again(20, quiet=6)
+    rig.finish()
+    assert cluster.master_of(slot_of()) is master
+    assert_survived(rig, refetch=0)
+    assert_quiet_about(rig, 1)
