@@ -112,7 +112,7 @@ def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[s
     ``allkeys-*``, and any policy not known here, may evict a whole queue, also while
     ``maxmemory`` is not reached or not set yet: it would be when the crawl is large.
     """
-    if facts.primary is not None:
+    if facts.primary is not None and not cluster:  # there it has just become one
         raise ServerUnsuitable(
             f"{address} is a replica of {facts.primary}, and takes no requests: give REDISQ_URL "
             "the address of the primary, or with redis+sentinel:// of the Sentinels that know it"

@@ -23,7 +23,13 @@ full = pytest.mark.full
 
 
 def set_up(
-    rig: Rig, *, kind: str = "redis-7", replicas: int = 1, masters: int = 3, **options: object
+    rig: Rig,
+    *,
+    kind: str = "redis-7",
+    replicas: int = 1,
+    masters: int = 3,
+    node_timeout: float | None = None,
+    **options: object,
 ) -> Cluster:
     """A cluster that takes a node for dead after one second, in full after two."""
     rig.set_up(
@@ -31,7 +37,7 @@ def set_up(
         cluster={
             "masters": masters,
             "replicas": replicas,
-            "node_timeout": rig.size.pick(1, 2),
+            "node_timeout": node_timeout or rig.size.pick(1, 2),
         },
         hosts=HOSTS,
         delay=rig.size.pick(0.1, 0.02),
@@ -239,3 +245,22 @@ def test_f59_cut_off_from_workers(rig: Rig) -> None:
     assert cluster.master_of(slot_of()) is master
     assert_survived(rig, refetch=0)
     assert_quiet_about(rig, 1)
+
+
+def test_f60_the_end_without_most_masters(rig: Rig) -> None:
+    """All is done, and one master of three says so, on the lesser side of a split that nobody has
+    noticed yet: no worker says `finished` before the others answer again."""
+    cluster = set_up(rig, replicas=0, node_timeout=60, hold=True, REDISQ_SHARDS=1)
+    fleet = rig.fleet()
+    rig.wait_for_pages(0.9)
+    others = [server for server in cluster.masters() if server is not cluster.master_of(slot_of())]
+    for server in others:
+        server.signal(signal.SIGSTOP)
+    rig.released.set()
+    for worker in fleet:
+        worker.wait_for("Nothing is left to do, but this worker waits")
+    rig.stay(1, lambda: all(worker.running for worker in fleet))
+    for server in others:
+        server.signal(signal.SIGCONT)
+    rig.finish()
+    assert_survived(rig, refetch=0)

@@ -435,6 +435,31 @@ MUTANTS = [
     ),
     Mutant(SENTINEL, "if 2 * len(views) <= latest.voters:", "if False:", SENTINELS),
     Mutant(SENTINEL, "if there < wanted:", "if False:", SENTINELS),
+    # Clusters
+    Mutant(
+        "server/router.py",
+        'return [("ASKING",), *self.commands] if self.asking else self.commands',
+        "return self.commands",
+        "tests/unit/test_router.py",
+    ),
+    Mutant(
+        "server/router.py",
+        "return 2 * votes > len(masters)",
+        "return votes > 0",
+        "tests/unit/test_router.py",
+    ),
+    Mutant(
+        "server/router.py",
+        'if "cluster_state:ok" not in _text(told):',
+        "if not told:",
+        "tests/unit/test_router.py",
+    ),
+    Mutant(
+        "server/router.py",
+        "self._heard[step.node] = -self._clock()",
+        "self._heard[step.node] = 0.0",
+        "tests/unit/test_router.py",
+    ),
     # The embedded server
     Mutant(
         "server/embedded/share.py",
