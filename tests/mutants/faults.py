@@ -342,6 +342,18 @@ MUTANTS = [
         "tests/crawls/test_odd_requests.py",
     ),
     Mutant(
+        SHARED + "kept.lua",
+        "if owner and owner ~= input.former then",
+        "if owner then",
+        LOCAL,
+    ),
+    Mutant(
+        "frontier/loop.py",
+        "sent = had_nothing_left and not self.waiting()",
+        "sent = had_nothing_left",
+        "tests/protocol/test_exchange_loop.py",
+    ),
+    Mutant(
         "frontier/shard_session.py",
         "(-pending, self.enqueued)",
         "(self.enqueued - pending, 0)",
