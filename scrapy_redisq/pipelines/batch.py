@@ -106,6 +106,11 @@ class BatchPipeline:
         """
         return Row(item, key)
 
+    def needs_key(self, item: Any) -> bool:
+        """Whether `row` needs the item's key. If not, an item of ``start()`` is given an empty one:
+        of these it is made of all that they hold, which takes longer than the row itself."""
+        return True
+
     def kinds(self, row: Row) -> Collection[object]:
         """What a row that fails is compared by: with others that have these, such as tables."""
         return (type(row.item),)
@@ -217,7 +222,7 @@ class _Batches:
     def _key(self, item: Any, found: tuple[Request, int] | None) -> str:
         spider = self._pipeline.spider_name
         if found is None:
-            return key_by_content(spider, item)
+            return key_by_content(spider, item) if self._pipeline.needs_key(item) else ""
         request, number = found
         identity = self._worker.identity_of(request) if self._worker else None
         if identity is None:

@@ -76,6 +76,18 @@ def urls(database: Database, table: str) -> list[str]:
     return sorted(url for (url,) in database.query(f"SELECT url FROM {table}"))
 
 
+def test_keys_are_made_where_they_are_needed(sqlite_database: SQLiteDatabase) -> None:
+    """Tables that have a key of their own need none, which takes time for items of start()."""
+    sqlite_database.empty()
+
+    async def crawl() -> None:
+        async with pipeline(sqlite_database, REDISQ_METADATA=f"{__name__}.METADATA") as sink:
+            assert not sink.needs_key(Book("a", "b"))
+            assert sink.needs_key(Page("a"))
+
+    asyncio.run(crawl())
+
+
 def test_a_refused_row_takes_no_table_with_it(each_database: Database) -> None:
     """The transaction of a batch is rolled back; the tables of new classes in it are there."""
     each_database.execute(TABLE)

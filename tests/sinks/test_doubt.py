@@ -260,6 +260,22 @@ def test_the_first_row_is_at_fault(
     assert urls(each_database) == ["a"]
 
 
+def test_an_outage_of_rows_that_have_a_value(each_database: Database) -> None:
+    """No row is refused because the table would take it without the value: all others have it."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, Book("before"))) == [None]
+            fail(each_database, "NEW.stock IS NOT NULL")
+            tasks = put(sink, *books(3))
+            await until(lambda: retries(sink) > 25, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            work_again(each_database)
+            assert await results(tasks) == [None] * 3
+
+    asyncio.run(crawl())
+
+
 def test_a_table_that_takes_nothing(each_database: Database) -> None:
     """Rows of other tables pass, and prove nothing against its rows."""
 

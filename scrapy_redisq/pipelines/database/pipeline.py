@@ -15,7 +15,12 @@ from sqlalchemy import Connection, MetaData
 
 from scrapy_redisq.errors import ConnectionLost, RowRefused, SettingError, WriteFailed
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
-from scrapy_redisq.pipelines.database.probe import copy_under, rolls_back, variations
+from scrapy_redisq.pipelines.database.probe import (
+    copy_under,
+    rolls_back,
+    takes_its_rows,
+    variations,
+)
 from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
@@ -69,6 +74,10 @@ class DatabasePipeline(BatchPipeline):
 
         self._server.open(prepare)
 
+    def needs_key(self, item: Any) -> bool:
+        """Whether its table has no key of its own. Raises `SinkMismatch`."""
+        return self._tables.take_keys(type(item))
+
     def row(self, item: Any, key: str) -> Row:
         """The records that the item becomes. Raises `RowRefused` or `SinkMismatch`."""
         return _RecordsRow(item, key, self._tables.records(item, key))
@@ -111,10 +120,15 @@ class DatabasePipeline(BatchPipeline):
         def can_be_tried(connection: Connection) -> bool:
             return all(rolls_back(connection, record.target.table) for record in row.records)
 
+        def rewrites(connection: Connection) -> bool:
+            return all(takes_its_rows(connection, record) for record in row.records)
+
         if not self._would(can_be_tried):
             return False
+        if self._would(copies):
+            return True
         until = time.monotonic() + self.silent_seconds
-        return self._would(copies) or any(
+        return self._would(rewrites) and any(
             self._would(partial(_written, records))
             for records in variations(row.records)
             if time.monotonic() < until

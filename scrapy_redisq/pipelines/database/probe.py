@@ -1,8 +1,8 @@
 """Whether a table would take rows at this moment, found without keeping any of them.
 
 A row that fails in an unknown way is at fault if the table takes another one in its place: a copy
-of one that is there, or where that says nothing the row itself without one of its values. The
-caller rolls all of it back.
+of one that is there; or where there is none, or that row can be written under its own key only, the
+row itself without one of its values. The caller rolls all of it back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scrapy_redisq.pipelines.database.columns import MYSQL, JsonText
 from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.upsert import upsert_of_rows, utc
 
-__all__ = ["copy_under", "rolls_back", "variations"]
+__all__ = ["copy_under", "rolls_back", "takes_its_rows", "variations"]
 
 
 def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
@@ -28,16 +28,31 @@ def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
 
     -> whether there was one, and it was taken. Raises what `upsert.write` does.
     """
+    return _copy(connection, record, under_its_key=True)
+
+
+def takes_its_rows(connection: sqlalchemy.Connection, record: Record) -> bool:
+    """Write a row that is there once more as it is, if there is one; to be rolled back.
+
+    What its database does not take even so is not the fault of ``record``. Raises what
+    `upsert.write` does.
+    """
+    _copy(connection, record, under_its_key=False)
+    return True
+
+
+def _copy(connection: sqlalchemy.Connection, record: Record, *, under_its_key: bool) -> bool:
     target = _overwriting(record.target)
     # Python's defaults are not computed here.
     defaults = [c.key for c in target.table.columns if c.default is not None]
-    columns = tuple(dict.fromkeys([*record.values, *defaults]))
+    columns = tuple(dict.fromkeys([*target.key, *record.values, *defaults]))
     own = {
         name: sqlalchemy.literal(utc(record.values.get(name)), target.table.columns[name].type)
         for name in target.key
     }
     is_own = sqlalchemy.and_(*(target.table.columns[name] == key for name, key in own.items()))
-    copied = [own.get(name, target.table.columns[name]) for name in columns]
+    given = own if under_its_key else {}
+    copied = [given.get(name, target.table.columns[name]) for name in columns]
     source = sqlalchemy.select(*copied).where(sqlalchemy.not_(is_own)).limit(1)
     if connection.execute(source).first() is None:
         return False

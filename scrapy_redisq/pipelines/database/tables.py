@@ -102,6 +102,11 @@ class Tables:
         self._add(plan, item, key, None, records)
         return records
 
+    def take_keys(self, item_class: type) -> bool:
+        """Whether `records` uses the key that it is given. Raises `SinkMismatch`."""
+        plan = self._plans.get(item_class) or self._plan(item_class)
+        return plan.key_column is not None
+
     def _begin(self) -> None:
         self._plans.clear()
         self._children.clear()
