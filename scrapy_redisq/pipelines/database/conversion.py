@@ -18,13 +18,14 @@ import copy
 import json
 import math
 from collections.abc import Callable
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import TypeDecorator
 
 from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form, takes
@@ -204,7 +205,7 @@ def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
         known = type_.python_type
     except NotImplementedError:
         known = object
-    check = _check_of_decorated(type_, dialect)
+    check = _check_of_stored(type_, dialect)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, (list, tuple) if known is list else known):
@@ -215,35 +216,60 @@ def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
     return convert
 
 
-def _check_of_decorated(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any], object]:
-    """What raises WrongValue for values of a type that is made of another one, if the column would
-    round or cut off what becomes of them."""
-    if not isinstance(type_, TypeDecorator):
-        return lambda value: None
+def _check_of_stored(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any], object]:
+    """What raises WrongValue for values of an interval, or of a type that is made of another one,
+    if the column would round or cut off what becomes of them."""
     made_of = type_.dialect_impl(dialect)
-    there = form(getattr(made_of, "impl_instance", made_of), dialect)
+    made_of = getattr(made_of, "impl_instance", made_of)
+    is_interval = isinstance(made_of, postgresql.INTERVAL)
+    if not is_interval and not isinstance(type_, TypeDecorator):
+        return lambda value: None
+    there = form(made_of, dialect)
     exact: Callable[[Any], object]
-    if there.kind == "decimal":
-        exact = _decimal_converter("decimal", there, dialect)
+    judged: tuple[type, ...]
+    if is_interval:
+        exact, judged = partial(_whole_steps, made_of.precision), (timedelta,)
+    elif there.kind == "decimal":
+        exact = partial(_exact_number, _decimal_converter("float", there, dialect))
+        judged = (Decimal, float, str)
     elif there.kind in ("datetime", "time"):
-        exact = _cut_seconds(lambda moment: moment, there)
+        exact, judged = _cut_seconds(lambda moment: moment, there), (datetime, time)
     else:
         return lambda value: None
 
     def check(value: Any) -> None:
         try:
-            if isinstance(type_, sqlalchemy.Interval):
-                stored: Any = type_.epoch + value
+            stored: Any
+            if is_interval and not isinstance(type_, TypeDecorator):
+                stored = value
+            elif isinstance(type_, sqlalchemy.Interval):
+                stored = value if is_interval else type_.epoch + value
             else:
                 stored = type_.process_bind_param(value, dialect)
         except NotImplementedError:
             stored = value
         except Exception as error:  # of the types of any project
             raise WrongValue(f"{type(error).__name__}: {error}") from error
-        if isinstance(stored, (Decimal, datetime, time)):
+        if isinstance(stored, judged):
             exact(stored)
 
     return check
+
+
+def _exact_number(convert: Convert, stored: Any) -> None:
+    """Raise WrongValue for a number, which may be a text, that its column would round."""
+    if isinstance(stored, str):
+        try:
+            stored = Decimal(stored)
+        except ArithmeticError:  # the database will say what it thinks of it
+            return
+    convert(stored)
+
+
+def _whole_steps(digits: int | None, stored: Any) -> None:
+    """Raise WrongValue for an interval that its column would round."""
+    if digits is not None and digits < 6 and stored.microseconds % 10 ** (6 - digits):
+        raise WrongValue(f"takes {digits} digits after the point of seconds")
 
 
 def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:
