@@ -157,6 +157,7 @@ class Writer:
                     self._give_back(batch)
             if self.doubts and (self.failed is not None or self._closing_for_long()):
                 self._give_back(self.doubts.clear())
+                self._room.set()
 
     def _batch_rows(self) -> int:
         most = self._pipeline.batch_rows

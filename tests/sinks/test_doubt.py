@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy
 from scrapy.utils.test import get_crawler
 
-from lab.databases import Database
+from lab.databases import Database, SQLiteDatabase
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused, ItemReturned
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
@@ -310,6 +310,24 @@ def test_closed_while_nothing_is_known(each_database: Database) -> None:
             assert await results(tasks) == [ItemReturned] * 8
             slot._slot.closing = None
             await sink.open_spider()
+
+    asyncio.run(crawl())
+
+
+def test_closed_while_many_are_set_aside(sqlite_database: SQLiteDatabase) -> None:
+    """An item that waits for room is let go, too, when they are given back."""
+    sqlite_database.empty()
+
+    async def crawl() -> None:
+        async with pipeline(sqlite_database) as sink:
+            fail(sqlite_database, "1 = 1")
+            sink.batch_rows, sink.batch_seconds = 1, 0.01
+            tasks = put(sink, *books(3))
+            await until(lambda: len(sink._batches.writer.doubts) == 3, "all are set aside")
+            tasks += put(sink, Book("x"))
+            slot: Any = sink.crawler.engine
+            slot._slot.closing = True
+            assert await results(tasks) == [None] * 4
 
     asyncio.run(crawl())
 
