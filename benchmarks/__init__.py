@@ -15,6 +15,11 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
         "the frontier without Scrapy, until Redis' core is full; exchanges with long queues, many "
         "slots, many workers",
     ),
+    "cluster": (
+        ("cluster", "shards", "balance", "wait", "away"),
+        "one worker on clusters, near and far; Redis CPU a request by shards; their balance; a "
+        "master that is away",
+    ),
     "polite": (("polite",), "limits of fifty hosts that a fleet keeps, by their log"),
     "memory": (
         ("memory", "seen"),

@@ -9,6 +9,7 @@ import time
 from benchmarks.common import Result, Target
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.workers import Fleet
+from lab.cluster import Cluster
 from lab.servers import RedisServer, any_server, wait_until
 
 START_SECONDS = 0.3
@@ -17,7 +18,7 @@ END_SECONDS = 3.0
 COLUMNS = ["what", "samples", "median s", "max s"]
 
 
-def push_to_download(server: RedisServer, samples: int, workers: int) -> list[float]:
+def push_to_download(server: RedisServer | Cluster, samples: int, workers: int) -> list[float]:
     """Seconds from the call of `Frontier.push` to the moment when the site is asked."""
     times = []
     settings = {"REDISQ_KEEP_ALIVE": True}
@@ -36,13 +37,15 @@ def push_to_download(server: RedisServer, samples: int, workers: int) -> list[fl
     return times
 
 
-def last_page_to_end(server: RedisServer, samples: int, pages: int, workers: int) -> list[float]:
+def last_page_to_end(
+    server: RedisServer | Cluster, samples: int, pages: int, workers: int, hosts: int = 1
+) -> list[float]:
     """Seconds from the last page's request to the end of the last of all processes."""
     times = []
-    with Pages(pages, links=20, delay=0.02) as site:
+    with Pages(pages, links=20, delay=0.02, hosts=hosts) as site:
         for _ in range(samples):
             site.forget()
-            with Fleet(server, workers, site.start_url) as fleet:
+            with Fleet(server, workers, site.start_url, hosts=site.hosts) as fleet:
                 fleet.begin()
                 fleet.reports(60)
                 ended = time.monotonic()

@@ -155,6 +155,11 @@ class RedisServer:
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(self.url, **options)
 
+    def flush(self) -> None:
+        """Delete all data."""
+        with self.client() as client:
+            client.flushall()
+
     def url_through(self, port: int) -> str:
         """The URL of this server behind a proxy on ``port``."""
         user = f":{self._password}@" if self._password else ""

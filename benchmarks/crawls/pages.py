@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import random
 import re
@@ -11,29 +12,51 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from lab.process_site import ProcessSite
+from lab.process_site import ProcessSite, address
 from lab.site import Answer, Hit, Site
 
 INDEX = "/index.html"
+PORT = b":PORT"
+"""In a link, for the port that the site gets."""
 HREF = re.compile(rb"""(<a\b[^>]*?\s)href\s*=\s*(?:"([^"]*)"|'([^']*)')""", re.I | re.S)
 WORDS = ("crawl", "page", "link", "frontier", "lease", "slot", "queue", "worker", "some", "words")
 
 
 class Pages(ProcessSite):
     """So many pages with ``links`` each, or the first ones of ``folder``. ``delay``: seconds that
-    each answer takes."""
+    each answer takes. ``hosts``: on so many hosts in turn, with links from each to all others."""
 
     def __init__(
-        self, pages: int, links: int = 50, *, folder: Path | None = None, delay: float = 0.0
+        self,
+        pages: int,
+        links: int = 50,
+        *,
+        folder: Path | None = None,
+        delay: float = 0.0,
+        hosts: int = 1,
     ) -> None:
-        bodies = real(folder, pages) if folder else generated(pages, links)
-        super().__init__(partial(_site, bodies, delay))
+        bodies = real(folder, pages) if folder else generated(pages, links, hosts)
+        super().__init__(partial(_Answers, bodies, delay, hosts))
         self.pages = len(bodies)
         self.start_url = self.url(INDEX)
+        self.hosts = " ".join(map(address, range(hosts)))
+        """As the spider takes them."""
+        self.urls = [self.url(path, number % hosts) for number, path in enumerate(bodies)]
 
 
-def _site(bodies: dict[str, bytes], delay: float) -> Site:
-    return Site({path: Answer(body, delay=delay) for path, body in bodies.items()}.get)
+class _Answers(Site):
+    def __init__(self, bodies: dict[str, bytes], delay: float, hosts: int) -> None:
+        super().__init__(lambda path: None, hosts)
+        self._bodies, self._delay = bodies, delay
+
+    async def listen(self) -> list[asyncio.Server]:
+        servers = await super().listen()
+        port = b":%d" % self.port
+        self.page = {
+            path: Answer(body.replace(PORT, port), delay=self._delay)
+            for path, body in self._bodies.items()
+        }.get
+        return servers
 
 
 def twice(hits: Iterable[Hit]) -> int:
@@ -41,11 +64,17 @@ def twice(hits: Iterable[Hit]) -> int:
     return sum(count - 1 for count in Counter(hit.path for hit in hits).values())
 
 
-def generated(pages: int, links: int) -> dict[str, bytes]:
+def generated(pages: int, links: int, hosts: int = 1) -> dict[str, bytes]:
     """``pages`` pages with ``links`` links each, all reachable from the first one."""
-    names = [INDEX, *(f"/catalogue/section-{n % 40}/item-{n:06}.html" for n in range(1, pages))]
+    paths = [INDEX, *(f"/catalogue/section-{n % 40}/item-{n:06}.html" for n in range(1, pages))]
+    names = paths
+    if hosts > 1:
+        names = [
+            f"http://{address(number % hosts)}{PORT.decode()}{path}"
+            for number, path in enumerate(paths)
+        ]
     bodies = {}
-    for number, name in enumerate(names):
+    for number, path in enumerate(paths):
         chance = random.Random(number)
         targets = [child for child in (2 * number + 1, 2 * number + 2) if child < pages]
         targets += chance.choices(range(pages), k=max(0, links - len(targets)))
@@ -54,7 +83,7 @@ def generated(pages: int, links: int) -> dict[str, bytes]:
             f" <em>{' '.join(chance.choices(WORDS, k=5))}</em></li>"
             for target in targets[:links]
         )
-        bodies[name] = (
+        bodies[path] = (
             f"<!DOCTYPE html>\n<html><head><title>Item {number}</title></head>\n"
             f"<body><h1>Item {number}</h1><ul>\n{entries}\n</ul></body></html>\n"
         ).encode()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crawls import peers
+from lab.cluster import Cluster
 from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq import Frontier
@@ -85,9 +86,10 @@ class Worker:
         told = {"start_url": start_url, "report": self._report, **(arguments or {})}
         if go is not None:
             told["go"] = go
-        chosen = {**variant.settings, **(settings or {})}
+        chosen: dict[str, Any] = {**variant.settings}
         if variant.url_setting:
             chosen[variant.url_setting] = f"redis://127.0.0.1:{redis_port}/0"
+        chosen.update(settings or {})
         command = ["runspider", str(SPIDERS / f"{spider}.py")]
         for option, given in (("-a", told), ("-s", chosen)):
             for name, value in given.items():
@@ -133,8 +135,7 @@ class Worker:
 
 def crawl(variant: Variant, start_url: str, server: RedisServer, **options: Any) -> dict[str, Any]:
     """The report of one worker's crawl, into an empty Redis. Raises `DidNotRun`."""
-    with server.client() as client:
-        client.flushall()
+    server.flush()
     with tempfile.TemporaryDirectory(prefix="redisq-bench-") as folder:
         options.setdefault("redis_port", server.port)
         return Worker(variant, start_url, Path(folder), **options).report()
@@ -149,7 +150,7 @@ class Fleet:
 
     def __init__(
         self,
-        server: RedisServer,
+        server: RedisServer | Cluster,
         number: int,
         start_url: str = "http://127.0.0.1/",
         *,
@@ -157,17 +158,17 @@ class Fleet:
         spider: str = "follow",
         settings: Mapping[str, Any] | None = None,
         waiting: bool = True,
+        hosts: str = "",
     ) -> None:
         self.frontier = Frontier.from_url(server.url, spider)
-        with server.client() as client:
-            client.flushall()
+        server.flush()
         self._folder = Path(tempfile.mkdtemp(prefix="redisq-bench-"))
         self._go = self._folder / "go"
         self._options: dict[str, Any] = {
-            "redis_port": server.port,
-            "settings": settings,
+            "settings": {"REDISQ_URL": server.url, **(settings or {})},
             "go": self._go if waiting else None,
             "spider": spider,
+            "arguments": {"hosts": hosts} if hosts else None,
         }
         self._variant, self._start_url = variant, start_url
         self.workers = [self.start() for _ in range(number)]

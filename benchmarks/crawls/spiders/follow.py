@@ -69,12 +69,14 @@ class Report:
 
 class Follow(scrapy.Spider):
     """``start_url``: where to begin; ``report``: the file for the figures; ``go``: a file that is
-    waited for before the first request, so that several workers begin together."""
+    waited for before the first request, so that several workers begin together; ``hosts``: those
+    whose links are followed, if not the first one alone."""
 
     name = "follow"
     start_url = ""
     report = ""
     go = ""
+    hosts = ""
     custom_settings = {  # noqa: RUF012 - as spiders are written
         "LOG_LEVEL": "WARNING",
         "TELNETCONSOLE_ENABLED": False,
@@ -83,7 +85,7 @@ class Follow(scrapy.Spider):
     }
 
     async def start(self) -> AsyncIterator[Any]:
-        self.allowed_domains = [urlsplit(self.start_url).hostname]
+        self.allowed_domains = self.hosts.split() or [urlsplit(self.start_url).hostname]
         while self.go and not Path(self.go).exists():
             await asyncio.sleep(0.02)
         yield scrapy.Request(self.start_url)

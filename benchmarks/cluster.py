@@ -1,0 +1,128 @@
+"""One worker on one server and on clusters, near and far; what it costs Redis."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
+from benchmarks.crawls.clusters import Rig, crawl, rigs
+from benchmarks.crawls.pages import Pages
+from benchmarks.latency import last_page_to_end, push_to_download
+from lab.cluster import Cluster
+
+HOSTS = 60
+PAGES, ROUNDS = 400, 5
+OF_ONE_SERVER = 0.95
+REDIS_CPU = 1.15
+
+ONE = (0, 1)
+THREE = (3, 3)
+MANY = (ONE, (1, 1), (1, 4), (1, 16), (1, 64), THREE, (3, 16), (3, 64))
+"""Masters, 0 for one server that is no cluster, and shards."""
+
+COLUMNS = ["masters", "shards", "round trip ms", "pages/s", "x one server", "CPU ms/page"]
+COLUMNS += ["Redis CPU µs/page", "Redis CPU x", "scripts µs/page"]
+COLUMNS += ["exchanges/page", "bytes/page", "busiest master x share"]
+
+
+def _rows(
+    made: dict[int, Rig],
+    layouts: Sequence[tuple[int, int]],
+    round_trip: int,
+    site: Pages,
+    rounds: int,
+) -> list[dict[str, Any]]:
+    with ExitStack() as stack:
+        urls = {
+            masters: stack.enter_context(made[masters].away(round_trip))
+            for masters in {masters for masters, _ in layouts}
+        }
+        runs: dict[str, list[Figures]] = alternating(
+            {
+                f"{masters} {shards}": functools.partial(
+                    crawl, made[masters], urls[masters], site, shards=shards
+                )
+                for masters, shards in layouts
+            },
+            rounds,
+        )
+    one = runs["0 1"]
+    return [
+        {
+            "masters": masters or "one server",
+            "shards": shards,
+            "round trip ms": round_trip,
+            "x one server": ratio(measured, one, "pages/s"),
+            "Redis CPU x": ratio(measured, one, "Redis CPU µs/page"),
+            **medians(measured),
+        }
+        for masters, shards in layouts
+        for measured in [runs[f"{masters} {shards}"]]
+    ]
+
+
+def run(*, quick: bool) -> Result:
+    """Crawl a site of many hosts with one worker; then let fleets wait, and end."""
+    pages, rounds = (10, 1) if quick else (PAGES, ROUNDS)
+    with rigs(*((0, 3) if quick else (0, 1, 3)), quick=quick) as made:
+        with Pages(pages, links=20, hosts=HOSTS) as site:
+            rows = _rows(made, (ONE, THREE) if quick else MANY, 0, site, rounds)
+            for round_trip in () if quick else (2, 20):
+                rows += _rows(made, (ONE, THREE), round_trip, site, rounds)
+        three = made[3].cluster
+        waits = [] if quick or three is None else _waits(three, pages)
+    return Result(
+        "cluster",
+        "One worker on a cluster",
+        COLUMNS,
+        rows,
+        targets=[*_targets(rows)],
+        notes=[
+            f"{pages} pages on {HOSTS} hosts, 20 links each to any of them; medians of {rounds} "
+            "rounds, ratios of neighbours in time. CPU ms/page: of the worker. Redis CPU: user and "
+            "system time of all servers, the network and the start of the crawl included, without "
+            "what a server that rests has used in the same time.",
+            "Shards on one master show what they cost by themselves: a worker's exchange concerns "
+            "one of them.",
+            *waits,
+        ],
+    )
+
+
+def _waits(cluster: Cluster, pages: int) -> list[str]:
+    pushes = push_to_download(cluster, 20, 2)
+    ends = last_page_to_end(cluster, 5, pages, 4, HOSTS)
+    return [
+        f"On 3 masters: from a push to its download, 2 idle workers, median "
+        f"{statistics.median(pushes):.2f} s, at most {max(pushes):.2f} s ({len(pushes)} samples); "
+        f"from the last page to the end of 4 processes, median {statistics.median(ends):.2f} s, at "
+        f"most {max(ends):.2f} s ({len(ends)} samples).",
+    ]
+
+
+def _targets(rows: list[dict[str, Any]]) -> list[Target]:
+    targets = []
+    for row in rows:
+        if (row["masters"], row["shards"]) != THREE:
+            continue
+        where = f"one worker, 3 masters beside one server, {row['round trip ms']} ms"
+        of_one, cpu = row["x one server"], row["Redis CPU x"]
+        targets += [
+            Target(
+                f"pages/s of {where}",
+                f"≥ {OF_ONE_SERVER:g} x",
+                f"{of_one:.2f} x",
+                of_one >= OF_ONE_SERVER,
+            ),
+            Target(
+                f"Redis CPU a page of {where}",
+                f"≤ {REDIS_CPU:g} x",
+                f"{cpu:.2f} x",
+                cpu <= REDIS_CPU,
+            ),
+        ]
+    return targets

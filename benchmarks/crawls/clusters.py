@@ -1,0 +1,184 @@
+"""One server, or a cluster, near and far: what a crawl takes there, and what it costs Redis."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Figures
+from benchmarks.crawls.pages import Pages
+from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun, Worker
+from lab.cluster import Cluster, masters
+from lab.proxy import Proxy
+from lab.servers import RedisServer, any_server, wait_until
+
+KIND = "redis-7"
+LEAST = 1e-9
+"""CPU seconds of a server that has used no more than one that rests."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """What servers have used: CPU seconds of each, and of one that rests; scripts and the seconds
+    in them, and bytes of their clients."""
+
+    cpu: list[float]
+    rested: float
+    exchanges: float
+    script: float
+    bytes: float
+
+    def since(self, before: Used) -> Used:
+        """The same between two moments, without what a server uses when it rests."""
+        rested = self.rested - before.rested
+        return Used(
+            [
+                max(LEAST, now - then - rested)
+                for now, then in zip(self.cpu, before.cpu, strict=True)
+            ],
+            rested,
+            self.exchanges - before.exchanges,
+            self.script - before.script,
+            self.bytes - before.bytes,
+        )
+
+
+class Rig:
+    """One server, or a cluster: its masters are ``servers``. ``resting`` is a server of the same
+    kind that does nothing: of a cluster's nodes that is as much work as ten pages a second are."""
+
+    def __init__(
+        self, servers: Sequence[RedisServer], resting: RedisServer, cluster: Cluster | None = None
+    ) -> None:
+        self.servers = servers
+        self.cluster = cluster
+        self.url = cluster.url if cluster else servers[0].url
+        self._resting = resting
+
+    def flush(self) -> None:
+        for server in self.servers:
+            server.flush()
+
+    def used(self) -> Used:
+        """What its servers have used so far."""
+        cpu, calls, script, traffic = [], 0, 0.0, 0
+        for server in self.servers:
+            with server.client() as client:
+                info: dict[str, Any] = client.info("everything")
+            cpu.append(cpu_of(info))
+            evalsha = info.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
+            calls += evalsha["calls"]
+            script += evalsha["usec"] / 1e6
+            traffic += info["total_net_input_bytes"] + info["total_net_output_bytes"]
+        with self._resting.client() as client:
+            rested = cpu_of(client.info("cpu"))
+        return Used(cpu, rested, calls, script, traffic)
+
+    @contextmanager
+    def away(self, milliseconds: float) -> Iterator[str]:
+        """The URL at which each of its servers is so far away; of a cluster all nodes name the
+        ports of proxies, as they would name addresses behind a NAT."""
+        if not milliseconds:
+            yield self.url
+            return
+        with ExitStack() as stack:
+            proxies = [stack.enter_context(Proxy(server.port)) for server in self.servers]
+            for proxy in proxies:
+                proxy.round_trip = milliseconds / 1000
+            ports = [proxy.port for proxy in proxies]
+            if self.cluster is None:
+                yield f"redis://127.0.0.1:{ports[0]}/0"
+                return
+            stack.callback(self._announce, [0] * len(ports))
+            self._announce(ports)
+            yield f"redis+cluster://127.0.0.1:{ports[0]}"
+
+    def _announce(self, ports: list[int]) -> None:
+        """Let the nodes name these ports in place of their own, 0 for their own."""
+        for server, port in zip(self.servers, ports, strict=True):
+            with server.client() as client:
+                client.config_set("cluster-announce-port", port)
+        named = {port or server.port for server, port in zip(self.servers, ports, strict=True)}
+
+        def all_name_them() -> bool:
+            maps = []
+            for server in self.servers:
+                with server.client() as client:
+                    maps.append(set(masters(client).values()))
+            return all(known == named for known in maps)
+
+        wait_until(all_name_them, 30, "all nodes know the ports")
+        assert self.cluster is not None
+        self.cluster.wait_until_in_order()
+
+
+def cpu_of(info: Mapping[str, Any]) -> float:
+    """Seconds that all threads of a server have used, the network included."""
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+@contextmanager
+def rigs(*numbers: int, replicas: int = 0, quick: bool = False) -> Iterator[dict[int, Rig]]:
+    """Clusters of so many masters each; 0: one server that is no cluster. ``quick``: to be made
+    soon, with a server at rest that is no cluster's node."""
+    with ExitStack() as stack:
+
+        def server() -> RedisServer:
+            made = RedisServer(any_server(KIND))
+            stack.callback(made.close)
+            return made
+
+        def cluster(masters: int, replicas: int = 0) -> Cluster:
+            return stack.enter_context(
+                Cluster(any_server(KIND), masters=masters, replicas=replicas, node_timeout=30)
+            )
+
+        resting = server() if quick else cluster(1).servers[0]
+        made = {}
+        for number in numbers:
+            if number:
+                nodes = cluster(number, replicas)
+                made[number] = Rig(nodes.servers[:number], resting, nodes)
+            else:
+                made[number] = Rig([server()], server())
+        yield made
+
+
+def crawl(
+    rig: Rig, url: str, site: Pages, *, shards: int = 0, settings: Mapping[str, Any] | None = None
+) -> Figures:
+    """One worker crawls the whole site. ``shards``: 0 for as many as are taken by itself.
+
+    CPU is what the servers used from the start of the process to its end, without what they use
+    when they rest; scripts: the time in EVALSHA, which is wall time. Raises `DidNotRun`.
+    """
+    rig.flush()
+    told = {"REDISQ_URL": url, **(settings or {})}
+    if shards:
+        told["REDISQ_SHARDS"] = shards
+    before = rig.used()
+    with tempfile.TemporaryDirectory(prefix="redisq-bench-") as folder:
+        report = Worker(
+            REDISQ_BLOOM,
+            site.start_url,
+            Path(folder),
+            settings=told,
+            arguments={"hosts": site.hosts},
+        ).report()
+    used = rig.used().since(before)
+    pages = report["pages"]
+    if pages != site.pages:
+        raise DidNotRun(f"{pages} of {site.pages} pages were fetched")
+    return {
+        "pages/s": pages / report["seconds"],
+        "Redis CPU µs/page": sum(used.cpu) * 1e6 / pages,
+        "scripts µs/page": used.script * 1e6 / pages,
+        "exchanges/page": report["exchanges"] / pages,
+        "bytes/page": used.bytes / pages,
+        "busiest master x share": max(used.cpu) * len(used.cpu) / sum(used.cpu),
+        "CPU ms/page": report["cpu"] * 1000 / pages,
+    }
