@@ -192,8 +192,13 @@ class ExchangeLoop:
         """The worker has to join this shard again as a new one; or all of them: what stays in its
         process is claimed on one for pages of another, and on one server the log of all has lost
         its end."""
-        alone = self.run_session.spread and not self.worker.keeps_requests()
-        group = [session] if alone else self.run_session.sessions
+        if self.run_session.spread and not self.worker.keeps_requests():
+            self._void[session] = [session]
+        else:
+            self._mark_all_void()
+
+    def _mark_all_void(self) -> None:
+        group = self.run_session.sessions
         self._void.update(dict.fromkeys(group, group))
 
     async def come_back(self, session: ShardSession) -> None:
@@ -217,7 +222,11 @@ class ExchangeLoop:
             self._forgotten.discard(session)
             if self._void.get(session) is group:
                 del self._void[session]
-        self.worker.rejoined()
+        if len(group) < len(self._loops) and self.worker.keeps_requests():
+            # Some have come meanwhile: what of them is claimed elsewhere could not be claimed anew.
+            self._mark_all_void()
+        else:
+            self.worker.rejoined()
 
     # The end
 

@@ -276,6 +276,40 @@ def test_an_end_by_a_server_that_may_not_count(
         asyncio.run(crawl(client))
 
 
+class Keeping(Puppet):
+    """A worker that is asked for what cannot be stored while it joins again."""
+
+    def keeps_requests(self) -> bool:
+        return bool(self.heard)
+
+
+def test_all_is_void_with_requests_that_came_while_a_worker_joined_one_server_again(
+    redis_server: RedisServer,
+) -> None:
+    """They are claimed anew by that, which finds them taken where their claim is not void."""
+
+    async def crawl(client: redis.Redis) -> None:
+        server = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Keeping()
+        config = replace(EXACT, shards=2, spread=True)
+        run_session = RunSession(server, Terms(NAME, config, 60.0, 5, 100, 10_000))
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        before = {session.worker for session in run_session.sessions}
+        session = run_session.sessions[1]
+        client.zadd(calls.prefix(NAME, session.shard) + "workers", {session.worker: 1})
+        execute(client, calls.reap(NAME, session.shard, session.run, 5, 100))
+        exchange_loop.start(puppet)
+        await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
+        assert not before & {session.worker for session in run_session.sessions}
+        await exchange_loop.stop()
+        await exchange_loop.leave()
+        await server.aclose()
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
+
+
 class PartlyAway(redis.asyncio.Redis):
     """A client that does not reach the shards in ``away``."""
 
