@@ -24,7 +24,7 @@ THREE = (3, 3)
 MANY = (ONE, (1, 1), (1, 4), (1, 16), (1, 64), THREE, (3, 16), (3, 64))
 """Masters, 0 for one server that is no cluster, and shards."""
 
-COLUMNS = ["masters", "shards", "round trip ms", "pages/s", "x one server", "CPU ms/page"]
+COLUMNS = ["masters", "shards", "round trip ms", "pages/s", "x one server", "end s", "CPU ms/page"]
 COLUMNS += ["Redis CPU µs/page", "Redis CPU x", "scripts µs/page"]
 COLUMNS += ["exchanges/page", "bytes/page", "busiest master x share"]
 
@@ -83,7 +83,9 @@ def run(*, quick: bool) -> Result:
         targets=[*_targets(rows)],
         notes=[
             f"{pages} pages on {HOSTS} hosts, 20 links each to any of them; medians of {rounds} "
-            "rounds, ratios of neighbours in time. CPU ms/page: of the worker. Redis CPU: user and "
+            "rounds, ratios of neighbours in time. Pages/s: from the first to the last request, as "
+            "the site saw them; end: from there to the end of the process. CPU ms/page: of the "
+            "worker. Redis CPU: user and "
             "system time of all servers, the network and the start of the crawl included, without "
             "what a server that rests has used in the same time.",
             "Shards on one master show what they cost by themselves: a worker's exchange concerns "

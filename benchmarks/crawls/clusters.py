@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -153,10 +154,12 @@ def crawl(
 ) -> Figures:
     """One worker crawls the whole site. ``shards``: 0 for as many as are taken by itself.
 
-    CPU is what the servers used from the start of the process to its end, without what they use
-    when they rest; scripts: the time in EVALSHA, which is wall time. Raises `DidNotRun`.
+    Pages/s are from the first to the last of them, as the site saw them; end: seconds from there to
+    the end of the process. CPU is what the servers used from the start of the process to its end,
+    without what they use when they rest; scripts: the time in EVALSHA, which is wall time. Raises `DidNotRun`.
     """
     rig.flush()
+    site.forget()
     told = {"REDISQ_URL": url, **(settings or {})}
     if shards:
         told["REDISQ_SHARDS"] = shards
@@ -169,12 +172,15 @@ def crawl(
             settings=told,
             arguments={"hosts": site.hosts},
         ).report()
+    ended = time.monotonic()
     used = rig.used().since(before)
+    hits = site.hits()
     pages = report["pages"]
     if pages != site.pages:
         raise DidNotRun(f"{pages} of {site.pages} pages were fetched")
     return {
-        "pages/s": pages / report["seconds"],
+        "pages/s": pages / (hits[-1].at - hits[0].at),
+        "end s": ended - hits[-1].at,
         "Redis CPU µs/page": sum(used.cpu) * 1e6 / pages,
         "scripts µs/page": used.script * 1e6 / pages,
         "exchanges/page": report["exchanges"] / pages,
