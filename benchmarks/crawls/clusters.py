@@ -156,7 +156,8 @@ def crawl(
 
     Pages/s are from the first to the last of them, as the site saw them; end: seconds from there to
     the end of the process. CPU is what the servers used from the start of the process to its end,
-    without what they use when they rest; scripts: the time in EVALSHA, which is wall time. Raises `DidNotRun`.
+    without what they use when they rest; scripts: the time in EVALSHA, which is wall time. Raises
+    `DidNotRun`.
     """
     rig.flush()
     site.forget()
