@@ -2,7 +2,8 @@
 
 ``lua/``           the scripts; ``shared/keys.lua`` documents all keys
 ``scripts``        loads them; ``calls`` what goes into each and comes out
-``operations``     what goes into an exchange and comes out of it
+``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
+                   both
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
 ``held_back``      ends of pages that wait for other shards; ``posts`` what they leave for these
 ``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the

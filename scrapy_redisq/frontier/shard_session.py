@@ -11,13 +11,13 @@ import hashlib
 import logging
 import math
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.exchange import Cargo, answer
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
     Claim,
@@ -31,17 +31,12 @@ from scrapy_redisq.frontier.operations import (
     Post,
     Reply,
     Settle,
-    TurnGrant,
     TurnReport,
-    foreign_key,
-    letter_item,
     number_of_requests,
     outcome_item,
-    parse_lease,
     requests_of,
 )
-from scrapy_redisq.frontier.posts import pack_links
-from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
+from scrapy_redisq.frontier.scripts import Call, load
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +99,10 @@ class _Batch:
     outcomes: list[Outcome]
     statuses: dict[str, int]
     data: dict[str, Any]
-    posts: dict[str, list[Enqueue]] = field(default_factory=dict)
+    posts: dict[str, list[Enqueue]]
     """Links that it posts, by the lease of their page."""
-    begun: list[int] = field(default_factory=list)
-    passes: bool = False
+    begun: list[int]
+    passes: bool
     """It goes past enqueues that wait until Redis has room."""
 
     @property
@@ -278,17 +273,18 @@ class ShardSession:
         """
         if self._in_flight is None:
             operations = self._take_operations()
+            cargo = Cargo(operations, self.held)
             self._in_flight = _Batch(
                 operations,
                 self.local_duplicates,
                 self.tally,
                 self.outcomes,
                 self.statuses,
-                {},
+                cargo.data(),
+                cargo.posts,
                 begun=sorted(self.begun),
                 passes=self.full,
             )
-            self._in_flight.data = self._operations_data(operations, self._in_flight.posts)
             self.local_duplicates, self.tally = 0, Counter()
             self.outcomes, self.statuses = [], {}
         if most is not None:
@@ -338,7 +334,8 @@ class ShardSession:
                 terms.give_up,
                 int(terms.worn_after * 1e6),
             )
-        return Call.of(self._script, self._key, data, self._decode)
+        carried = self._in_flight.operations
+        return Call.of(self._script, self._key, data, lambda reply: answer(reply, carried))
 
     def keeps(self) -> int:
         """Bytes of what no page stands for that waits, or that may have to be sent again."""
@@ -457,142 +454,6 @@ class ShardSession:
             (taken if may_pass and len(taken) < self._limit else left).append(operation)
         self.unsent = left
         return taken
-
-    def _operations_data(
-        self, operations: Iterable[Operation], posts: dict[str, list[Enqueue]]
-    ) -> dict[str, list[Any]]:
-        """``posts``: where to note what is posted."""
-        queues: dict[tuple[str, int], int] = {}
-        done: dict[str, list[str]] = {}
-        data: defaultdict[str, list[Any]] = defaultdict(list)
-
-        def number_of(slot: str, priority: int) -> int:
-            return queues.setdefault((slot, priority), len(queues) + 1)
-
-        for operation in operations:
-            lease = operation.lease if isinstance(operation, Finish) else None
-            for request in requests_of(operation):
-                if isinstance(request, Claim):
-                    data["claims"].append((request.field, request.lease, raw_string(request.page)))
-                    data["enqueue"].append(
-                        calls.enqueue_item(
-                            0,
-                            b"",
-                            request.fingerprint,
-                            asked=request.asked,
-                            identity=request.identity,
-                            claim=len(data["claims"]),
-                        )
-                    )
-                else:
-                    data["enqueue"].append(
-                        calls.enqueue_item(
-                            number_of(request.slot, request.priority),
-                            request.entry,
-                            request.fingerprint,
-                            request.delay,
-                            asked=request.asked,
-                            identity=request.identity,
-                            lease=lease,
-                        )
-                    )
-                if request.also is not None:
-                    data["also"].append(calls.fingerprint_item(request.also))
-            if isinstance(operation, Letter):
-                data["letters"].append(letter_item(operation))
-            elif isinstance(operation, Settle):
-                claim = operation.claim
-                data["settled"].append((claim.field, claim.lease, operation.done))
-            elif isinstance(operation, Delivered):
-                data["delivered"].append(operation.post)
-            if not isinstance(operation, Finish):
-                continue
-            if operation.links and (unsafe := operation.unsafe()):
-                posts[operation.lease] = unsafe
-                data["posts"].append((operation.lease, raw_string(pack_links(unsafe))))
-            if operation.children:
-                data["bundled"].append(operation.lease)
-            if operation.outcome == "retried":
-                held = self.held.get(operation.lease)
-                if held is not None:  # its queue is checked
-                    number_of(held.slot, operation.priority)
-                data["retried"].append(
-                    (
-                        operation.lease,
-                        str(operation.priority),
-                        raw_string(operation.entry),
-                        operation.delay,
-                    )
-                )
-            elif operation.outcome == "dead":
-                data["dead"].append(
-                    (
-                        operation.lease,
-                        operation.reason,
-                        operation.detail,
-                        operation.error,
-                        operation.status,
-                        operation.foreign,
-                    )
-                )
-            elif operation.outcome == "done":
-                held = self.held.get(operation.lease)  # None: it will be counted as stale
-                done.setdefault(held.slot if held else "", []).append(operation.lease)
-            elif operation.outcome == "delayed":
-                data["delayed"].append((operation.lease, operation.delay))
-            elif operation.outcome == "backed_off":
-                data["backed_off"].append((operation.lease, raw_string(operation.entry)))
-            else:
-                data["released"].append(operation.lease)
-        if done:
-            data["done"] = list(done.items())
-        if queues:
-            data["queues"] = [(slot, str(priority)) for slot, priority in queues]
-        return data
-
-    def _decode(self, reply: list[Any]) -> Reply:
-        status = reply[0].decode()
-        if status == "corrupt":
-            raise FrontierCorrupt(foreign_key(reply[1]))
-        if status not in {"ok", "replayed"}:
-            return Reply(status)
-        outcome, created, finished, complete, waiting, dead, overdue, due = reply[1:9]
-        turns, stuck, in_the_way, post_due, *leases = reply[9:]
-        answer = Reply(
-            status,
-            complete=complete == 1,
-            created=created,
-            finished=finished,
-            waiting=waiting,
-            dead=dead,
-            overdue_in=overdue,
-            next_due=None if due < 0 else due,
-            stuck=None if stuck < 0 else stuck,
-            in_the_way=foreign_key(in_the_way) if in_the_way else "",
-            post_due=None if post_due < 0 else post_due,
-            turns=[TurnGrant(*turn) for turn in unpack(turns)] if turns else [],
-            leases=[
-                parse_lease(lease_id.decode(), record)
-                for lease_id, record in zip(leases[::2], leases[1::2], strict=True)
-            ],
-        )
-        outcomes = iter(outcome.decode())
-        if self._in_flight is not None:
-            for operation in self._in_flight.operations:
-                for request in requests_of(operation):
-                    became = next(outcomes, "1")
-                    if became == "0":
-                        answer.duplicates.append(request)
-                    elif isinstance(request, Claim):
-                        if became == "5":
-                            answer.deadly.append(request)
-                        else:
-                            (answer.waits if became == "3" else answer.claimed).append(request)
-                        if became == "4":
-                            answer.suspects.append(request)
-                    elif became == "1":
-                        answer.accepted.append(request)
-        return answer
 
     def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
         """Take a reply in. Its ``leases`` become those that were not known before.

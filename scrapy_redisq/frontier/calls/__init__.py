@@ -4,7 +4,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 
 ``run``       ``lua/run/``: how runs begin and end, and who is in them
 ``requests``  ``lua/push.lua``, and requests as `push` and exchanges carry them; exchanges are made
-              by `scrapy_redisq.frontier.shard_session`
+              by `scrapy_redisq.frontier.exchange`
 ``dead``      ``lua/dead/``: dead letters
 ``slots``     ``lua/slots/``: slots, for people and robots.txt
 ``post``      ``lua/post/``: links to other shards, until those cannot lose them

@@ -1,0 +1,175 @@
+"""What an exchange carries, as the script takes it, and what its reply says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from scrapy_redisq.errors import FrontierCorrupt
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.operations import (
+    Claim,
+    Delivered,
+    Enqueue,
+    Finish,
+    Lease,
+    Letter,
+    Operation,
+    Reply,
+    Settle,
+    TurnGrant,
+    foreign_key,
+    letter_item,
+    parse_lease,
+    requests_of,
+)
+from scrapy_redisq.frontier.posts import pack_links
+from scrapy_redisq.frontier.scripts import raw_string, unpack
+
+
+class Cargo:
+    """The part of an exchange's input that operations make, as ``exchange.lua`` has it.
+
+    ``posts``: the links that go into posts, by the lease of their page.
+    """
+
+    def __init__(self, operations: Iterable[Operation], held: Mapping[str, Lease]) -> None:
+        self.posts: dict[str, list[Enqueue]] = {}
+        self._held = held
+        self._queues: dict[tuple[str, int], int] = {}
+        self._done: dict[str, list[str]] = {}
+        self._data: defaultdict[str, list[Any]] = defaultdict(list)
+        for operation in operations:
+            self._add(operation)
+
+    def data(self) -> dict[str, list[Any]]:
+        """The fields of the input that are not empty."""
+        data = dict(self._data)
+        if self._done:
+            data["done"] = list(self._done.items())
+        if self._queues:
+            data["queues"] = [(slot, str(priority)) for slot, priority in self._queues]
+        return data
+
+    def _add(self, operation: Operation) -> None:
+        for request in requests_of(operation):
+            self._add_request(request, operation.lease if isinstance(operation, Finish) else None)
+        if isinstance(operation, Finish):
+            self._add_finish(operation)
+        elif isinstance(operation, Letter):
+            self._data["letters"].append(letter_item(operation))
+        elif isinstance(operation, Settle):
+            claim = operation.claim
+            self._data["settled"].append((claim.field, claim.lease, operation.done))
+        elif isinstance(operation, Delivered):
+            self._data["delivered"].append(operation.post)
+
+    def _number_of(self, slot: str, priority: int) -> int:
+        return self._queues.setdefault((slot, priority), len(self._queues) + 1)
+
+    def _add_request(self, request: Enqueue | Claim, lease: str | None) -> None:
+        if isinstance(request, Claim):
+            claims = self._data["claims"]
+            claims.append((request.field, request.lease, raw_string(request.page)))
+            item = calls.enqueue_item(
+                0,
+                b"",
+                request.fingerprint,
+                asked=request.asked,
+                identity=request.identity,
+                claim=len(claims),
+            )
+        else:
+            item = calls.enqueue_item(
+                self._number_of(request.slot, request.priority),
+                request.entry,
+                request.fingerprint,
+                request.delay,
+                asked=request.asked,
+                identity=request.identity,
+                lease=lease,
+            )
+        self._data["enqueue"].append(item)
+        if request.also is not None:
+            self._data["also"].append(calls.fingerprint_item(request.also))
+
+    def _add_finish(self, finish: Finish) -> None:
+        lease, data = finish.lease, self._data
+        if finish.links and (unsafe := finish.unsafe()):
+            self.posts[lease] = unsafe
+            data["posts"].append((lease, raw_string(pack_links(unsafe))))
+        if finish.children:
+            data["bundled"].append(lease)
+        held = self._held.get(lease)  # None: it will be counted as stale
+        match finish.outcome:
+            case "done":
+                self._done.setdefault(held.slot if held else "", []).append(lease)
+            case "retried":
+                if held is not None:  # its queue is checked
+                    self._number_of(held.slot, finish.priority)
+                entry = raw_string(finish.entry)
+                data["retried"].append((lease, str(finish.priority), entry, finish.delay))
+            case "dead":
+                reason = (finish.reason, finish.detail, finish.error, finish.status)
+                data["dead"].append((lease, *reason, finish.foreign))
+            case "delayed":
+                data["delayed"].append((lease, finish.delay))
+            case "backed_off":
+                data["backed_off"].append((lease, raw_string(finish.entry)))
+            case _:
+                data["released"].append(lease)
+
+
+def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
+    """What the ``reply`` to an exchange that carried ``operations`` says.
+
+    Raises `FrontierCorrupt` if a foreign key was in the way of the whole exchange.
+    """
+    status = reply[0].decode()
+    if status == "corrupt":
+        raise FrontierCorrupt(foreign_key(reply[1]))
+    if status not in {"ok", "replayed"}:
+        return Reply(status)
+    outcome, created, finished, complete, waiting, dead, overdue, due = reply[1:9]
+    turns, stuck, in_the_way, post_due, *leases = reply[9:]
+    told = Reply(
+        status,
+        complete=complete == 1,
+        created=created,
+        finished=finished,
+        waiting=waiting,
+        dead=dead,
+        overdue_in=overdue,
+        next_due=None if due < 0 else due,
+        stuck=None if stuck < 0 else stuck,
+        in_the_way=foreign_key(in_the_way) if in_the_way else "",
+        post_due=None if post_due < 0 else post_due,
+        turns=[TurnGrant(*turn) for turn in unpack(turns)] if turns else [],
+        leases=[
+            parse_lease(lease_id.decode(), record)
+            for lease_id, record in zip(leases[::2], leases[1::2], strict=True)
+        ],
+    )
+    outcomes = iter(outcome.decode())
+    for operation in operations:
+        for request in requests_of(operation):
+            _sort(request, next(outcomes, "1"), told)
+    return told
+
+
+def _sort(request: Enqueue | Claim, became: str, told: Reply) -> None:
+    """Note what became of a request by its outcome, see ``shared/enqueue.lua``."""
+    if became == "0":
+        told.duplicates.append(request)
+    elif isinstance(request, Enqueue):
+        if became == "1":
+            told.accepted.append(request)
+    elif became == "5":
+        told.deadly.append(request)
+    elif became == "3":
+        told.waits.append(request)
+    else:
+        told.claimed.append(request)
+        if became == "4":
+            told.suspects.append(request)
