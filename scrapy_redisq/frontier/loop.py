@@ -357,8 +357,9 @@ class ExchangeLoop:
                     await self._exchange_with_all()
                     # A server that has lost its last second is sent some of it once more.
                     sent = had_nothing_left and not self.waiting()
-                    if not sent and any(loop.pace.still_full() for loop in self._loops.values()):
-                        await asyncio.sleep(FULL_RETRY)
+                    if not sent:
+                        full = any(loop.pace.still_full() for loop in self._loops.values())
+                        await asyncio.sleep(FULL_RETRY if full else RUNNING_LOW)
                 return await self.run_session.leave(complete=self.complete)
             except TROUBLE as error:
                 self.warnings.warn("away", "Redis is away while closing: %s", error)

@@ -60,9 +60,9 @@ def wrap():
         if reply.leases:
             reached("claim")
 
-    def membership_received(self, reply):
+    def session_received(self, reply, **told):
         reached("read")
-        return answered(self, reply)
+        return answered(self, reply, **told)
 
     async def send_packed_command(self, command, *args, **kwargs):
         await send(self, command, *args, **kwargs)
@@ -70,7 +70,7 @@ def wrap():
             reached("sent")
 
     Worker.received = worker_received
-    ShardSession.received = membership_received
+    ShardSession.received = session_received
     AbstractConnection.send_packed_command = send_packed_command
 
 
