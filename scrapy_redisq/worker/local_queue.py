@@ -57,6 +57,14 @@ class LocalQueue:
     def __contains__(self, request: Request) -> bool:
         return request in self._pages
 
+    def get(self, request: Request) -> Page | None:
+        """The page of a request that is here."""
+        return self._pages.get(request)
+
+    def in_progress(self) -> list[tuple[Request, Page]]:
+        """Requests that were started and are not over, in the order in which they came."""
+        return [item for item in self._pages.items() if item[0] in self._in_progress]
+
     def take(self, request: Request, page: Page, delay: float, claim: Claim | None) -> None:
         """Take a request, for ``delay`` seconds from now, or from when ``claim`` is granted. One
         that no page stands for is among what `to_ask` returns."""
@@ -117,12 +125,15 @@ class LocalQueue:
         """It is a duplicate; -> its page, None if it is no longer asked about."""
         return self.forget(request) if request in self._asked else None
 
-    def is_with_another(self, claim: Claim) -> None:
-        """Another worker has it, and may die before it has dealt with it."""
-        if claim.tag in self._asked:
-            self._ahead.discard(claim.tag)
-            self._others.append(claim)
-            self._ask_at = time.monotonic() + ASK_AGAIN
+    def is_with_another(self, claim: Claim) -> bool:
+        """Another worker has it, and may die before it has dealt with it. -> False if it is not
+        asked about."""
+        if claim.tag not in self._asked:
+            return False
+        self._ahead.discard(claim.tag)
+        self._others.append(claim)
+        self._ask_at = time.monotonic() + ASK_AGAIN
+        return True
 
     def to_ask(self, most: int) -> list[Claim]:
         """What no page stands for and the frontier has to be asked about now.

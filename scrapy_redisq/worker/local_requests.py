@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -104,7 +105,8 @@ class LocalRequests:
         assert isinstance(claim.tag, Request)
         known = self._queue.granted(claim.tag)
         if known is None:
-            self._exchange_loop.enqueue(Settle(claim, done=False))
+            if claim.tag not in self._queue:  # else it was begun before this worker joined again
+                self._exchange_loop.enqueue(Settle(claim, done=False))
             return
         page, delay = known
         page.claim = claim
@@ -114,9 +116,9 @@ class LocalRequests:
     def give_up(self, claim: Claim) -> None:
         """So many workers have died with it that it may be what they died of: it is not tried."""
         assert isinstance(claim.tag, Request)
-        page = self._queue.forget(claim.tag)
+        page = self._queue.refused(claim.tag)
         if page is None:
-            self._exchange_loop.enqueue(Settle(claim, done=False))
+            self.granted(claim)
             return
         deaths = self._exchange_loop.run_session.terms.max_deliveries
         page.claim = claim
@@ -125,20 +127,52 @@ class LocalRequests:
         logger.warning("A request became a dead letter (deliveries): %s", detail)
         self._end(claim.tag, page)
 
-    def refused(self, claim: Claim) -> None:
-        """The request is a duplicate."""
+    def refused(self, claim: Claim) -> bool:
+        """The request is a duplicate. -> False if it was begun before this worker joined again."""
         assert isinstance(claim.tag, Request)
         if page := self._queue.refused(claim.tag):
             self._end(claim.tag, page)
+            return True
+        self._lose(claim.tag)
+        return False
+
+    def is_with_another(self, claim: Claim) -> None:
+        """Another worker has the request, and may die before it has dealt with it."""
+        assert isinstance(claim.tag, Request)
+        if not self._queue.is_with_another(claim):
+            self._lose(claim.tag)
+
+    def _lose(self, request: Request) -> None:
+        """Whoever has it by now asks for all that comes of it; else both went on side by side."""
+        page = self._queue.get(request)
+        if page is not None and page.root is None:
+            page.lost = True
 
     def ask(self) -> None:
         """Ask about what no page stands for, as far as this worker may have more of it."""
         for claim in self._queue.to_ask(self._most):
             self._exchange_loop.enqueue(claim)
 
+    def next(
+        self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
+    ) -> tuple[Request, Page] | None:
+        """The next request to start, see `LocalQueue.pop`, but none that is another worker's."""
+        while (popped := self._queue.pop(downloading, others)) is not None:
+            request, page = popped
+            root = page.root
+            if not (page.lost or (root is not None and root.is_void and page.comes_again)):
+                return popped
+            self._queue.forget(request)
+            self._end(request, page)
+        return None
+
     def rejoined(self) -> None:
         """All claims are void: others fetch the pages again, and ask for what they asked for. What
-        no page stands for is claimed again."""
+        no page stands for is claimed again, also what has begun: what comes of it may be the whole
+        crawl."""
+        for _, page in self._queue.in_progress():
+            if page.claim is not None and not (page.root or page).is_void:
+                self._exchange_loop.enqueue(page.claim)
         for request, page, asked, delay in self._queue.forget_waiting(asked=True):
             if page.root is not None and page.root.is_void:
                 if page.asker is not None:
@@ -182,13 +216,21 @@ class LocalRequests:
 
     def _end(self, request: Request, page: Page) -> None:
         """It is over, with all that came of it, or was given up."""
-        dealt_with = page.problem is None and not page.given_back
-        self.gave_back |= page.root is None and page.given_back and page.comes_again
+        is_lost = page.root is not None and page.root.lost
+        dealt_with = page.problem is None and not (page.given_back or is_lost)
+        self.gave_back |= page.root is None and (page.given_back or page.lost) and page.comes_again
+        if page.lost:
+            if not self._engine.closing:  # whoever has it may die
+                again = Page(
+                    page.lease, page.session, identity=page.identity, comes_again=page.comes_again
+                )
+                self._queue.take(request, again, 0.0, page.claim)
+            return
         if page.root is None and page.problem is not None and not page.given_back:
             self.bury(request, page.lease.slot, page.problem)
             dealt_with = True
         # With a void root it is asked for again by whoever has that page by now.
-        if page.claim is not None and not (page.root and page.root.is_void):
+        if page.claim is not None and (is_lost or not (page.root and page.root.is_void)):
             settle = Settle(page.claim, dealt_with)
             if dealt_with:
                 session = self._exchange_loop.run_session.shard_of(settle.slot)

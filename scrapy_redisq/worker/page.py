@@ -86,7 +86,8 @@ class Page:
     A request that stays in this process has a page, too, whose lease is none. What asked for it is
     its ``asker``, which is not ended before it: it is one of its ``unwritten``. Its ``root`` is the
     outermost of these, None if it is that itself: the page that asks for all of it again when it
-    is fetched again. Its ``claim`` is there once it was granted.
+    is fetched again. Its ``claim`` is there once it was granted; if it has no root it may be
+    ``lost`` to another worker, which was granted it when this one's leases were void.
     """
 
     lease: Lease
@@ -112,6 +113,7 @@ class Page:
     root: Page | None = None
     asker: Page | None = None
     claim: Claim | None = None
+    lost: bool = False
     comes_again: bool = True
     """Of a request that stays here: its root asks for it when it is fetched again, or if there is
     none each worker's ``start()``."""
@@ -128,7 +130,7 @@ class Page:
     @property
     def is_void(self) -> bool:
         """Others have it by now, or will: whoever has it asks for all that it asks for."""
-        return bool(self.lease.id) and not self.is_held
+        return self.lost or (bool(self.lease.id) and not self.is_held)
 
     def finish(self) -> Finish:
         """How its lease ends."""

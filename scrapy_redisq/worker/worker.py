@@ -214,7 +214,7 @@ class Worker:
             return None
         # Not by turns: what is limited gets its own when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
-        popped = self._local.pop(downloading, self.inbox.highest)
+        popped = self._local_requests.next(downloading, self.inbox.highest)
         if popped is None:
             return None
         request, page = popped
@@ -416,13 +416,13 @@ class Worker:
         for claim in reply.deadly:
             self._local_requests.give_up(claim)
         for claim in reply.waits:
-            self._local.is_with_another(claim)
+            self._local_requests.is_with_another(claim)
         for enqueue in reply.duplicates:
             request = enqueue.tag
             if not isinstance(request, Request):
                 continue
-            if isinstance(enqueue, Claim):
-                self._local_requests.refused(enqueue)
+            if isinstance(enqueue, Claim) and not self._local_requests.refused(enqueue):
+                continue
             self._outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider

@@ -361,8 +361,26 @@ MUTANTS = [
     ),
     Mutant(
         "worker/local_requests.py",
-        "if page.claim is not None and not (page.root and page.root.is_void):",
+        "if page.claim is not None and (is_lost or not (page.root and page.root.is_void)):",
         "if page.claim is not None:",
+        LOCAL,
+    ),
+    Mutant(
+        "worker/local_requests.py",
+        "if page.claim is not None and not (page.root or page).is_void:",
+        "if False:",
+        LOCAL,
+    ),
+    Mutant(
+        "worker/local_requests.py",
+        "page.lost = True",
+        "pass",
+        LOCAL,
+    ),
+    Mutant(
+        "worker/local_requests.py",
+        "is_lost = page.root is not None and page.root.lost",
+        "is_lost = False",
         LOCAL,
     ),
     Mutant(

@@ -121,7 +121,7 @@ class Process:
                 for claim in reply.deadly:
                     self.requests.give_up(claim)
                 for claim in reply.waits:
-                    self.local.is_with_another(claim)
+                    self.requests.is_with_another(claim)
                 for enqueue in reply.duplicates:
                     if isinstance(enqueue, Claim):
                         self.requests.refused(enqueue)
@@ -136,7 +136,7 @@ class Process:
 
     def start(self) -> Request | None:
         """Begin with the next request that stays here."""
-        popped = self.local.pop(lambda slot: 0, lambda slot: None)
+        popped = self.requests.next(lambda slot: 0, lambda slot: None)
         if popped is None:
             return None
         self.in_progress.keep(*popped)
@@ -282,6 +282,54 @@ def test_start_requests_of_a_worker_that_comes_back(
     first.end(mine)
     first.exchange()
     assert kept(client) == 1
+
+
+def fetch_tree(process: Process) -> list[str]:
+    """Fetch one request that is here, and ask for the two that come of it, up to 9. -> its URL"""
+    process.requests.ask()
+    process.exchange()
+    request = process.start()
+    if request is None:
+        process.end()
+        process.exchange()
+        return []
+    number = int(request.url[9:])
+    for child in (2 * number, 2 * number + 1):
+        if child < 10:
+            process.ask(request, f"http://a/{child}")
+    process.exchange()
+    process.end(request)
+    process.exchange()
+    return [request.url[9:]]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_one_worker_goes_on_with_what_comes_of_a_start_request(
+    process: NewProcess, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Of which that may be the whole crawl: after its worker has joined again it is the same one,
+    or if another was granted it meanwhile, that one. Should that die, this one may have it."""
+    monkeypatch.setattr(local_queue, "ASK_AGAIN", 0.0)
+    first, second = process(), process()
+    for worker in (first, second):
+        worker.ask(None, "http://a/1")
+        worker.requests.ask()
+        worker.exchange()
+    fetched = [*fetch_tree(first), *fetch_tree(first), *fetch_tree(second)]
+    assert fetched == ["1", "2"]
+    first.rejoin()
+    if not lost:
+        first.exchange()
+    again = [number for _ in range(5) for number in fetch_tree(second)]
+    assert again == (["1", "2", "3", "4", "5"] if lost else [])
+    if lost:
+        assert [fetch_tree(first), fetch_tree(first), len(first.local)] == [[], [], 1]
+        second.die()
+    there = [number for _ in range(12) for number in fetch_tree(first)]
+    assert there == list("12346789" if lost else "3456789")  # 5 was over
+    assert not first.local
+    if not lost:
+        assert fetch_tree(second) == [] and not second.local
 
 
 def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewProcess) -> None:
@@ -675,6 +723,7 @@ def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
         "inbox": Inbox(2, 10, by_slot=True),
         "in_progress": first.in_progress,
         "local": first.local,
+        "local_requests": first.requests,
     }
     worker = CrawlWorker(Parts(**parts))
     request = first.ask(None, "http://a/start")
