@@ -47,6 +47,10 @@ class InProgress:
         """Pages that Scrapy is done with and a sink is not, or requests that stay here."""
         self._kept: dict[Request, Page] = {}
         """Requests in progress that stay in this process."""
+        self._kept_to_look_at: dict[Request, Page] = {}
+        self._kept_waiting: dict[Page, Request] = {}
+        """Of these, what may be over, and what waits for items or for what came of it: that may be
+        all that was fetched, and to look at it each time would cost more and more."""
         self._files_missing = False
 
     def __len__(self) -> int:
@@ -61,17 +65,31 @@ class InProgress:
 
     def keep(self, request: Request, page: Page) -> None:
         """``request``, which stays in this process, is handed to the engine."""
-        self._kept[request] = page
+        self._kept[request] = self._kept_to_look_at[request] = page
 
     def end_kept(self, working_on: set[Request]) -> Iterator[tuple[Request, Page]]:
         """Remove those that stay here and are over, with their items and all that came of them.
 
         Later ones come first, so that what they came of may be over with them.
         """
-        for request, page in reversed(list(self._kept.items())):
-            if request not in working_on and not page.unwritten:
-                del self._kept[request]
-                yield request, page
+        while left := [one for one in self._kept_to_look_at if one not in working_on]:
+            for request in reversed(left):
+                page = self._kept_to_look_at.pop(request)
+                if page.unwritten:
+                    self._kept_waiting[page] = request
+                else:
+                    del self._kept[request]
+                    yield request, page
+
+    def end_of(self, kept: Page) -> None:
+        """A request that stays here is over, or was given up; what asked for it may be, too."""
+        if kept.asker is not None:
+            kept.asker.end_of(kept)
+            self._look_at(kept.asker)
+
+    def _look_at(self, page: Page) -> None:
+        if not page.unwritten and page in self._kept_waiting:
+            self._kept_to_look_at[self._kept_waiting.pop(page)] = page
 
     def asking(self, request: Request) -> Page | None:
         """The page of a request in progress, be it one that stays here."""
@@ -264,6 +282,7 @@ class InProgress:
         """An item for which the page was held is written, or never will be."""
         if page := self._find(request):
             page.unwritten -= 1
+            self._look_at(page)
 
     def refuse(self, request: Request | None, problem: Problem) -> None:
         """An item of the page cannot be written."""

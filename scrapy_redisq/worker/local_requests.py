@@ -175,8 +175,7 @@ class LocalRequests:
                 self._exchange_loop.enqueue(page.claim)
         for request, page, asked, delay in self._queue.forget_waiting(asked=True):
             if page.root is not None and page.root.is_void:
-                if page.asker is not None:
-                    page.asker.end_of(page)
+                self._in_progress.end_of(page)
                 if page.comes_again:
                     continue
                 page.root = page.asker = None
@@ -238,12 +237,10 @@ class LocalRequests:
                 run_session.finish(session, settle, page.sent, page.links)
             else:  # before the page that asks for it again can be somebody else's
                 self._send(settle, page)
-        if page.asker is None:
-            return
-        if page.problem is not None and page.asker is page.root:
+        if page.problem is not None and page.asker and page.asker is page.root:
             text = f"{request!s:.300}, which stayed in its process: {page.problem.detail}"
             page.problem = replace(page.problem, detail=text)
-        page.asker.end_of(page)
+        self._in_progress.end_of(page)
 
     def bury(self, request: Request, slot: str, problem: Problem) -> None:
         """Make a dead letter of a request that no page stands for."""

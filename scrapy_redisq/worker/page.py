@@ -63,7 +63,7 @@ class Problem:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Page:
     """A request in progress.
 

@@ -446,6 +446,17 @@ def test_a_long_chain_is_over_at_once(client: redis.Redis, process: NewProcess) 
         chain.append(request)
     first.end(page, *chain[:-1])
     assert len(first.local) == 200
+    looks = 0
+
+    class Counting(set[Request]):
+        def __contains__(self, request: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().__contains__(request)
+
+    first.engine.in_progress = Counting(first.engine.in_progress)
+    first.end()
+    assert looks == 1, "those that wait for what came of them are looked at each time"
     first.end(chain[-1])
     first.exchange()
     assert (held(first), kept(client), len(first.local)) == (0, 0, 0)
