@@ -348,6 +348,12 @@ MUTANTS = [
         LOCAL,
     ),
     Mutant(
+        SHARED + "kept.lua",
+        "if not owner or owner ~= input.former then",
+        "if true then",
+        LOCAL,
+    ),
+    Mutant(
         "frontier/loop.py",
         "sent = had_nothing_left and not self.waiting()",
         "sent = had_nothing_left",

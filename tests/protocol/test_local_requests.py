@@ -803,6 +803,24 @@ def test_a_start_request_that_its_workers_die_of(
     assert (kept(client), client.hlen("redisq:{books:0}:letters")) == (0, 1)
 
 
+def test_a_suspect_that_has_begun_goes_on(
+    process: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its worker joins again, and may be granted no suspect just then."""
+    for _ in range(2):
+        worker = process()
+        worker.ask(None, "http://a/1")
+        assert fetch_tree(worker) == ["1"]
+        worker.die()
+    worker = process()
+    worker.ask(None, "http://a/1")
+    assert [*fetch_tree(worker), *fetch_tree(worker)] == ["1", "2"]
+    monkeypatch.setattr(worker.run, "suspects_to_claim", lambda: 0)
+    worker.rejoin()
+    assert [number for _ in range(8) for number in fetch_tree(worker)] == list("3456789")
+    assert not worker.local
+
+
 def test_only_deaths_count(client: redis.Redis, process: NewProcess) -> None:
     """Not that a worker is stopped, or joins again."""
     for _ in range(6):

@@ -39,8 +39,10 @@ local function claim(is_new, field, lease, page)
       if deaths >= input.max_deliveries then
         answer = '5'
       elseif deaths >= input.suspect_from then
-        if input.suspects == 0 then return '3' end
-        input.suspects = input.suspects - 1
+        if not owner or owner ~= input.former then -- else it may have begun it
+          if input.suspects == 0 then return '3' end
+          input.suspects = input.suspects - 1
+        end
         answer = '4'
       end
     end
