@@ -229,12 +229,6 @@ class RunSession:
         """So much may have to be sent again that no more should be taken in now."""
         return any(session.keeps() > most for session in self.sessions)
 
-    def enqueues_waiting(self) -> bool:
-        """Whether there are requests that Redis has not acknowledged."""
-        return bool(self._held_back) or any(
-            session.enqueued > session.acknowledged for session in self.sessions
-        )
-
     def enqueues_wait_elsewhere(self, session: ShardSession) -> bool:
         """Whether there are requests that another shard than this has not acknowledged, or may yet
         lose although nobody but this worker would ask for them again."""

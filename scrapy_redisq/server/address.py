@@ -95,11 +95,7 @@ def parse(url: str) -> Address:
 
 
 def _cluster_nodes(url: str, rest: str, *, tls: bool) -> ClusterNodes:
-    if "#" in rest:
-        raise wrong(url, "no '#'; write it as %23 inside a password")
-    rest, _, query = rest.partition("?")
-    authority, _, path = rest.partition("/")
-    user, _, hosts = authority.rpartition("@")
+    user, hosts, path, query = _parts(url, rest)
     nodes = _hosts(url, hosts, PORT, "nodes")
     options = check_options(url, query, URL_OPTIONS | (TLS_OPTIONS if tls else set()))
     if path not in {"", "0"} or options.get("db", "0") != "0":
@@ -109,11 +105,7 @@ def _cluster_nodes(url: str, rest: str, *, tls: bool) -> ClusterNodes:
 
 
 def _sentinel_service(url: str, rest: str, *, tls: bool) -> SentinelService:
-    if "#" in rest:
-        raise wrong(url, "no '#'; write it as %23 inside a password")
-    rest, _, query = rest.partition("?")
-    authority, _, path = rest.partition("/")
-    user, _, hosts = authority.rpartition("@")
+    user, hosts, path, query = _parts(url, rest)
     sentinels = _hosts(url, hosts, SENTINEL_PORT, "Sentinels")
     allowed = URL_OPTIONS - {"db"} | SENTINEL_OPTIONS | (TLS_OPTIONS if tls else set())
     options = check_options(url, query, allowed)
@@ -140,6 +132,16 @@ def _sentinel_service(url: str, rest: str, *, tls: bool) -> SentinelService:
         sentinel_username=options.get("sentinel_username") or None,
         sentinel_password=sentinel_password or None,
     )
+
+
+def _parts(url: str, rest: str) -> tuple[str, str, str, str]:
+    """User and password, hosts, path and query of what follows the scheme of several hosts."""
+    if "#" in rest:
+        raise wrong(url, "no '#'; write it as %23 inside a password")
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    user, _, hosts = authority.rpartition("@")
+    return user, hosts, path, query
 
 
 def _hosts(url: str, text: str, port: int, what: str) -> tuple[tuple[str, int], ...]:
