@@ -34,11 +34,10 @@ def run(arguments: Namespace, project: Project) -> int:
 
 def _check_choice(arguments: Namespace) -> None:
     filters = arguments.reason is not None or arguments.slot is not None
-    if arguments.action == "requeue":
-        if sum([bool(arguments.ids), arguments.all, filters]) != 1:
-            arguments.error("either IDs, or --all, or --reason R and --slot S")
-    elif sum([bool(arguments.ids), arguments.exported is not None, filters]) > 1:
-        arguments.error("either IDs, or --exported FILE, or --reason R and --slot S")
+    exported = arguments.action == "purge" and arguments.exported is not None
+    if sum([bool(arguments.ids), arguments.all, filters, exported]) != 1:
+        choice = "either IDs, or --all, or --reason R and --slot S"
+        arguments.error(f"{choice}, or --exported FILE" if arguments.action == "purge" else choice)
 
 
 def _change(arguments: Namespace, frontier: Frontier) -> int:

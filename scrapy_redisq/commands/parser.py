@@ -265,12 +265,11 @@ def _add_dead(commands: Any) -> None:
     )
     _add_name(requeue)
     _add_choice(requeue)
-    requeue.add_argument("--all", action="store_true", help="all dead letters")
     requeue.set_defaults(error=requeue.error)
     purge = actions.add_parser(
         "purge",
         help="delete dead letters",
-        description="Delete dead letters: all of them, or those chosen. They remain counted.\n"
+        description="Delete dead letters, those chosen or --all. They remain counted.\n"
         "With --exported just those that a file of export holds, as far as they are still there\n"
         "and the same: none that has come since, or that was changed in the file.",
         epilog=GLOBAL_OPTIONS,
@@ -299,6 +298,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
+    parser.add_argument("--all", action="store_true", help="all dead letters")
     _add_filters(parser)
 
 

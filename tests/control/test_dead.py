@@ -169,13 +169,16 @@ def test_show(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
 
 
 def test_purge(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
-    """Those chosen, then all; they remain counted."""
+    """Those chosen, or all where that is said; they remain counted."""
+    ran = redisq("dead", "purge", "books")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--all, or --reason R and --slot S, or --exported FILE" in ran.err
     assert redisq("dead", "purge", "books", letters[0]).out == "books: 1 dead letter purged\n"
     assert redisq("dead", "purge", "books", letters[0]).code == 1
     ran = redisq("dead", "purge", "books", "--reason", "item_error")
     assert ran.out == "books: 5 dead letters purged\n"
     assert redisq("dead", "purge", "books", "0-1", "--reason", "x").code == 2
-    assert redisq("dead", "purge", "books").out == "books: 19 dead letters purged\n"
+    assert redisq("dead", "purge", "books", "--all").out == "books: 19 dead letters purged\n"
     assert list(frontier.dead()) == []
     told = frontier.status()
     assert (told["dead"], told["finished"], told["created"]) == (25, 25, 25)
@@ -214,7 +217,7 @@ def die(frontier: Frontier, worker: str, count: int, reason: str = "download") -
 @pytest.mark.parametrize(
     "args",
     [
-        *(["list"], ["show", "0-1"], ["requeue", "--all"], ["purge"], ["export", "old"]),
+        *(["list"], ["show", "0-1"], ["requeue", "--all"], ["purge", "--all"], ["export", "old"]),
         *(["list", "--json"], ["purge", "--exported", "old"], ["requeue", "0-1"]),
     ],
 )
@@ -466,7 +469,7 @@ def test_foreign_letters(
     frontier.client.zadd(key + "dead", {number: 7})
     frontier.client.hset(key + "letters", number, value)  # type: ignore[arg-type]
     assert redisq("dead", "requeue", "books", "--all").code == 0
-    assert redisq("dead", "purge", "books").code == 0
+    assert redisq("dead", "purge", "books", "--all").code == 0
     assert list(frontier.dead()) == []
 
 
@@ -484,7 +487,7 @@ def test_letters_without_a_request(redisq: Redisq, frontier: Frontier) -> None:
     ran = redisq("dead", "requeue", "books", "--all")
     assert (ran.code, ran.out) == (0, "books: 2 dead letters requeued\n")
     assert "1 hold no request" in ran.err
-    assert redisq("dead", "purge", "books").out == "books: 1 dead letter purged\n"
+    assert redisq("dead", "purge", "books", "--all").out == "books: 1 dead letter purged\n"
     assert redisq("dead", "requeue", "books", "--all").err == ""
 
 
@@ -508,7 +511,7 @@ def test_another_key_in_their_place(redisq: Redisq, frontier: Frontier, name: st
     """It is named, in one line."""
     frontier.push(some_urls(1))
     frontier.client.set(f"redisq:{{books:0}}:{name}", "x")
-    for args in (["list", "books"], ["purge", "books"], ["show", "books", "0-1"]):
+    for args in (["list", "books"], ["purge", "books", "--all"], ["show", "books", "0-1"]):
         ran = redisq("dead", *args)
         assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
         assert f"redisq:{{books:0}}:{name} " in ran.err
