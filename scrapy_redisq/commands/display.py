@@ -12,12 +12,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.constrain import Constrain
 from rich.text import Text
 
 from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table, flow
 
 PIPE_WIDTH = 120
 """Columns where nobody says how many there are: in files and pipes."""
+
+LONGEST_LINE = 80
+"""Columns of sentences: longer lines are hard to read."""
 
 NO_LOSS = 1e-12
 """Expected loss below which it is not worth a word: less than one URL in any crawl."""
@@ -108,9 +112,23 @@ def full(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> Render
         parts.append(Text.assemble(("posts ", "dim"), text))
     if status["workers"]:
         parts += [Text(""), _workers(status["workers"], rates)]
-    elif status["state"] == "stopped":
-        parts.append(Text("No worker is alive; scrapy crawl resumes the run.", style="yellow"))
+    if "why" in status:
+        parts += _why(status["why"])
     return Group(*parts)
+
+
+SAID_ELSEWHERE = {"absent", "complete", "resetting"}
+BAD_REASONS = {"corrupt", "redis_full", "redis_refuses", "shard_away", "sink_away"}
+
+
+def _why(why: Mapping[str, Any]) -> list[RenderableType]:
+    """Why little or nothing happens."""
+    if why["reason"] in SAID_ELSEWHERE:
+        return []
+    style = "bold red" if why["reason"] in BAD_REASONS else "yellow"
+    text = Text(clean(why["text"]), style="" if why["reason"] == "working" else style)
+    lines = [text, *(Text(clean(line), style="dim") for line in why["also"])]
+    return [Text(""), *(Constrain(line, LONGEST_LINE) for line in lines)]
 
 
 def _title(status: Mapping[str, Any]) -> Text:

@@ -20,7 +20,9 @@ from scrapy_redisq.commands import display
 from scrapy_redisq.commands.project import Project, frontier_names
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.status import absent
-from scrapy_redisq.errors import FrontierError, ServerError
+from scrapy_redisq.control.why import explain
+from scrapy_redisq.errors import FrontierError, ServerBusy, ServerError
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import check_frontier_name
 
@@ -55,6 +57,7 @@ def _once(arguments: Namespace, project: Project) -> int:
                 print(f"No frontier: no embedded server has run in {project.embedded_folder}")
             return 0
         nothing = absent(check_frontier_name(arguments.name))
+        nothing["why"] = explain(nothing)
         if arguments.json:
             _print_json([nothing])
         else:
@@ -132,7 +135,7 @@ class Watched:
                 self._frontiers[name] = self._project.frontier(self._server, name)
                 self._rates[name] = Rates()
             try:
-                status = self._frontiers[name].status()
+                status = self._status(self._frontiers[name])
             except FrontierError as error:
                 if len(self._names) == 1:
                     raise
@@ -143,6 +146,18 @@ class Watched:
             self._current[name] = self._rates[name].add(status, time.monotonic())
             statuses.append(status)
         return statuses
+
+    def _status(self, frontier: Frontier) -> dict[str, Any]:
+        """With why little or nothing happens. Raises what `Frontier.status` does, but says which
+        shards are away if others are there."""
+        try:
+            status = frontier.status()
+            return {**status, "why": frontier.why(status)}
+        except TROUBLE:
+            why = frontier.why()
+            if why["reason"] == "shard_away":
+                raise ServerBusy(why["text"]) from None
+            raise
 
     def rates(self, status: Mapping[str, Any]) -> dict[str, float | None]:
         return self._current[status["frontier"]]

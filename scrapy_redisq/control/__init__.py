@@ -4,6 +4,7 @@
 ``slots``         what people see of slots and say about them
 ``dead_letters``  the same of requests that failed for good
 ``status``        statuses, of what scripts reply
+``why``           why nothing happens, of what was looked at
 ``seeds``         entries, of what producers push
 """
 

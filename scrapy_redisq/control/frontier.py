@@ -15,6 +15,7 @@ from scrapy_redisq.control.dead_letters import LetterMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.status import absent, config_of, summary
+from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, Unserializable
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
@@ -22,8 +23,11 @@ from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierCo
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
+from scrapy_redisq.server.cluster import nodes_of
+from scrapy_redisq.server.condition import Condition, condition_of
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
@@ -297,6 +301,51 @@ class Frontier(SlotMethods, LetterMethods):
             for shard in config.shard_numbers(self.name)
         ]
         return SeenStatus.total(parts)
+
+    def why(self, status: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Why nothing, or little, happens: ``reason`` (a code), ``text`` (a sentence with figures),
+        ``also`` (more of them), and figures; see `scrapy_redisq.control.why.explain`.
+
+        ``status`` as `status` has just given it, if that is known. About 50 slots are looked at at
+        a time, and 200 in all, however many there are. That Redis is away is a reason, too, and
+        not raised.
+        """
+        config: FrontierConfig | None = None
+        away: dict[int, str] = {}
+        waits: list[calls.Waits] = []
+        try:
+            config = self.config()
+            if config is None:
+                return explain(absent(self.name))
+        except TROUBLE as error:
+            return unreachable(self._server.redact(error))
+        for shard in config.shard_numbers(self.name):
+            try:
+                waits += self._waits(shard)
+            except TROUBLE as error:
+                away[shard] = self._server.redact(error)
+            except FrontierCorrupt as error:
+                return corrupt(error)
+        try:
+            status = status or self.status()
+        except TROUBLE as error:
+            if not away:
+                return unreachable(self._server.redact(error))
+            status = {**absent(self.name), "state": "running"}
+        return explain(status, waits, [] if away else self._conditions(), away)
+
+    def _waits(self, shard: int) -> list[calls.Waits]:
+        waits = [self._run(calls.waits(self.name, shard))]
+        while len(waits) < waits[0].parts:
+            waits.append(self._run(calls.waits(self.name, shard, len(waits))))
+        return waits
+
+    def _conditions(self) -> list[Condition]:
+        """Of the servers that have the frontier between them, as far as they answer."""
+        try:
+            return [condition_of(node) for node in nodes_of(self.client)]
+        except TROUBLE:
+            return []
 
     # Resetting
 

@@ -180,6 +180,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.reap("n", 0, "r", 1, 1),
         calls.recover("n", 0, [], []),
         calls.status("n", 0),
+        calls.waits("n", 0),
         calls.clear("n", 0),
         calls.letters("n", 0, after=(b"1", b"1"), most=1),
         calls.named_letters("n", 0, []),

@@ -10,6 +10,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 ``post``      ``lua/post/``: links to other shards, until those cannot lose them
 ``robots``    ``lua/robots.lua``: who fetches a robots.txt
 ``seen``      ``lua/seen/``: dupefilters
+``looks``     what people ask of a shard: why it waits
 ``names``     how keys are called
 """
 
@@ -23,6 +24,7 @@ from scrapy_redisq.frontier.calls.dead import (
     purge,
     requeue,
 )
+from scrapy_redisq.frontier.calls.looks import Waits, waits
 from scrapy_redisq.frontier.calls.names import (
     meta_key,
     number,
@@ -107,6 +109,7 @@ __all__ = [
     "Return",
     "RunTerms",
     "SlotRecord",
+    "Waits",
     "claimed_field",
     "clear",
     "conclude",
@@ -140,5 +143,6 @@ __all__ = [
     "status",
     "sweep",
     "take_posts",
+    "waits",
     "wake_channel",
 ]

@@ -1,0 +1,104 @@
+-- What the requests of a shard wait for, for people: why little or nothing happens.
+--
+-- Input    most (slots that are looked at), part (0 at first: which portion of these)
+-- Reply    msgpack map: slots (that have requests), due (of them, that might start now), busy (slots
+--          with leases), next (us until the first start that time alone keeps back, -1: there is none),
+--          delayed (how many, us until the first and the last is due), aside and paused ({how many
+--          slots are, how many of them were looked at, how many of these have requests}), stuck (us
+--          since nothing else than slots that are set aside is left, -1: something is), keep_alive,
+--          waiting and starting (workers), parts (portions to be asked for), looked (slots with
+--          requests that were looked at, evenly spread over all), kinds {kind = {how many of them, by what}}
+--             due          nothing keeps it
+--             delay        by limit, rate, robots, throttle or back-off {cause = how many}
+--             concurrency  {downloads that are allowed at a time, of all of them}
+--             parked       by status of the last answer, 0: none {status = how many}
+--             aside, paused
+--          and starts (a minute, that delays and rates of those that were looked at allow together;
+--          -1: one of them has neither)
+-- Cost     about 0.6 ms, however many slots there are: looks at 50 of them; reads only
+-- Error    another key is in the place of one that all slots share
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
+
+local foreign = foreign_key_of_slots()
+if foreign then return foreign_error(foreign) end
+local PORTION = 50
+local meta = redis.call('HMGET', META, 'stuck', 'keep_alive', 'throttle')
+local counts = redis.call('HMGET', COUNTS, 'waiting', 'starting')
+read_throttle(meta[3])
+
+-- How many of the slots in a set have requests, of those that are looked at.
+local function with_requests(key)
+  local members, n = redis.call('ZRANGE', key, 0, PORTION - 1), 0
+  for _, slot in ipairs(members) do
+    if redis.call('ZSCORE', READY, slot) then n = n + 1 end
+  end
+  return {redis.call('ZCARD', key), #members, n}
+end
+
+-- How much longer than needed a slot is kept, and by what.
+local function longest_of(state)
+  local cause, longest = 'rate', state.limit.interval
+  for name, pause in pairs({limit = state.limit.delay, robots = state.robots,
+      throttle = throttled(state), ['back-off'] = state.pause}) do
+    if pause > longest then cause, longest = name, pause end
+  end
+  return cause, longest
+end
+
+-- -> kind, and by what
+local function kind_of(slot)
+  local state = slot_of(slot)
+  if state.held == 1 then return 'paused', '' end
+  if redis.call('ZSCORE', ASIDE, slot) then return 'aside', '' end
+  if state.parked > NOW then return 'parked', integer(state.status) end
+  local has_turn = state.owner ~= '' and state.ends > NOW
+  if is_exclusive(state) and (has_turn or first_start(state) > NOW) then
+    return 'delay', (longest_of(state))
+  end
+  local limit = state.limit.concurrency
+  if limit > 0 and state.out >= limit then return 'concurrency', '' end
+  return 'due', ''
+end
+
+local total = redis.call('ZCARD', READY)
+local most = math.min(total, input.most)
+local parts = math.max(1, math.ceil(most / PORTION))
+local kinds, starts, looked = {}, 0, 0
+for i = input.part + 1, most, parts do
+  looked = looked + 1
+  local rank = math.floor((i - 0.5) * total / most)
+  local slot = redis.call('ZRANGE', READY, rank, rank)[1]
+  local kind, by = kind_of(slot)
+  local told = kinds[kind] or {0, {}}
+  kinds[kind] = told
+  told[1] = told[1] + 1
+  if kind == 'concurrency' then told[2] = {(told[2][1] or 0) + slot_of(slot).limit.concurrency}
+  elseif by ~= '' then told[2][by] = (told[2][by] or 0) + 1 end
+  local _, longest = longest_of(slot_of(slot))
+  if kind ~= 'aside' and kind ~= 'paused' then
+    starts = starts >= 0 and longest > 0 and starts + 60000000 / longest or -1
+  end
+end
+
+local nearest = -1
+for _, slot in ipairs(redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'LIMIT', 0, 20)) do
+  local state = slot_of(slot)
+  local limit = state.limit.concurrency
+  if state.held ~= 1 and not (limit > 0 and state.out >= limit) then
+    local left = math.max(0, first_start(state) - NOW)
+    nearest = nearest < 0 and left or math.min(nearest, left)
+  end
+end
+
+local function due_in(first, last)
+  local score = tonumber(redis.call('ZRANGE', DELAYED, first, last, 'WITHSCORES')[2])
+  return score and math.min(math.max(0, score - NOW), FAR) or 0
+end
+
+return cmsgpack.pack({slots = total, due = redis.call('ZCOUNT', READY, '-inf', NOW),
+  busy = redis.call('HLEN', BUSY), next = nearest,
+  delayed = {redis.call('ZCARD', DELAYED), due_in(0, 0), due_in(-1, -1)},
+  aside = with_requests(ASIDE), paused = with_requests(PAUSED),
+  stuck = tonumber(meta[1] or '') and math.max(0, NOW - number_of(meta[1])) or -1,
+  keep_alive = meta[2] and 1 or 0, waiting = number_of(counts[1]), starting = number_of(counts[2]),
+  parts = parts, looked = looked, kinds = kinds, starts = starts})

@@ -1,0 +1,251 @@
+"""Why nothing happens: the sentence for each reason, and what a real frontier is told to be."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from lab.servers import RedisServer
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.status import absent
+from scrapy_redisq.control.why import explain
+from scrapy_redisq.frontier.calls import RunTerms, Waits
+from scrapy_redisq.frontier.limits import parse_limit
+from scrapy_redisq.frontier.operations import Outcome, TurnReport
+from scrapy_redisq.server.condition import Condition
+from tests.harness.command import Redisq
+from tests.harness.worker import EXACT, NAME, Worker, ask
+
+S = 1_000_000
+
+
+def worker(**fields: Any) -> dict[str, Any]:
+    return {"id": "w", "alive": True, "seen_ago": 1.0, **fields}
+
+
+def waits(**fields: Any) -> Waits:
+    slots = sum(count for count, _ in fields.get("kinds", {}).values())
+    values: dict[str, Any] = {
+        **{"shard": 0, "slots": slots, "due": 0, "busy": 0, "next": -1, "looked": slots},
+        **{"delayed": (0, 0, 0), "aside": (0, 0, 0), "paused": (0, 0, 0), "stuck": -1},
+        **{"keep_alive": False, "waiting": 0, "starting": 0, "parts": 1, "kinds": {}, "starts": -1},
+    }
+    return Waits(**{**values, **fields})
+
+
+FULL, GIB = Condition(2**30, 2**30), 2**30
+MIXED = {
+    "delay": (100, {"limit": 100}),
+    "parked": (12, {"503": 12}),
+    "aside": (4, []),
+    "paused": (3, []),
+}
+TWO = [worker(), worker()]
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = {
+    "absent": ({"state": "absent"}, {}, [], "There is no such frontier"),
+    "complete": ({"state": "complete", "finished": 1234}, {}, [], "complete: 1,234 requests"),
+    "resetting": ({"state": "resetting"}, {}, [], "a former run"),
+    "redis_full": ({}, {}, [FULL], "Redis is full: 1.0 GiB of 1.0 GiB (maxmemory)"),
+    "redis_refuses": ({}, {}, [Condition(refuses="its disk")], "takes no writes: its disk."),
+    "no_workers": (
+        {"workers": [worker(alive=False, seen_ago=150)], "leased": 16, "spider": "books"},
+        {},
+        [],
+        "No worker is alive (1 worker that gave no sign of life for 2 min still holds 16 "
+        "requests); scrapy crawl books resumes the run.",
+    ),
+    "quiet": ({"workers": [worker(quiet=True)] * 3}, {}, [], "All 3 workers are quiet"),
+    "sink_away": (
+        {"workers": [worker(sink="away")], "leased": 48},
+        {},
+        [],
+        "The sink is away, for the only worker: 48 requests in progress",
+    ),
+    "delay": (
+        {"leased": 1},
+        {"kinds": MIXED, "next": 3.1 * S, "aside": (4, 4, 4), "paused": (3, 3, 3)},
+        [],
+        "All 119 hosts with requests wait: 100 for their delay, 12 parked after 503, 4 set aside "
+        "after too many failures, 3 paused by a person; the next start is in 3.1 s.",
+    ),
+    "concurrency": (
+        {"leased": 1, "workers": [worker()] * 4},
+        {"kinds": {"concurrency": (1, [1])}, "waiting": 3},
+        [],
+        "The only host with requests has reached its limit of 1 at a time; 3 of 4 workers have "
+        "nothing to do.",
+    ),
+    "parked": (
+        {},
+        {"kinds": {"parked": (3, {"503": 2, "0": 1})}, "next": 40 * S},
+        [],
+        "All 3 hosts with requests are parked after 503 (2) and no answer (1); the next start is "
+        "in 40 s.",
+    ),
+    "set_aside": (
+        {},
+        {"kinds": {"aside": (4, [])}, "aside": (4, 4, 4), "stuck": 61 * S, "next": 7_200 * S},
+        [],
+        "All 4 hosts with requests are set aside after too many failures, for 61 s nothing else is "
+        "left; the next start is in 2.0 h.",
+    ),
+    "paused": (
+        {},
+        {"kinds": {"paused": (1, [])}, "paused": (9, 9, 1)},
+        [],
+        "The only host with requests is paused by a person.",
+    ),
+    "unclaimed": ({}, {"kinds": {"due": (2, [])}, "due": 2}, [], "2 hosts could start, and no"),
+    "in_progress": (
+        {"leased": 16},
+        {"delayed": (1, 5 * S, 5 * S)},
+        [],
+        "in progress: 16 requests of 1 worker, and 1 delayed request, the next in 5 s.",
+    ),
+    "delayed": (
+        {},
+        {"delayed": (12, 34 * S, 300 * S)},
+        [],
+        "Only 12 delayed requests (retries and other delays) are left: the next is due in 34 s, "
+        "the last in 5 min.",
+    ),
+    "posted": ({"posted": 2}, {}, [], "Links of 2 finished pages to other servers"),
+    "starting": ({}, {"starting": 1}, [], "1 worker may still add start requests"),
+    "idle": ({}, {"keep_alive": True}, [], "(REDISQ_KEEP_ALIVE)"),
+    "ending": ({}, {}, [], "about to leave"),
+    "working": (
+        {"leased": 32, "workers": TWO},
+        {"kinds": {"due": (7, []), "parked": (1, {"429": 1})}, "busy": 12},
+        [Condition(95, 100)],
+        "2 workers work on 32 requests of 12 hosts; 7 more hosts could start now.",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", CASES)
+def test_each_reason(reason: str) -> None:
+    """It is found, and told with its figures."""
+    status, look, servers, text = CASES[reason]
+    full = {**absent(NAME), "state": "running", "workers": [worker()], **status}
+    why = explain(full, [waits(**look)], servers)
+    assert why["reason"] == reason
+    assert text in why["text"]
+    if reason == "working":
+        assert why["also"] == ["Redis is 95% full (0 MiB).", "1 host is parked after 429."]
+    if reason == "delay":
+        assert why["waiting"] == {"delay": 100, "parked": 12, "set_aside": 4, "paused": 3}
+
+
+def test_a_look_at_some_of_many_hosts() -> None:
+    """What a part of the hosts says stands for all, on each shard for its own."""
+    looks = [
+        waits(shard=0, slots=100_000, looked=100, kinds={"delay": (100, {"limit": 100})}),
+        waits(shard=0, slots=100_000, looked=100, kinds={"parked": (100, {"503": 100})}),
+        waits(shard=1, slots=3, looked=3, kinds={"parked": (3, {"429": 3})}),
+    ]
+    why = explain({**absent(NAME), "state": "running", "workers": TWO}, looks)
+    assert why["estimated"]
+    assert (why["slots"], why["waiting"]) == (100_003, {"delay": 50_000, "parked": 50_003})
+    assert "about 50,000 for their delay" in why["text"]
+
+
+def test_a_shard_is_away() -> None:
+    """It is named; that of all is no reason of the frontier's."""
+    status = {**absent(NAME), "state": "running", "workers": TWO}
+    why = explain(status, [], [], {2: "refused"})
+    assert (why["reason"], why["text"].split(":")[0]) == (
+        "shard_away",
+        "Shard 2 is away (refused)",
+    )
+
+
+# On a server
+
+
+@pytest.fixture
+def frontier(each_server: RedisServer) -> Iterator[Frontier]:
+    with Frontier.from_url(each_server.url, NAME) as frontier:
+        yield frontier
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    def make(**options: Any) -> Worker:
+        slots = {"slow": {"delay": 600}, "one": {"concurrency": 1}}
+        limits = {slot: parse_limit(given).to_text() for slot, given in slots.items()}
+        return Worker(client, NAME, EXACT, limits=limits, **options)
+
+    return make
+
+
+@pytest.mark.servers("ends")
+def test_a_crawl_looked_at(frontier: Frontier, member: Callable[..., Worker]) -> None:
+    """From its begin to its end, with a host for each thing that hosts wait for."""
+
+    def reason() -> str:
+        return str(frontier.why()["reason"])
+
+    assert reason() == "absent"
+    first, second = member(), member()
+    first.exchange(starting=True)
+    assert reason() == "starting"
+    for slot in ("slow", "one", "bad", "held"):
+        first.send([f"https://{slot}/{n}" for n in range(3)], slot=slot)
+    assert reason() == "unclaimed"
+    frontier.pause("held")
+    first.sessions[0].outcomes.append(Outcome("bad", 503, time.monotonic(), True, 300.0))
+    assert sorted(lease.slot for lease in ask(first, turns=[]).leases) == ["one", "one", "slow"]
+    ask(first, 0, [TurnReport("slow", 0, 0, 0, 0, 0), TurnReport("one", -1, 0, 1, 0, 0)])
+    assert not ask(second).leases
+    why = frontier.why()
+    assert why["waiting"] == {"delay": 1, "concurrency": 1, "parked": 1, "paused": 1}
+    assert (why["slots"], why["idle_workers"], why["estimated"]) == (4, 1, False)
+    assert 200 < why["next_start"] < 600
+    assert "1 parked after 503" in why["text"]
+    for slot in ("slow", "one", "bad", "held"):
+        frontier.drop(slot)
+    assert reason() == "in_progress"
+    for lease in [lease for _, lease in first.holding.values()]:
+        first.finish(lease)
+    first.send(["https://slow/later"], slot="slow", delay=60_000)
+    why = frontier.why()
+    assert (why["reason"], "due in 60 s" in why["text"]) == ("delayed", True)
+    frontier.drop("slow")
+    assert reason() == "ending"
+    for worker in (first, second):
+        ask(worker)
+        worker.leave()
+    assert reason() == "complete"
+
+
+def test_more_hosts_than_are_looked_at(frontier: Frontier, member: Callable[..., Worker]) -> None:
+    """The figures are estimates then, and all parts of the look are taken in."""
+    worker = member(terms=RunTerms(keep_alive=True))
+    ask(worker, 0)
+    assert frontier.why()["reason"] == "idle"
+    for n in range(250):
+        worker.enqueue(f"https://{n}/", slot=f"h{n}")
+    ask(worker, 0)
+    why = frontier.why()
+    assert (why["slots"], why["due"], why["estimated"]) == (250, 250, True)
+    assert why["text"].startswith("250 hosts could start")
+
+
+def test_a_full_redis(redisq: Redisq, redis_server: RedisServer) -> None:
+    """It is said by the command, to people and in JSON; so is that nobody is there."""
+    with Frontier.from_url(redis_server.url, NAME) as frontier, redis_server.client() as client:
+        frontier.push(["https://a.example/"])
+        assert "No worker is alive; scrapy crawl resumes the run." in redisq("status", NAME).out
+        client.config_set("maxmemory", "1")
+        try:
+            assert "Redis is full" in redisq("status", NAME).out
+            told = json.loads(redisq("status", NAME, "--json").out)
+        finally:
+            client.config_set("maxmemory", "0")
+    assert told["why"]["reason"] == "redis_full"
