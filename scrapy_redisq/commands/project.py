@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Request
@@ -42,13 +43,22 @@ MOST_NAMES = 20
 _META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
 
 
-def frontier_names(client: Client) -> tuple[list[str], bool]:
-    """The names of all frontiers on the server or cluster, and whether the search saw all keys."""
+def frontier_names(client: Client) -> tuple[list[str], str]:
+    """The names of all frontiers on the server or cluster, and why there may be others: "" if all
+    keys were searched. Masters that do not answer are left out, unless none does."""
     names = set()
+    away = []
     nodes = nodes_of(client)
+    total = len(nodes)
     cursor = 0
     for _ in range(SCAN_BATCHES):
-        cursor, keys = nodes[-1].scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
+        try:
+            cursor, keys = nodes[-1].scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            away.append(str(error))
+            if len(away) == total:
+                raise
+            cursor, keys = 0, []
         for key in keys:
             # What is no name of a frontier can be no frontier.
             with contextlib.suppress(UnicodeDecodeError, SettingError):
@@ -58,7 +68,8 @@ def frontier_names(client: Client) -> tuple[list[str], bool]:
             nodes.pop()
         if not nodes:
             break
-    return sorted(names), not nodes
+    why = "The server has too many keys to search all" if nodes else ""
+    return sorted(names), "; ".join(filter(None, [why, *away]))
 
 
 class Project:

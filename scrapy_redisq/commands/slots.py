@@ -55,11 +55,13 @@ def run(arguments: Namespace, project: Project) -> int:
 
 def _only_frontier(server: Server) -> str:
     with contextlib.closing(server.client()) as client:
-        names, complete = frontier_names(client)
-    if len(names) == 1 and complete:
+        names, not_all = frontier_names(client)
+    if len(names) == 1 and not not_all:
         return names[0]
     if not names:
-        raise FrontierError(f"there is no frontier on {server.address}")
+        raise FrontierError(
+            f"there is no frontier on {server.address}" + f" ({not_all})" * bool(not_all)
+        )
     raise FrontierError(f"name one of the frontiers: {', '.join(names[:MOST_NAMES])}")
 
 

@@ -23,6 +23,7 @@ from scrapy_redisq.control.status import absent
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.errors import FrontierError, ServerBusy, ServerError
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.server.cluster import Cluster
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import check_frontier_name
 
@@ -113,7 +114,6 @@ class Watched:
         self._name = name
         self._names = [] if name is None else [name]
         self._looks = 0
-        self._complete = True
         self._client = server.client()
         self._frontiers: dict[str, Frontier] = {}
         self._rates: dict[str, Rates] = {}
@@ -127,24 +127,33 @@ class Watched:
     def look(self) -> list[dict[str, Any]]:
         """The status of each. One that cannot be read does not hide the others."""
         if self._name is None and (self._looks % RELIST == 0 or not self._names):
-            self._names, self._complete = frontier_names(self._client)
+            self._names, not_all = frontier_names(self._client)
+            if not_all:
+                text = f"scrapy redisq: not all frontiers are shown, name one: {not_all}"
+                print(display.one_line(text), file=sys.stderr)
         self._looks += 1
         statuses = []
+        problems: dict[str, Exception] = {}
         for name in self._names:
             if name not in self._frontiers:
                 self._frontiers[name] = self._project.frontier(self._server, name)
                 self._rates[name] = Rates()
             try:
                 status = self._status(self._frontiers[name])
-            except FrontierError as error:
-                if len(self._names) == 1:
+            except (FrontierError, *TROUBLE) as error:
+                away = isinstance(error, TROUBLE)
+                if away and not isinstance(self._client, Cluster):
                     raise
-                print(f"scrapy redisq: {display.one_line(str(error))}", file=sys.stderr)
+                problems[name] = error
                 continue
             if self._name is None and status["state"] == "absent":
                 continue  # it was reset since the search
             self._current[name] = self._rates[name].add(status, time.monotonic())
             statuses.append(status)
+        for name, problem in problems.items():
+            if not statuses:
+                raise problem
+            print(f"scrapy redisq: {name}: {display.one_line(str(problem))}", file=sys.stderr)
         return statuses
 
     def _status(self, frontier: Frontier) -> dict[str, Any]:
@@ -172,8 +181,6 @@ class Watched:
         else:
             totals = [self.rates(status)[""] for status in statuses]
             parts.append(display.overview(statuses, totals))
-        if not self._complete:
-            parts.append(Text("The server has too many keys to search all: name the frontier."))
         return Group(*parts)
 
 

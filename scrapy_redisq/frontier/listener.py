@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
@@ -15,7 +16,8 @@ AGAIN = 2.0
 """Seconds after which a listener that was cut off listens again."""
 
 QUIET = 60.0
-"""Seconds that one call waits for a message."""
+"""Seconds without a message after which a listener listens anew: in a cluster to the node that was
+heard last. One that is gone without a word would not be missed."""
 
 # As ``announce()`` of ``slots/state.lua`` writes it: microseconds of at most a year, and a slot of
 # at most as many bytes as a slot's name has (``seeds.MAX_SLOT_LENGTH``) and some to spare.
@@ -66,9 +68,11 @@ class Listener:
         async with pubsub:
             await pubsub.subscribe(*self._channels)
             self._listening(True)
-            while True:
-                message = await pubsub.get_message(timeout=QUIET)
+            until = time.monotonic() + QUIET
+            while (left := until - time.monotonic()) > 0:
+                message = await pubsub.get_message(timeout=left)
                 if message is not None:
+                    until = time.monotonic() + QUIET
                     self._heard(message["channel"].decode(), message["data"])
                     # Messages that have arrived are read without a pause: a flood of them must
                     # not stop the crawl.

@@ -122,7 +122,8 @@ class RunSession:
             # stays with the demoted one, which refuses writes for ever. (A cluster tells who has
             # taken over.)
             if isinstance(self.client, redis.asyncio.Redis):
-                await self.client.connection_pool.disconnect()
+                # Those in use will be told so themselves; the listener's is of no weight.
+                await self.client.connection_pool.disconnect(inuse_connections=False)
             raise
 
     async def do(self, steps: Steps[T], *, pause: float = 0.0) -> T:

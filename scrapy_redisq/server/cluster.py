@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.address import ClusterNodes
-from scrapy_redisq.server.route import async_options, blocking_options
+from scrapy_redisq.server.route import async_options, blocking_options, closed_meanwhile
 from scrapy_redisq.server.router import AWAY, Command, Node, Router, Send, Steps, T
 
 __all__ = ["AsyncCluster", "Cluster", "ClusterRoute", "nodes_of"]
@@ -198,12 +198,13 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
             await client.aclose()
         client = self._connect(step.node, QUICK) if step.quick else self.client_of(step.node)
         try:
-            if len(step.sent) == 1:
-                return [await client.execute_command(*step.sent[0])]  # type: ignore[no-untyped-call]
-            async with client.pipeline(transaction=step.transaction) as pipe:
-                for command in step.sent:
-                    pipe.execute_command(*command)
-                return (await pipe.execute(raise_on_error=False))[step.asking :]
+            with closed_meanwhile():
+                if len(step.sent) == 1:
+                    return [await client.execute_command(*step.sent[0])]  # type: ignore[no-untyped-call]
+                async with client.pipeline(transaction=step.transaction) as pipe:
+                    for command in step.sent:
+                        pipe.execute_command(*command)
+                    return (await pipe.execute(raise_on_error=False))[step.asking :]
         except ResponseError as error:
             return [error] * len(step.commands)
         except redis.TimeoutError:

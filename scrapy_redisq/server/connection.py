@@ -312,7 +312,7 @@ class Server:
     def remedy(self, error: Exception) -> str:
         """What to do about an error that waiting does not mend."""
         text = str(error).lower()
-        if self._cluster and "cluster support disabled" in text:
+        if self._cluster and re.search("cluster support disabled|unknown command", text):
             return "It is no node of a cluster: write redis:// or rediss:// in REDISQ_URL"
         if isinstance(error, NoPermissionError) and "cluster" in text:
             return (

@@ -7,8 +7,9 @@ single server is here, that to a cluster in ``cluster``, to a primary that Senti
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakSet
 
@@ -21,7 +22,15 @@ from redis.retry import Retry
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.address import OneServer
 
-__all__ = ["AsyncClient", "Client", "OneServerRoute", "Route", "async_options", "blocking_options"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "OneServerRoute",
+    "Route",
+    "async_options",
+    "blocking_options",
+    "closed_meanwhile",
+]
 
 if TYPE_CHECKING:
     from scrapy_redisq.server.cluster import AsyncCluster, Cluster
@@ -82,6 +91,16 @@ def blocking_options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]
 def async_options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
     """The same for asyncio."""
     return {**_options(timeout, given), "retry": AsyncRetry(NoBackoff(), 0)}
+
+
+@contextlib.contextmanager
+def closed_meanwhile() -> Iterator[None]:
+    """Where an asyncio connection may be closed by others: before Python 3.12 redis-py raises
+    AttributeError if that is just before something is sent. Here `redis.ConnectionError`."""
+    try:
+        yield
+    except AttributeError as error:
+        raise redis.ConnectionError("the connection was closed meanwhile") from error
 
 
 class OneServerRoute:

@@ -42,6 +42,8 @@ OLD_MAP = (ClusterDownError, ReadOnlyError)
 """What a node says that may belong to the past by now."""
 
 _LOOK: tuple[Command, ...] = (("CLUSTER", "INFO"), ("CLUSTER", "SLOTS"))
+_WAIT: Command = ("WAIT", 1, 500)
+"""For a replica, half a second."""
 # The same from inside a script, which redis-py does not know.
 _OLD_MAP = re.compile(r"\b(CLUSTERDOWN|MASTERDOWN|READONLY)\b")
 
@@ -167,6 +169,7 @@ class Router:
         problem = (yield from self.look()) if self._stale else None
         node = self.master_of(slot)
         if node is None:
+            self._stale = True  # somebody may have it by now
             raise problem or ClusterDownError("CLUSTERDOWN Hash slot not served")
         asking = False
         for _ in range(MOST_REDIRECTIONS):
@@ -178,7 +181,7 @@ class Router:
                 raise
             error = replies[0]
             asking = isinstance(error, AskError) and not isinstance(error, MovedError)
-            if isinstance(error, OLD_MAP) or (
+            if isinstance(error, (MovedError, *OLD_MAP)) or (
                 isinstance(error, ResponseError) and _OLD_MAP.search(str(error))
             ):
                 self._stale = True
@@ -186,7 +189,6 @@ class Router:
                 break
             node = (error.host or node[0], error.port)
             if not asking:
-                self._stale = True
                 self._moved[slot] = node
         return replies
 
@@ -246,7 +248,8 @@ class Router:
                 raise reply
 
     def confirm(self) -> Steps[bool]:
-        """Whether most masters say, now, that the slots which were used are where they were used.
+        """Whether most masters say, now, that the slots which were used are where they were used,
+        and of each of those masters that has replicas one has all that was written until now.
 
         False on the side of a split that the cluster has given up, or will give up.
         """
@@ -257,9 +260,21 @@ class Router:
             except (*AWAY, ResponseError):
                 continue
             votes += all(seen.master_of(slot) == self.master_of(slot) for slot in slots)
-        if 2 * votes <= len(masters):
+        sure = 2 * votes > len(masters)
+        # Until it is missed, a master that only clients reach has everybody's vote.
+        for master in {self.master_of(slot) for slot in slots}:
+            if sure and master and self.map.replicas.get(master):
+                sure = yield from self._is_replicated(master)
+        if not sure:
             self._stale = True
-        return 2 * votes > len(masters)
+        return sure
+
+    def _is_replicated(self, node: Node) -> Steps[bool]:
+        try:
+            _, replicas = yield from self._sent(Send(node, (("PING",), _WAIT), quick=True))
+        except AWAY:
+            return False
+        return isinstance(replicas, ResponseError) or int(replicas) > 0
 
 
 def _map(node: Node, replies: list[Any]) -> SlotMap:

@@ -10,6 +10,7 @@ import pytest
 import redis.asyncio
 
 from lab.servers import RedisServer
+from scrapy_redisq.frontier import listener
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.connection import open_server
 
@@ -140,6 +141,14 @@ def test_listens_again(redis_server: RedisServer) -> None:
         assert [type(error) for error in ear.failures] == [OverflowError]
 
     listen(redis_server, check)
+
+
+def test_listens_anew_when_it_has_been_quiet(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node may be gone without a word; in a cluster nothing else is asked of it."""
+    monkeypatch.setattr(listener, "QUIET", 0.3)
+    listen(redis_server, Ear.listens_again)
 
 
 def test_a_flood_leaves_time_for_others(redis_server: RedisServer) -> None:

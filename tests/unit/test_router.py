@@ -38,6 +38,7 @@ class Net:
         self.answers: list[Any] = []
         self.away: set[Node] = set()
         self.slow = 0.0
+        self.replicated = 1
         self.sent: list[Send] = []
         self.looks: list[Node] = []
         self.now = 100.0
@@ -62,7 +63,11 @@ class Net:
             self.now += self.slow
             raise redis.ConnectionError("away")
         if step.quick:
-            return [self.state, self.seen]
+            return (
+                [b"PONG", self.replicated]
+                if "PING" in step.commands[0]
+                else [self.state, self.seen]
+            )
         return [self.answers.pop(0) if self.answers else b"done"] * len(step.commands)
 
     def send(self, router: Router, key: str = KEY, **options: Any) -> Any:
@@ -107,6 +112,25 @@ def test_a_slot_that_has_moved_is_followed_and_the_map_looked_at() -> None:
     net.send(router)
     assert net.nodes == [A, D, D]
     assert len(net.looks) == 1  # the second one would come too early
+
+
+def test_a_slot_that_was_nobodys_is_found_when_somebody_has_it() -> None:
+    """Also where the cluster is in order without it (cluster-require-full-coverage no)."""
+    net = Net([entry(SLOTS // 2, SLOTS - 1, B)])
+    with pytest.raises(ClusterDownError):
+        net.send(net.router)
+    net.seen, net.now = halves(A, B), net.now + 1
+    assert net.send(net.router) == b"done"
+
+
+def test_a_slot_that_has_moved_to_a_node_without_a_name_is_found_by_the_map() -> None:
+    """MOVED says "?" where nodes are called by hostnames, and that one has none."""
+    net = Net()
+    net.answers = [MovedError("1 ?:4")]
+    assert isinstance(net.send(net.router), MovedError)
+    net.seen, net.now = halves(D, B), net.now + 1
+    assert net.send(net.router) == b"done"
+    assert net.nodes == [A, D]
 
 
 def test_nodes_that_name_each_other_do_not_keep_a_command_for_ever() -> None:
@@ -245,6 +269,15 @@ def test_who_has_the_last_word_is_what_most_masters_say(away: int, sure: bool) -
     net.send(router)
     net.away = {A, B} if away == 2 else {A} if away else set()
     assert net.run(router.confirm()) is sure
+
+
+@pytest.mark.parametrize("replicated", [0, 1])
+def test_a_master_without_its_replicas_has_not_the_last_word(replicated: int) -> None:
+    """The others may not miss it yet; one of its replicas will take over, without what it says."""
+    net = Net([entry(0, SLOTS // 2 - 1, A, D), entry(SLOTS // 2, SLOTS - 1, B)])
+    net.send(net.router)
+    net.replicated = replicated
+    assert net.run(net.router.confirm()) is bool(replicated)
 
 
 def test_a_master_that_most_others_do_not_know_has_not_the_last_word() -> None:

@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoPermissionError
 
+from scrapy_redisq.server.route import closed_meanwhile
 from scrapy_redisq.server.sentinel.finder import Finder
 
 __all__ = ["POLL", "AsyncConnection", "AsyncSSLConnection", "Connection", "SSLConnection"]
@@ -96,6 +97,10 @@ class _AsyncToPrimary:
             raise _role_denied(error) from None
         if connection.leads_elsewhere:
             raise redis.ConnectionError("the primary has changed meanwhile")
+
+    async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        with closed_meanwhile():
+            await super().send_packed_command(*args, **options)  # type: ignore[misc]
 
 
 class Connection(_ToPrimary, redis.Connection):

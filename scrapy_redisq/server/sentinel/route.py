@@ -106,8 +106,6 @@ class SentinelRoute:
                 f"only {len(views)} of {latest.voters} Sentinels answer, and the others may have "
                 "made another server the primary"
             )
-        if any(connection.leads_elsewhere for connection in list(self._connections)):
-            raise ServerBusy("another server is the primary now")
         if any(view.failing_over for view in views):
             raise ServerBusy("a failover is under way")
         with self.client(timeout) as client:
