@@ -79,6 +79,11 @@ class HeldBack:
         return released
 
     def drop(self, sessions: Iterable[ShardSession]) -> None:
-        """The leases of these shards are void."""
+        """The leases of these shards are void. What no page stands for is over nevertheless."""
         void = list(sessions)
-        self._ends = deque(end for end in self._ends if end.session not in void)
+        self._ends = deque(
+            end
+            for end in self._ends
+            if end.session not in void
+            or (isinstance(end.finish, Settle) and not end.finish.claim.lease)
+        )

@@ -160,7 +160,7 @@ class ExchangeLoop:
         it had nothing lately has a part as well; one that does not answer would take its own from
         the others for as long as it is waited for.
         """
-        if loop.is_silent:
+        if loop.is_silent and len(self._loops) > 1:
             return 0, False
         others = [other for other in self._loops.values() if not (other is loop or other.is_silent)]
         left = demand.want - sum(other.wanted or 0 for other in others)

@@ -47,6 +47,7 @@ from scrapy_redisq.frontier.shard_session import (
     ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.trouble import TROUBLE
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +182,7 @@ class RunSession:
 
         Raises `FrontierLost` if the run is gone.
         """
-        for session in sessions:
-            await self._give_back(session)
+        await self._give_back(sessions)
         newcomer = replace(self._newcomer(), config=self.joined.config)
         shards = [session.shard for session in sessions]
         await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, shards))
@@ -198,22 +198,29 @@ class RunSession:
 
         ``complete``: as far as this worker knows, everything is finished on all shards.
         """
-        for session in reversed(self.sessions):
-            await self._give_back(session)
+        await self._give_back(self.sessions[::-1])
         if not complete or self.terms.run.keep_alive:
             return False
         return await self.do(runs.conclude(self.terms.name, self.joined.run))
 
-    async def _give_back(self, session: ShardSession) -> None:
-        call = calls.leave(
-            self.terms.name,
-            session.shard,
-            session.run,
-            session.worker,
-            dead_max=self.terms.dead_max,
-        )
-        while await self.run(call):
-            pass
+    async def _give_back(self, sessions: Sequence[ShardSession]) -> None:
+        """Leave these shards. Raises what one of them did, when all the others are left."""
+        problem: Exception | None = None
+        for session in sessions:
+            call = calls.leave(
+                self.terms.name,
+                session.shard,
+                session.run,
+                session.worker,
+                dead_max=self.terms.dead_max,
+            )
+            try:
+                while await self.run(call):
+                    pass
+            except TROUBLE as error:
+                problem = error
+        if problem is not None:
+            raise problem
 
     def suspects_to_claim(self) -> int:
         """A worker holds one suspect at a time, so that a request that kills its workers takes no
@@ -279,9 +286,9 @@ class RunSession:
                 session.forget_posted()
         return [session for session in self.sessions if session.unsent]
 
-    def link_to(self, slot: str, page: ShardSession) -> Link | None:
+    def link_to(self, slot: str, page: ShardSession | None) -> Link | None:
         """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
-        the same log has both."""
+        the same log has both. Without ``page`` others than its log have to know of it, too."""
         return Link() if self.spread and self.shard_of(slot) is not page else None
 
     # Exchanges

@@ -170,7 +170,9 @@ class ShardSession:
         self._max_deliveries = max_deliveries
         self._most_bytes = max(most_bytes, MOST_ENTRY_BYTES)
         self._back_off = back_off
-        self._former_worker = ""
+        self._former: deque[str] = deque(maxlen=10)
+        """Ids of this worker before it joined again, and perhaps again before it could send
+        anything."""
         self._acked = 0
         self._in_flight: _Batch | None = None
         self._limit = MAX_OPERATIONS
@@ -191,6 +193,7 @@ class ShardSession:
         """Of these, what no page stands for."""
         self._parentless_bytes = 0
         self._answered_at = time.monotonic()
+        self._is_repeated = False
 
     def __len__(self) -> int:
         """Operations that Redis has not acknowledged."""
@@ -231,7 +234,7 @@ class ShardSession:
         self._of_nobody = 0
         self._joined_at = time.monotonic()
         self._proved_at = self._confirmed_at = -math.inf
-        self._former_worker = self.worker
+        self._former.append(self.worker)
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.held.clear()
@@ -271,6 +274,7 @@ class ShardSession:
         ``pages`` and ``items`` are totals, for people. ``turns``: what was done with the turns.
         ``slot_ttl``: seconds for which slots with limits are remembered.
         """
+        self._is_repeated = self._in_flight is not None
         if self._in_flight is None:
             operations = self._take_operations()
             cargo = Cargo(operations, self.held)
@@ -310,8 +314,8 @@ class ShardSession:
             "duplicates": self._in_flight.local_duplicates,
             **self._in_flight.data,
         }
-        if self._former_worker and "claims" in self._in_flight.data:
-            data["former"] = self._former_worker
+        if self._former and "claims" in self._in_flight.data:
+            data["former"] = dict.fromkeys(self._former, True)
         if room:
             data["room"] = room
         if self._spread:
@@ -398,8 +402,9 @@ class ShardSession:
         return self._joined_at < self._safe_until
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether something has waited here while the server has not answered for so long."""
-        return len(self) > 0 and time.monotonic() - self._answered_at > seconds
+        """Whether the server has not answered for so long, although it was asked again. (Nobody may
+        have asked it: by a callback that takes its time.)"""
+        return self._is_repeated and time.monotonic() - self._answered_at > seconds
 
     def forget_posted(self) -> None:
         """Leave to others what was not sent yet and has a post, which stands for it."""
@@ -462,7 +467,7 @@ class ShardSession:
         """
         if reply.status not in {"ok", "replayed"} or self._in_flight is None:
             return reply
-        self._answered_at = time.monotonic()
+        self._answered_at, self._is_repeated = time.monotonic(), False
         for operation in self._in_flight.operations:
             number = number_of_requests(operation)
             if self._in_flight.passes:  # what it has passed is not acknowledged
@@ -539,6 +544,8 @@ class ShardSession:
             self.acknowledged += 1
             identity = hashlib.blake2b(operation.entry, digest_size=16).digest()
             letter = Letter("", 0, identity, CONDEMNED, error, entry=operation.entry)
+            if operation.link is not None:  # the letter stands for it, and is sent again
+                operation.link.is_safe_now()
             self.unsent.appendleft(letter)
             self._parentless_bytes += self._parentless(letter)
         elif isinstance(operation, Claim):

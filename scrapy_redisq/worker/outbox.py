@@ -183,7 +183,8 @@ class Outbox:
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
         if taken and request not in self._local_requests:
-            if cacheable:
+            # Whoever has a void page by now asks for it, too: that page stands for it then.
+            if cacheable and not ((root := self._root()) and root.is_void):
                 self._seen_cache.add(url)
             if not self._warned_shared and (request.meta or request.cb_kwargs):
                 self._note_shared(request)
@@ -324,15 +325,18 @@ class Outbox:
         """Send what comes of ``page``, which is to be ended after it."""
         session = self._exchange_loop.enqueue(enqueue)
         if page is not None and enqueue.link is not None:
-            page.links.append(enqueue)
+            page.keep_links([enqueue])
         elif page is not None:
             page.ends_after(session)
 
     def _link(self, slot: str, root: Page | None) -> Link | None:
-        """Of a request of ``slot`` that ``root`` asks for; None if both are in one log."""
-        if root is None or not root.is_held:
+        """Of a request of ``slot`` that ``root`` asks for; None if one log has it and all ends that
+        stand behind it."""
+        if root is None or not (root.is_held or root.claim):
             return None
-        return self._exchange_loop.run_session.link_to(slot, root.session)
+        # What stays here is settled on shards of its own.
+        stored = bool(root.lease.id) and self._asking_page() is root
+        return self._exchange_loop.run_session.link_to(slot, root.session if stored else None)
 
     def _is_retry(
         self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page

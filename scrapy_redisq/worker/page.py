@@ -110,6 +110,7 @@ class Page:
     repeats: Repeats = field(default_factory=Repeats)
     sent: dict[ShardSession, int] = field(default_factory=dict)
     links: list[Enqueue] = field(default_factory=list)
+    most_links: int = 1_000
     root: Page | None = None
     asker: Page | None = None
     claim: Claim | None = None
@@ -167,7 +168,15 @@ class Page:
             self.problem = kept.problem
         for session, number in kept.sent.items():
             self.sent[session] = max(number, self.sent.get(session, 0))
-        self.links += kept.links
+        self.keep_links(kept.links)
+
+    def keep_links(self, links: Sequence[Enqueue]) -> None:
+        """Keep what it has sent to other shards, until it is safe there: that may be far more than
+        a process can hold."""
+        self.links += links
+        if len(self.links) > self.most_links:
+            self.links = [one for one in self.links if one.link is None or not one.link.safe]
+            self.most_links = 1_000 + 2 * len(self.links)
 
 
 def error_type(failure: Failure) -> str:

@@ -343,13 +343,13 @@ MUTANTS = [
     ),
     Mutant(
         SHARED + "kept.lua",
-        "if owner and owner ~= input.former then",
+        "if owner and not was_mine then",
         "if owner then",
         LOCAL,
     ),
     Mutant(
         SHARED + "kept.lua",
-        "if not owner or owner ~= input.former then",
+        "if not was_mine then",
         "if true then",
         LOCAL,
     ),

@@ -24,6 +24,7 @@ from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import ExactDupeFilter
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import Enqueue, Lease, Link
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import Claim
@@ -57,8 +58,9 @@ class Process:
         *,
         foreign: bool = False,
         most: int = 10,
+        name: str = NAME,
     ) -> None:
-        self.member = Worker(client, NAME, config, suspect_from=2, max_deliveries=5)
+        self.member = Worker(client, name, config, suspect_from=2, max_deliveries=5)
         self.crawler = crawler = get_crawler(Books)
         crawler.spider = Books()
         self.engine: Any = SimpleNamespace(
@@ -70,7 +72,7 @@ class Process:
             wake=lambda: None,
         )
         nothing = cast(Any, None)
-        self.run = RunSession(nothing, Terms(NAME, config, 60.0, 5, 100, 10_000))
+        self.run = RunSession(nothing, Terms(name, config, 60.0, 5, 100, 10_000))
         self.run.sessions = self.member.sessions
         self.run.seen, self.run.joined = self.member.seen, self.member.joined
         self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
@@ -158,7 +160,7 @@ class Process:
         self.engine.in_progress -= set(requests)
         self.requests.collect_ended()
         for page in self.in_progress.end(self.engine.in_progress):
-            self.run.finish(page.session, page.finish(), page.sent)
+            self.run.finish(page.session, page.finish(), page.sent, page.links)
 
     def die(self) -> None:
         """It is killed, and others notice it."""
@@ -837,3 +839,29 @@ def test_only_deaths_count(client: redis.Redis, process: NewProcess) -> None:
         worker.member.leave()
     assert worker.run.suspects_to_claim() == 1
     assert client.hvals(KEPT % 0) == [b"0"]
+
+
+def test_a_worker_that_joins_again_twice_has_not_died(
+    client: redis.Redis, process: NewProcess
+) -> None:
+    """The second time before it could say what it has begun."""
+    worker = process()
+    request = worker.ask(None, "http://a/start")
+    worker.requests.ask()
+    worker.exchange()
+    assert worker.start() is request
+    worker.rejoin()
+    worker.rejoin()
+    worker.exchange()
+    assert [bytes(value)[:2] for value in client.hvals(KEPT % 0)] == [b"0 "]  # type: ignore[union-attr]
+
+
+def test_links_that_are_safe_are_not_kept() -> None:
+    """What comes of one page may be the whole crawl."""
+    page = Page(Lease("1", "a", 0, 0, b""), cast(Any, None))
+    unsafe = Enqueue("b", 0, b"", None, link=Link())
+    page.keep_links([unsafe])
+    for _ in range(100):
+        page.keep_links([Enqueue("b", 0, b"", None, link=Link(safe=True)) for _ in range(100)])
+    assert len(page.links) < 2_000
+    assert unsafe in page.links

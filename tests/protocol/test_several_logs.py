@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from scrapy.http import Request
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
@@ -22,6 +23,7 @@ from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from tests.harness.limited import Clock
 from tests.harness.worker import EXACT, Worker
+from tests.protocol.test_local_requests import Process, push
 
 NAME = "books6"
 """Of several names the first whose shards are called 0, 1 and 2 also on several servers."""
@@ -252,6 +254,7 @@ def test_a_shard_that_is_away_holds_back_no_end(
     lease = page(worker)
     for number in range(5):
         worker.enqueue(f"{number}", slot=HOSTS[1], page=lease)
+        worker.exchange(shard=1, lose="request")
     worker.finish(lease)
     reply = worker.exchange()
     assert reply is not None
@@ -259,11 +262,142 @@ def test_a_shard_that_is_away_holds_back_no_end(
     clock.ahead += 10
     assert worker.sessions[1].is_silent(5)
     worker.sessions[1].forget_posted()
-    assert len(worker.sessions[1]) == 0
+    assert len(worker.sessions[1]) == 1, "it may have got the first"
     servers.posts_are_due(0)
     worker.exchange()
     worker.exchange(shard=1)
     assert fetched(worker) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_shard_that_nobody_has_asked_is_not_away(
+    member: Callable[..., Worker], clock: Clock
+) -> None:
+    """A callback that takes its time keeps the worker from asking."""
+    worker = member()
+    lease = page(worker)
+    clock.ahead += 10
+    worker.enqueue("link", slot=HOSTS[1], page=lease)
+    assert not worker.sessions[1].is_silent(5)
+
+
+def test_a_link_that_its_shard_cannot_take(member: Callable[..., Worker], servers: Servers) -> None:
+    """It becomes a dead letter, and its page's post goes."""
+    worker = member()
+    lease = page(worker)
+    worker.enqueue("poison", slot=HOSTS[1], page=lease)
+    worker.finish(lease)
+    worker.exchange()
+    session = worker.sessions[1]
+    for _ in range(4):
+        call = session.call()
+        if b"poison" in call.payload and b"letters" not in call.payload:
+            session.failed("the script failed")
+        else:
+            session.received(execute(servers, call))
+    assert servers.clients[1].zcard(calls.prefix(NAME, 1) + "dead") == 1
+    worker.exchange()
+    assert servers.posts(0) == 0
+
+
+class AsyncServers:
+    """The same for asyncio; some do not answer."""
+
+    def __init__(self, servers: Servers, away: Sequence[int]) -> None:
+        self._servers = servers
+        self._away = [servers.clients[shard] for shard in away]
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        if self._servers.of(keys_and_args[0]) in self._away:
+            raise redis.ConnectionError
+        return self._servers.evalsha(sha, numkeys, *keys_and_args)
+
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
+        return self._servers.eval(script, numkeys, *keys_and_args)
+
+
+def test_leases_of_shards_that_answer_are_given_back(servers: Servers) -> None:
+    """A worker joins all shards again, of which one is away: nobody has to wait for its leases of
+    the others, or takes it for dead there."""
+    process = Process(servers, CONFIG, name=NAME)  # type: ignore[arg-type]
+    push(process, *(f"http://{host}/" for host in ("a", "x:80")))
+    for shard in (0, 2):
+        process.member.exchange(1, shard=shard)
+    away: Any = AsyncServers(servers, [1])
+    process.run.client = away
+    with pytest.raises(redis.ConnectionError):
+        asyncio.run(process.run.rejoin(process.run.sessions))
+    leases = [client.keys("*:leases:*") for client in servers.clients]
+    assert leases == [[], [], []]
+
+
+def acknowledged(process: Process) -> None:
+    """All that may be sent has been, and nothing of it is safe."""
+    for _ in range(4):
+        process.run.release()
+        process.member.exchange_all()
+
+
+def test_a_start_request_that_stays_here_is_over_when_its_links_are_safe(
+    servers: Servers, clock: Clock
+) -> None:
+    """Else it was settled, and its link is lost with the end of the log and the worker."""
+    first, second = (Process(servers, CONFIG, name=NAME) for _ in range(2))  # type: ignore[arg-type]
+    start = first.ask(None, "http://a/start")
+    first.requests.ask()
+    first.exchange()
+    assert first.start() is start
+    before = servers.keys(2)
+    with first.of(start):
+        first.outbox.take(Request("http://x:80/link"))
+    first.end(start)
+    acknowledged(first)
+    servers.lose(2, before)
+    die(servers, first.member)
+    again = second.ask(None, "http://a/start")
+    second.requests.ask()
+    second.exchange()
+    assert second.start() is again
+
+
+def test_a_request_that_stays_here_is_over_when_links_to_its_pages_shard_are_safe(
+    servers: Servers, clock: Clock
+) -> None:
+    """The shard of the page loses the link and the page's end, that of the claim nothing: whoever
+    fetches the page again has what stayed in the other process again."""
+    first, second = (Process(servers, CONFIG, name=NAME) for _ in range(2))  # type: ignore[arg-type]
+    push(first, "http://a/page")
+    page = first.fetch("a")
+    local = first.ask(page, "http://x:80/local")
+    first.exchange()
+    first.start()
+    before = servers.keys(0)
+    with first.of(local):
+        first.outbox.take(Request("http://a/link"))
+    acknowledged(first)
+    first.end(page, local)
+    acknowledged(first)
+    servers.lose(0, before)
+    die(servers, first.member)
+    again = second.ask(second.fetch("a"), "http://x:80/local")
+    second.exchange()
+    assert second.start() is again
+
+
+def test_a_link_of_a_void_page_is_not_remembered(servers: Servers, clock: Clock) -> None:
+    """The worker fetches the page again, and then posts it."""
+    process = Process(servers, CONFIG, name=NAME)  # type: ignore[arg-type]
+    push(process, "http://a/page")
+    page = process.fetch("a")
+    die(servers, process.member)
+    process.member.exchange_all()  # it joins again
+    for _ in range(2):
+        with process.of(page):
+            assert process.outbox.take(Request("http://x:80/link"))
+        process.end(page)
+        acknowledged(process)
+        if not servers.posts(0):
+            page = process.fetch("a")
+    assert servers.posts(0) == 1
 
 
 def end(worker: Worker, clock: Clock) -> bool:

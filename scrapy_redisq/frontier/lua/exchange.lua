@@ -9,7 +9,7 @@
 --          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
 --          an entry), starting, seeded, pages, items, dead_max, slot_ttl (ms, for which a slot is
 --          remembered); (the rest only if there is some) queues, enqueue, also, claims (see
---          shared/enqueue.lua), former (id that the worker had before it joined again), bundled
+--          shared/enqueue.lua), former {id = true} (that the worker had before), bundled
 --          {lease...} (leases that the worker must hold for what is enqueued with them), settled
 --          (see shared/kept.lua), letters {{identity, slot, priority, entry or '', reason, detail,
 --          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},

@@ -31,15 +31,15 @@ local function claim(is_new, field, lease, page)
   local is_mine = owner == input.worker and its_lease == lease
   local has_moved = owner and page ~= '' and its_page == page and not is_mine
   if is_new or has_moved or (kept and not (owner and is_member(owner))) then
-    local answer = '1'
+    local answer, was_mine = '1', owner and input.former and input.former[owner]
     if is_new then
       deaths = 0
     elseif page == '' then
-      if owner and owner ~= input.former then deaths = deaths + 1 end
+      if owner and not was_mine then deaths = deaths + 1 end
       if deaths >= input.max_deliveries then
         answer = '5'
       elseif deaths >= input.suspect_from then
-        if not owner or owner ~= input.former then -- else it may have begun it
+        if not was_mine then -- else it may have begun it
           if input.suspects == 0 then return '3' end
           input.suspects = input.suspects - 1
         end
