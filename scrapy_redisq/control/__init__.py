@@ -3,6 +3,7 @@
 ``frontier``      `Frontier`, which is all of it; ``stored`` is what its parts stand on
 ``slots``         what people see of slots and say about them
 ``dead_letters``  the same of requests that failed for good
+``past``          what the frontier keeps of its past
 ``status``        statuses, of what scripts reply
 ``why``           why nothing happens, of what was looked at
 ``seeds``         entries, of what producers push

@@ -12,7 +12,7 @@ from scrapy_redisq.frontier.seen import SeenStatus
 
 COUNTS = (
     "created", "finished", "dead", "dropped", "foreign", "duplicates", "claimed", "released",
-    "reclaimed", "stale",
+    "reclaimed", "stale", "pages", "items", "errors",
 )  # fmt: skip
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")

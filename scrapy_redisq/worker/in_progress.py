@@ -52,6 +52,8 @@ class InProgress:
         """Of these, what may be over, and what waits for items or for what came of it: that may be
         all that was fetched, and to look at it each time would cost more and more."""
         self._files_missing = False
+        self.errors = 0
+        """Downloads that were given up, and what raised of callbacks, errbacks and pipelines."""
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -196,6 +198,7 @@ class InProgress:
 
         But an errback that raises says more than the failure that it was called with.
         """
+        self.errors += 1
         page = self.asking(request) if request is not None else None
         if page is not None and (page.problem is None or page.problem.settles):
             page.problem = problem

@@ -47,6 +47,9 @@ logger = logging.getLogger(__name__)
 Downloading = Callable[[str], "int | None"]
 """How many requests of a slot are being downloaded; None: no more should be started now."""
 
+WORK = ("pages", "items", "errors")
+"""Counts of the run that are what its workers did."""
+
 OUTCOMES_WAIT, OUTCOMES_POLL = 5.0, 0.02
 """Seconds: see `Worker.outcomes_told`."""
 
@@ -101,6 +104,7 @@ class Worker:
         self._sinks_away = 0
         self._lost = False
         self._wants_nothing = False
+        self._counted = (0, 0, 0)
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
@@ -377,11 +381,12 @@ class Worker:
         self._local_requests.collect_ended()
         self._local_requests.ask()
         for page in self._in_progress.end(working_on):
-            self.pages += 1
+            self.pages += not page.given_back
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
             self._run_session.finish(page.session, page.finish(), page.sent, page.links)
         self._outbox.count_filtered()
+        self._count_work()
         if self.engine.closing:
             given_up = self.inbox.clear()
         else:
@@ -391,6 +396,15 @@ class Worker:
                 self.exchange_loop.found_more()
         for lease, session in given_up:
             self._run_session.finish(session, Finish(lease.id, "released"))
+
+    def _count_work(self) -> None:
+        """Add what this worker did to what all did."""
+        done = (self.pages, self.items, self._in_progress.errors)
+        if done != self._counted:
+            for name, now, before in zip(WORK, done, self._counted, strict=True):
+                if now != before:
+                    self.exchange_loop.count(name, now - before)
+            self._counted = done
 
     def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
         self.stats.inc_value(f"redisq/dead/{problem.reason}")

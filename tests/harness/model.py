@@ -22,7 +22,7 @@ from scrapy_redisq.frontier.slot_names import shard_of
 DOCUMENTED = re.compile(
     r"meta|ready|levels:.*|queue:.*:-?\d+|delayed|leases:.+|workers|worker:.+|busy|counts|dead"
     r"|letters|reaped|seen:[\w.-]+(:.+)?|trash|ended|limits|aside|paused|ruled|slot:.*|tokens:.+"
-    r"|post|posted",
+    r"|post|posted|series:\d+|marks|actions|history|histories",
     re.DOTALL,
 )
 """The keys in the head of ``lua/shared/keys.lua``."""

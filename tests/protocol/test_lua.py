@@ -195,6 +195,8 @@ def test_heads_name_what_calls_send() -> None:
         calls.seen_status("n", 0, "g", seen),
         calls.sweep("n", 0, "exact"),
         calls.take_posts("n", 0, "r", most=1, hold=1.0),
+        calls.series("n", 0, seconds=10, most=1),
+        calls.marks("n"),
     ]
     fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
     sent: dict[str, set[str]] = {name: set() for name in SCRIPTS}

@@ -8,6 +8,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 ``dead``      ``lua/dead/``: dead letters
 ``slots``     ``lua/slots/``: slots, for people and robots.txt
 ``post``      ``lua/post/``: links to other shards, until those cannot lose them
+``past``      ``lua/past/``: what the frontier keeps of its past, for people
 ``robots``    ``lua/robots.lua``: who fetches a robots.txt
 ``seen``      ``lua/seen/``: dupefilters
 ``looks``     what people ask of a shard: why it waits
@@ -32,6 +33,10 @@ from scrapy_redisq.frontier.calls.names import (
     parse_queue_key,
     prefix,
     wake_channel,
+)
+from scrapy_redisq.frontier.calls.past import (
+    marks,
+    series,
 )
 from scrapy_redisq.frontier.calls.post import (
     take_posts,
@@ -123,6 +128,7 @@ __all__ = [
     "limit",
     "list_slots",
     "look",
+    "marks",
     "meta_key",
     "named_letters",
     "number",
@@ -140,6 +146,7 @@ __all__ = [
     "resume",
     "robots_txt",
     "seen_status",
+    "series",
     "status",
     "sweep",
     "take_posts",

@@ -150,6 +150,9 @@ class Registration:
     that are there. None: those stay."""
     throttle: str = ""
     """Terms of AutoThrottle, as that file has them; they go with the limits."""
+    release: str = ""
+    settings: str = ""
+    """What the worker runs, for people: the release of its code, and a digest of its settings."""
 
     def to_input(self) -> dict[str, Any]:
         return {
@@ -158,6 +161,8 @@ class Registration:
             "info": [text for pair in self.info.items() for text in pair],
             "limits": self.limits,
             "throttle": self.throttle,
+            "release": self.release,
+            "settings": self.settings,
         }
 
 

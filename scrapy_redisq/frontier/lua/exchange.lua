@@ -45,6 +45,7 @@
 --          shared/records shared/queues shared/dead shared/workers shared/leases shared/finished
 --          shared/identities shared/enqueue shared/kept shared/slots/state shared/slots/backoff
 --          shared/slots/turns shared/slots/aside shared/post dupefilter=shared/seen/BACKEND
+--          sampler=shared/sample
 
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
@@ -53,7 +54,7 @@ local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
-  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed')
+  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled')
 if meta.err then return {'corrupt', META} end
 -- Not foreign_key(): each question costs as much as a request that is moved.
 local foreign = foreign_of({'HLEN', COUNTS, 'ZCARD', READY, 'ZCARD', DELAYED, 'ZCARD', WORKERS,
@@ -442,6 +443,9 @@ if not replayed then
 end
 count('claimed', #claimed)
 local counts = flush_counts()
+if not replayed and number_of(meta[12]) ~= math.floor(NOW / 1e7) then
+  sampler()({run = meta[1], sampled = meta[12]})
+end
 
 local leases = {}
 if replayed then

@@ -90,5 +90,8 @@ if input.all then
 end
 if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED)
-if input.all then redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL) end
+if input.all then
+  redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL, marks_key(), series_of(10),
+    series_of(120), series_of(1800))
+end
 return {'done', '0'}

@@ -12,7 +12,7 @@
 -- Retry    safe
 -- Memory   the first write removes, so that a run can end at maxmemory
 -- Include  shared/keys shared/texts shared/clock shared/foreign shared/counts shared/workers
---          shared/run_state shared/slots/tokens
+--          shared/run_state shared/slots/tokens shared/marks sampler=shared/sample
 
 local in_the_way = foreign_key()
 if in_the_way then return foreign_error(in_the_way) end
@@ -47,6 +47,7 @@ local counts = flush_counts()
 if counts.created ~= counts.finished then
   redis.call('HSET', COUNTS, 'created', integer(counts.finished))
 end
+sampler()(meta, true)
 
 local shards, spread = number_of(meta['config:shards']), meta['config:spread'] or ''
 if first_shard and (shards == 1 or input.seal > 0) then
@@ -56,6 +57,7 @@ if first_shard and (shards == 1 or input.seal > 0) then
     redis.call('ZADD', ENDED, NOW, meta.name)
     redis.call('ZREMRANGEBYRANK', ENDED, 0, -MOST_ENDED - 1)
   end
+  mark('completed', '', meta.name or meta.run)
   return {'complete', meta.run, 0, shards, spread}
 end
 local number = first_shard and next_visit(meta.visited)

@@ -9,7 +9,8 @@
 --          config {name = text}, any_shards (another number of them is taken as it is), worker (''
 --          for a producer), info {field, value...} (of the worker), ttl (us), limits {pattern =
 --          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
---          of AutoThrottle's terms, see there, or ''), name, resume, keep_alive, keep_seen
+--          of AutoThrottle's terms, see there, or ''), release, settings (these two: what a worker
+--          runs, '' if that is not known), name, resume, keep_alive, keep_seen
 --          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes), age (us
 --          since the worker that crawls was started), keep_config (of who pushes: also a new run
 --          takes the stored one, and what was seen if the last worker kept that), began (us),
@@ -35,7 +36,7 @@
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
 -- Memory   the first write removes, so that workers can join and come back at maxmemory
 -- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
---          shared/slots/aside
+--          shared/slots/aside shared/marks
 
 local function reply(status, fields)
   local answer = fields or {}
@@ -177,7 +178,7 @@ if decision ~= 'resume' then
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1)))
-  for _, name in ipairs({'limited', 'throttle'}) do
+  for _, name in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
   -- Without workers it may have gone back since the last sign of life, which is not kept.
@@ -199,6 +200,16 @@ if intent == 'crawl' then
   if input.keep_alive then redis.call('HSET', META, 'keep_alive', 1) end
   if input.keep_seen then redis.call('HSET', META, 'keep_seen', 1)
   else redis.call('HDEL', META, 'keep_seen') end
+end
+
+if decision ~= 'resume' and (intent == 'crawl' or intent == 'push') then
+  mark('began', input.worker, input.name ~= '' and input.name or input.run)
+end
+for name, kind in pairs({release = 'release', settings = 'configuration'}) do
+  if intent == 'crawl' and input[name] ~= '' and input[name] ~= meta[name] then
+    if meta[name] then mark(kind, input.worker, input[name]) end
+    redis.call('HSET', META, name, input[name])
+  end
 end
 
 if input.limits then
@@ -231,7 +242,8 @@ if input.worker ~= '' then
   ms_until_dead(same_run and meta.sign, same_run and meta.patient)
   redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
   redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
-    'since', integer(NOW), unpack(input.info))
+    'since', integer(NOW), 'release', input.release, 'settings', input.settings,
+    unpack(input.info))
   local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
   set_flag(input.worker, 'starting', was, true)
   flush_counts()

@@ -12,7 +12,9 @@
 --                           workers), shards (that former runs had), sealed and visited (see
 --                           shared/run_state.lua), begun:J (on shard 0: shard J has begun the run
 --                           for good, see run/join.lua), sign and patient (see ms_until_dead()),
---                           behind (us, see NOW), stuck and retry (see shared/slots/aside.lua)
+--                           behind (us, see NOW), stuck and retry (see shared/slots/aside.lua),
+--                           sampled (see shared/sample.lua), release and settings (of the worker
+--                           that joined last, see run/join.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -20,12 +22,14 @@
 --   leases:WORKER   hash    lease id -> record
 --   workers         zset    worker -> its deadline (microseconds)
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
---                           fenced, pages, items, looked (see run/look.lua)
+--                           fenced, pages, items, looked (see run/look.lua), release, settings
+--                           (a digest of them)
 --   busy            hash    slot -> leases out
 --   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,
 --                           reclaimed, stale, starting, waiting, posted, what item pipelines
---                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), and
+--                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), what
+--                           workers did (pages, items, errors), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
@@ -50,6 +54,8 @@
 --   kept            hash    what stays in the process of a worker -> who has it, see claimant()
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
+--   series:SECONDS  list    samples of the counts, one in so many s, see shared/sample.lua
+--   marks           list    what happened to the fleet, see shared/marks.lua
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
@@ -71,5 +77,7 @@ local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':'
 local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
 local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
+local function series_of(seconds) return PREFIX .. 'series:' .. seconds end
+local function marks_key() return PREFIX .. 'marks' end
 
 local input = cmsgpack.unpack(ARGV[1])

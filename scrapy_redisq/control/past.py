@@ -1,0 +1,128 @@
+"""What the frontier keeps of its past: samples of its counts, and what happened to the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_redisq.control.stored import StoredFrontier
+from scrapy_redisq.frontier import calls
+
+RESOLUTIONS = {10: 360, 120: 720, 1_800: 1_488}
+"""Seconds between two samples, and how many are kept: of an hour, a day, a month."""
+
+COUNTED = (
+    "created", "finished", "dead", "dropped", "duplicates", "retried", "released", "reclaimed",
+    "pages", "items", "errors", "delayed", "leased",
+)  # fmt: skip
+"""Numbers of a sample that add up over shards, in the order of ``lua/shared/sample.lua``."""
+
+_MOST = 2**53
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One of one shard. ``memory``: bytes of its server, 0: not known."""
+
+    at: int
+    run: str
+    counted: tuple[int, ...]
+    workers: int
+    memory: int
+
+
+class PastMethods(StoredFrontier):
+    """The part of `Frontier` that is about the past."""
+
+    def series(self, resolution: int = 10, *, most: int | None = None) -> dict[str, Any]:
+        """Samples of the counts, oldest first, about one in ``resolution`` seconds (10 for the last
+        hour, 120 for the last day, 1,800 for the last month), at most the newest ``most``.
+
+        ``{"resolution": 10, "samples": [{"at": …, "run": …, "created": …}]}``. ``at`` is in seconds
+        since 1970, by the server's clock. Counts are those of the run until then, so that only
+        those of one run can be compared; ``queued``, ``delayed``, ``leased`` and ``workers`` are
+        those of that moment, ``memory`` is what all servers use, in bytes, or None. There is no
+        sample of a time in which no worker was there. Raises ValueError for another resolution.
+        """
+        if resolution not in RESOLUTIONS:
+            raise ValueError(f"resolution is one of {', '.join(map(str, RESOLUTIONS))}")
+        kept = RESOLUTIONS[resolution]
+        most = kept if most is None else max(1, min(most, kept))
+        config = self.config()
+        shards = [
+            _samples(self._run(calls.series(self.name, shard, seconds=resolution, most=most)))
+            for shard in (config.shard_numbers(self.name) if config else ())
+        ]
+        samples = _summed(shards, resolution, one_server=not (config and config.spread))
+        return {"resolution": resolution, "samples": samples[-most:]}
+
+    def marks(self) -> list[dict[str, Any]]:
+        """What happened to the fleet, oldest first, at most 100: ``at`` (seconds since 1970),
+        ``kind``, ``worker`` and ``what``.
+
+        Kinds are "began" and "completed" (a run; what: its name or id), "release" and
+        "configuration" (a worker joined that runs something else than the one that joined before;
+        what: its release, or a digest of its settings).
+        """
+        return [
+            {"at": at / 1e6, "kind": kind, "worker": worker, "what": what}
+            for at, kind, worker, what in (
+                mark[:4] for mark in self._run(calls.marks(self.name)) if len(mark) >= 4
+            )
+            if _is_count(at) and all(isinstance(text, str) for text in (kind, worker, what))
+        ]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def _samples(arrays: Iterable[Sequence[Any]]) -> list[_Sample]:
+    """Without what other hands have put there; of later releases the part that is known here."""
+    last = len(COUNTED) + 2
+    found = []
+    for array in arrays:
+        if len(array) <= last:
+            continue
+        at, run, *numbers = [*array, 0][: last + 2]
+        if isinstance(run, str) and all(map(_is_count, (at, *numbers))):
+            found.append(_Sample(at, run, tuple(numbers[:-2]), *numbers[-2:]))
+    return found
+
+
+def _summed(
+    shards: list[list[_Sample]], resolution: int, *, one_server: bool
+) -> list[dict[str, Any]]:
+    """One sample for each time and run of which some shard has one. A shard that has none of that
+    time has what it had before: nothing has happened there."""
+    times: dict[tuple[int, str], list[_Sample | None]] = {}
+    first_at: dict[tuple[int, str], int] = {}
+    for number, samples in enumerate(shards):
+        for sample in samples:
+            time = sample.at // resolution, sample.run
+            times.setdefault(time, [None] * len(shards))[number] = sample
+            first_at[time] = min(sample.at, first_at.get(time, sample.at))
+    before: dict[str, list[_Sample | None]] = {}
+    summed = []
+    for time in sorted(times, key=lambda time: (time[0], first_at[time])):
+        new = times[time]
+        last = before.setdefault(time[1], [None] * len(shards))
+        last[:] = [now or then for now, then in zip(new, last, strict=True)]
+        there = [sample for sample in new if sample]
+        all_known = [sample for sample in last if sample]
+        numbers = map(sum, zip(*(sample.counted for sample in all_known), strict=True))
+        counted = dict(zip(COUNTED, numbers, strict=True))
+        unfinished = counted["created"] - counted["finished"]
+        memory = [sample.memory for sample in all_known]
+        summed.append(
+            {
+                "at": max(sample.at for sample in there),
+                "run": time[1],
+                **counted,
+                "queued": max(0, unfinished - counted["leased"] - counted["delayed"]),
+                "workers": max(sample.workers for sample in there),
+                "memory": (max if one_server else sum)(memory) or None,
+            }
+        )
+    return summed

@@ -1,0 +1,157 @@
+"""What the frontier keeps of its past: samples of its counts, and marks."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+from lab.servers import RedisServer
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import ScriptFailed
+from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.scripts import execute
+from tests.harness.model import read_shard
+from tests.harness.worker import EXACT, NAME, Worker
+
+
+def key(name: str, shard: int = 0) -> str:
+    return calls.prefix(NAME, shard) + name
+
+
+def pass_time(client: redis.Redis, seconds: int, shards: int = 1) -> None:
+    """The frontier's clock goes on, by tens of seconds, to just after the beginning of such a time:
+    no test waits for it."""
+    now, fraction = client.time()
+    behind = int(client.hget(key("meta"), "behind") or 0) / 1e6
+    on = seconds + 0.1 - (now + fraction / 1e6 + behind) % 10
+    for shard in range(shards):
+        client.hset(key("meta", shard), "behind", int((behind + on) * 1e6))
+
+
+@pytest.fixture
+def frontier(each_server: RedisServer) -> Any:
+    with Frontier.from_url(each_server.url, NAME) as frontier:
+        yield frontier
+
+
+@pytest.mark.servers("ends")
+def test_samples(client: redis.Redis, frontier: Frontier) -> None:
+    """The first exchange in 10 s keeps the counts, the first in 120 s the memory as well; others
+    keep nothing, nor does one that is replayed."""
+    worker = Worker(client, NAME, EXACT)
+    for n in range(3):
+        pass_time(client, 10)
+        for m in range(5):
+            worker.enqueue(f"{n}.{m}")
+        worker.sessions[0].tally["pages"] += 2
+        worker.exchange(1, lose="reply")
+        worker.exchange(1)
+        worker.exchange(1)
+    samples = frontier.series()["samples"]
+    assert [sample["created"] for sample in samples] == [5, 10, 15]
+    assert [sample["pages"] for sample in samples] == [2, 4, 6]
+    assert [later["at"] - sample["at"] for sample, later in pairwise(samples)] == [10, 10]
+    assert {sample["run"] for sample in samples} == {worker.joined.run}
+    assert all(s["queued"] + s["leased"] == s["created"] for s in samples)
+    assert {sample["workers"] for sample in samples} == {1}
+    assert frontier.series(most=1)["samples"] == samples[-1:]
+    pass_time(client, 120)
+    worker.exchange()
+    hours, days = (frontier.series(seconds)["samples"] for seconds in (120, 1_800))
+    assert hours[-1]["memory"] > 500_000
+    assert len(hours) in {2, 3}
+    assert len(days) in {1, 2}
+    with pytest.raises(ValueError, match="10, 120, 1800"):
+        frontier.series(11)
+
+
+def test_samples_are_bounded(client: redis.Redis) -> None:
+    """The oldest go, and a sample takes about 100 bytes."""
+    worker = Worker(client, NAME, EXACT)
+    for name, most in (("series:10", 360), ("series:120", 720), ("series:1800", 1_488)):
+        client.rpush(key(name), *(b"x" for _ in range(most + 5)))
+        pass_time(client, 1_800)
+        worker.exchange()
+        assert client.llen(key(name)) == most
+        assert len(client.lindex(key(name), -1)) < 120
+
+
+def test_the_end_of_a_run_is_kept(client: redis.Redis, frontier: Frontier) -> None:
+    """What came after the last sample is in one that is made when the run is complete; the next
+    run's counts begin anew. Marks tell of both."""
+    names = calls.RunTerms(name="monday"), calls.RunTerms(name="tuesday")
+    for terms in names:
+        worker = Worker(client, NAME, EXACT, terms=terms)
+        worker.exchange()
+        worker.send(["a", "b"])
+        for lease in worker.claim(2):
+            worker.finish(lease)
+        worker.exchange_all()
+        assert worker.leave()
+    for resolution in (10, 120, 1_800):
+        samples = frontier.series(resolution)["samples"]
+        ends = {sample["run"]: sample["finished"] for sample in samples}
+        assert list(ends.values()) == [2, 2]
+    told = [(mark["kind"], mark["what"]) for mark in frontier.marks()]
+    assert told == [(kind, run.name) for run in names for kind in ("began", "completed")]
+    frontier.reset()
+    assert client.keys("*") == []
+
+
+def test_marks_of_releases(client: redis.Redis, frontier: Frontier) -> None:
+    """A worker that joins with another release or other settings than the last one is marked; one
+    that comes back, or says nothing, is not."""
+
+    def join(id: str, release: str, settings: str) -> None:
+        registration = calls.Registration(id, 60.0, release=release, settings=settings)
+        newcomer = runs.Newcomer(registration, EXACT)
+        runs.drive(lambda call: execute(client, call), runs.join(NAME, newcomer))
+
+    for id, release, settings in (
+        *(("a", "1", "x"), ("b", "1", "x"), ("c", "2", "x"), ("d", "2", "y")),
+        *(("old", "", ""), ("e", "2", "y")),
+    ):
+        join(id, release, settings)
+    told = [(mark["kind"], mark["worker"], mark["what"]) for mark in frontier.marks()[1:]]
+    assert told == [("release", "c", "2"), ("configuration", "d", "y")]
+
+
+def test_several_shards_are_summed(client: redis.Redis, frontier: Frontier) -> None:
+    """A shard that nobody has exchanged with in a time counts as it was before."""
+    worker = Worker(client, NAME, dataclasses.replace(EXACT, shards=2))
+    for n in range(4):
+        pass_time(client, 10, shards=2)
+        for host in range(8):
+            worker.enqueue(f"{host}.{n}", slot=f"host{host}")
+        worker.exchange(shard=0)
+        if n % 2 == 0:
+            worker.exchange(shard=1)
+    created = [sample["created"] for sample in frontier.series()["samples"]]
+    of_first = read_shard(client, NAME, 0).count("created") // 4
+    assert created == [8, 8 + of_first, 24, 24 + of_first]
+    assert frontier.series()["samples"][-1]["workers"] == 1
+
+
+def test_foreign_keys_stop_nobody(client: redis.Redis, frontier: Frontier) -> None:
+    """Whatever stands in the place of the past, exchanges go on; a look at it says which key."""
+    for name in ("series:10", "series:120", "series:1800", "marks"):
+        client.set(key(name), "foreign")
+    worker = Worker(client, NAME, EXACT)
+    client.hset(key("meta"), "sampled", "foreign")
+    worker.send(["a"])
+    for lease in worker.claim(1):
+        worker.finish(lease)
+    worker.exchange_all()
+    assert worker.leave()
+    for look in (frontier.series, frontier.marks):
+        with pytest.raises(ScriptFailed, match=r"series:10|marks"):
+            look()
+    client.delete(key("series:10"), key("marks"))
+    for name in ("series:10", "marks"):
+        client.rpush(key(name), b"", b"\xc1", b"\x90", b"\x91\xa1\xff", b"\x93\x01\x02\x03")
+    assert frontier.series()["samples"] == []
+    assert frontier.marks() == []
