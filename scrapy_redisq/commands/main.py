@@ -16,7 +16,7 @@ from pathlib import Path
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands import dead, push, reset, server, slots, status
+from scrapy_redisq.commands import dead, push, reset, server, slots, status, url
 from scrapy_redisq.commands.display import one_line
 from scrapy_redisq.commands.parser import SLOT_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
@@ -31,6 +31,7 @@ COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     "slots": slots.run,
     **{f"slots {action}": slots.run for action in SLOT_ACTIONS},
     "status": status.run,
+    "url": url.run,
 }
 
 INTERRUPTED = 130

@@ -69,6 +69,11 @@ the crawl can end without them, and remain seen. What workers hold goes on, and 
 is added as ever: pause the slot first if it should get nothing more.
 """,
 }
+URL_TEXT = """\
+Show what became of a URL: whether it was seen, and where its request is: queued, delayed (until
+when), with a worker (which, since when), dead (why). Up to 100,000 requests of its slot are looked
+at, a few at a time, so that a running crawl does not wait for it.
+"""
 RESET_TEXT = """\
 Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
 workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
@@ -122,6 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_status(commands)
     _add_slots(commands)
+    _add_url(commands)
     _add_push(commands)
     _add_dead(commands)
     reset = commands.add_parser(
@@ -203,6 +209,31 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar=metavar, help=text)
     parser.add_argument(
         "--none", action="store_true", help="take it away: the settings' limit holds again"
+    )
+
+
+def _add_url(commands: Any) -> None:
+    url = commands.add_parser(
+        "url",
+        help="what became of a URL; forget it, fetch it again",
+        description=URL_TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    _add_name(url)
+    url.add_argument("url", metavar="URL", help="of a GET request")
+    url.add_argument("--slot", metavar="S", help="its download_slot; default: its host")
+    url.add_argument("--json", action="store_true", help="as a JSON object")
+    action = url.add_mutually_exclusive_group()
+    action.add_argument(
+        "--forget",
+        action="store_true",
+        help="let it count as never seen (ExactDupeFilter alone can): the next link is followed",
+    )
+    action.add_argument(
+        "--fetch",
+        action="store_true",
+        help="fetch it again: a dead letter as it was, else as a new request of parse(). What "
+        "waits anyway is left alone",
     )
 
 

@@ -5,6 +5,7 @@
 ``dead_letters``  the same of requests that failed for good
 ``past``          what the frontier keeps of its past
 ``status``        statuses, of what scripts reply
+``urls``          what became of a URL
 ``why``           why nothing happens, of what was looked at
 ``seeds``         entries, of what producers push
 """

@@ -11,11 +11,11 @@ from typing import Any
 
 from scrapy.http import Request
 
-from scrapy_redisq.control.dead_letters import LetterMethods
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.status import absent, config_of, summary
+from scrapy_redisq.control.urls import UrlMethods
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, Unserializable
 from scrapy_redisq.frontier import calls, runs
@@ -47,7 +47,7 @@ class Pushed:
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
-class Frontier(SlotMethods, LetterMethods, PastMethods):
+class Frontier(SlotMethods, UrlMethods, PastMethods):
     """All crawl state of one crawl, as seen from outside.
 
     >>> with Frontier.from_url("redis://localhost", "books") as frontier:

@@ -63,6 +63,15 @@ class SeedReader:
             value_classes=self._value_classes,
         )
 
+    @property
+    def has_own_fingerprinter(self) -> bool:
+        """Whether the crawl has another one than Scrapy's."""
+        return self._fingerprint is not None
+
+    def fingerprint_of(self, request: Request) -> bytes:
+        """By the crawl's fingerprinter."""
+        return (self._fingerprint or scrapy_fingerprint)(request)
+
     def check_fingerprinter(self, fingerprinter: str) -> None:
         """Raise `SettingError` if the crawl's fingerprinter is not the one used here.
 

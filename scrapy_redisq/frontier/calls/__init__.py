@@ -11,7 +11,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 ``past``      ``lua/past/``: what the frontier keeps of its past, for people
 ``robots``    ``lua/robots.lua``: who fetches a robots.txt
 ``seen``      ``lua/seen/``: dupefilters
-``looks``     what people ask of a shard: why it waits
+``looks``     what people ask of a shard: why it waits, where a request is
 ``names``     how keys are called
 """
 
@@ -25,7 +25,16 @@ from scrapy_redisq.frontier.calls.dead import (
     purge,
     requeue,
 )
-from scrapy_redisq.frontier.calls.looks import Waits, waits
+from scrapy_redisq.frontier.calls.looks import (
+    PLACES,
+    Asked,
+    Portion,
+    Waits,
+    ask_seen,
+    find,
+    forget_seen,
+    waits,
+)
 from scrapy_redisq.frontier.calls.names import (
     meta_key,
     number,
@@ -97,8 +106,10 @@ __all__ = [
     "ANY_RUN",
     "KNOWN",
     "NOBODY",
+    "PLACES",
     "RECENT",
     "STARTS",
+    "Asked",
     "ClearFirst",
     "Conclusion",
     "Crawl",
@@ -109,19 +120,23 @@ __all__ = [
     "Look",
     "MayComeBack",
     "NamedLetters",
+    "Portion",
     "Push",
     "Registration",
     "Return",
     "RunTerms",
     "SlotRecord",
     "Waits",
+    "ask_seen",
     "claimed_field",
     "clear",
     "conclude",
     "crawl_delay",
     "drop",
     "enqueue_item",
+    "find",
     "fingerprint_item",
+    "forget_seen",
     "join",
     "leave",
     "letters",

@@ -1,7 +1,7 @@
 -- Seen on plain strings: a scalable blocked Bloom filter, no module needed.
 --
--- Returns   add, drop, status, and undo, which takes back what this script has recorded and names
---           the key that was in the way (the same four in each file of this folder).
+-- Returns   add, drop, status, has, and undo, which takes back what this script has recorded and
+--           names the key that was in the way (the same five in each file of this folder).
 -- KEYS      base                  hash: layers (shapes, see below), newest (fingerprints in the
 --                                 newest layer), total, dropped (cursor of seen_drop)
 --           base:LAYER:SEGMENT    string: whole blocks of 128 bytes, at most 32 MB a segment;
@@ -208,6 +208,23 @@ local function seen_drop(base, limit)
   return true
 end
 
+-- -> for each fingerprint 1 if it is there, or is taken for it, else 0; nothing is recorded
+local function seen_has(base, params, fingerprints)
+  local layers, answers = load(base), {}
+  for i = 1, #fingerprints do
+    local place = struct.unpack('>I4', fingerprints[i]) / POWER[32]
+    local bits = { byte(fingerprints[i], 5, 20) }
+    answers[i] = 0
+    for _, layer in ipairs(layers) do
+      if look(layer, place, bits) then
+        answers[i] = 1
+        break
+      end
+    end
+  end
+  return answers
+end
+
 -- -> {count, capacity, fill, expected error rate}
 local function seen_status(base, params)
   local layers, newest, total = load(base)
@@ -229,4 +246,4 @@ local function seen_status(base, params)
   }
 end
 
-return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status}
+return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has}

@@ -1,7 +1,8 @@
 -- Seen as 64-bit integers, without false positives up to collisions of 64 bits.
 --
--- Returns   add, drop, status, and undo, which takes back what this script has recorded and names
---           the key that was in the way (the same four in each file of this folder).
+-- Returns   add, drop, status, has, and undo, which takes back what this script has recorded and
+--           names the key that was in the way (the same five in each file of this folder); and
+--           forget, which the others cannot.
 -- KEYS      base          hash: count (members), first (buckets to begin with), buckets, width and
 --                         position (see Growth), dropped (cursor of seen_drop)
 --           base:NAME     set: the members of one bucket, which Redis keeps as a sorted array of
@@ -218,6 +219,31 @@ local function seen_drop(base, limit)
   return true
 end
 
+-- The key of the bucket that has a member, or would have it.
+local function bucket_of(base, member)
+  local first, width, position = load(base)
+  local place = math.min(member * scale_of(first) + first / 2, first * (1 - 2 ^ -53))
+  local start = place - place % width
+  if start < position then start = place - place % (width / 2) end
+  return bucket_at(base .. ':', start)
+end
+
+-- -> for each member 1 if it is there, else 0; nothing is recorded
+local function seen_has(base, params, members)
+  local answers = {}
+  for i = 1, #members do
+    answers[i] = call('SISMEMBER', bucket_of(base, members[i]), members[i])
+  end
+  return answers
+end
+
+-- -> 1 if the member was there, else 0
+local function seen_forget(base, member)
+  local removed = call('SREM', bucket_of(base, member), member)
+  if removed == 1 then call('HINCRBY', base, 'count', -1) end
+  return removed
+end
+
 -- -> {count, capacity, fill, expected error rate}
 local function seen_status(base, params)
   local _, _, _, count, buckets = load(base, params)
@@ -229,4 +255,5 @@ local function seen_status(base, params)
   }
 end
 
-return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status}
+return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has,
+  forget = seen_forget}

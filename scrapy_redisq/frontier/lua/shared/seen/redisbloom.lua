@@ -1,7 +1,7 @@
 -- Seen in RedisBloom: scalable filters of the module, one after the other.
 --
--- Returns   add, drop, status, and undo, which takes back what this script has recorded and names
---           the key that was in the way (the same four in each file of this folder).
+-- Returns   add, drop, status, has, and undo, which takes back what this script has recorded and
+--           names the key that was in the way (the same five in each file of this folder).
 -- KEYS      base           hash: filters (how many), rate (of error, of all together), unit (size
 --                          of a layer of the newest filter), room (what that filter still takes),
 --                          capacity (what all filters take), total (fingerprints)
@@ -150,6 +150,20 @@ local function seen_drop(base, limit)
   return true
 end
 
+-- -> for each fingerprint 1 if it is there, or is taken for it, else 0; nothing is recorded
+local function seen_has(base, params, fingerprints)
+  local answers = {}
+  for i = 1, #fingerprints do
+    answers[i] = 0
+  end
+  for filter = 1, load(base, params).filters do
+    for i, known in ipairs(ask('BF.MEXISTS', base, filter, fingerprints)) do
+      answers[i] = math.max(answers[i], known)
+    end
+  end
+  return answers
+end
+
 -- -> {count, capacity, fill, expected error rate}
 local function seen_status(base, params)
   local state = load(base, params)
@@ -179,4 +193,4 @@ local function seen_status(base, params)
   }
 end
 
-return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status}
+return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has}

@@ -1,0 +1,110 @@
+"""``scrapy redisq url``: what became of a URL; forget it, fetch it again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from rich.constrain import Constrain
+from rich.text import Text
+
+from scrapy_redisq.commands.display import LONGEST_LINE, ago, clean, console, duration
+from scrapy_redisq.commands.project import Project
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import FrontierError
+
+STYLES = {"dead": "bold red", "unknown": "yellow", "leased": "green", "queued": "green"}
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Look, forget or fetch again; 1 if the URL cannot be one, or there is nothing to forget."""
+    if project.nothing_there():
+        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
+        return 1
+    with project.server(to_write=arguments.fetch or arguments.forget) as server:
+        with project.known_frontier(server, arguments.name):
+            pass
+        with project.frontier_to_push(server, arguments.name) as frontier:
+            try:
+                return _do(arguments, frontier)
+            except ValueError as error:
+                print(f"scrapy redisq: {clean(str(error))}", file=sys.stderr)
+                return 1
+
+
+def _do(arguments: Namespace, frontier: Frontier) -> int:
+    url, slot = arguments.url, arguments.slot
+    if arguments.forget:
+        if not frontier.forget(url, slot=slot):
+            raise FrontierError(f"{url} has not been seen: there is nothing to forget")
+        print(f"{clean(frontier.name)}: {clean(url)} counts as never seen")
+        return 0
+    told = frontier.fetch_again(url, slot=slot) if arguments.fetch else frontier.url(url, slot=slot)
+    if arguments.json:
+        print(json.dumps({"frontier": frontier.name, **told}))
+        return 0
+    out = console()
+    out.print(
+        Text.assemble(
+            (clean(told["state"]), STYLES.get(told["state"], "bold")), "  ", clean(told["url"])
+        )
+    )
+    how = {
+        "waits": "It will be fetched anyway: nothing was done.",
+        "requeued": "It is tried again, from the front of its queue.",
+        "pushed": "It was pushed as a new request, past the dupefilter.",
+    }
+    for line in (*sentences(told), how.get(told.get("how", ""), "")):
+        if line:
+            out.print(Constrain(Text(clean(line)), LONGEST_LINE))
+    return 0
+
+
+def sentences(told: Mapping[str, Any]) -> list[str]:
+    """What `Frontier.url` has told, for people."""
+    lines = [_where(told)]
+    died = told["deliveries"]
+    if died:
+        lines.append(
+            f"{died:,} of its workers died with it." if died > 1 else "A worker died with it."
+        )
+    if told["seen"] is None:
+        lines.append("Whether it was seen is known to the project's own dupefilter alone.")
+    elif told["seen"] and not told["certain"] and told["state"] == "seen":
+        lines.append("That it was seen is what a Bloom filter says, which errs now and then.")
+    if not told["looked_through"] and told["state"] in {"seen", "unknown"}:
+        lines.append(
+            f"Not all requests of {told['slot']} could be looked at ({told['looked_at']:,} were): "
+            "it may wait among the others."
+        )
+    return lines
+
+
+def _where(told: Mapping[str, Any]) -> str:
+    state = told["state"]
+    if state == "leased":
+        since = f", since {ago(told['since'])}" if told["since"] else ""
+        return f"Worker {told['worker']} has it{since}."
+    if state == "delayed":
+        return f"It waits for its time, due in {duration(told['due_in'])} ({told['due']})."
+    if state == "queued":
+        return (
+            f"It waits in the queue of {told['slot']}, priority {told['priority']}, behind "
+            f"{told['before']:,} others of that."
+        )
+    if state == "kept":
+        return f"It cannot be stored, and stays in the process of worker {told['worker'] or '?'}."
+    if state == "dead":
+        status = f" ({told['status']})" if told["status"] else ""
+        return (
+            f"It is dead letter {told['letter']}: {told['reason']}{status}, {ago(told['at'])} ago. "
+            f"{told['detail'].splitlines()[0] if told['detail'] else ''}"
+        ).strip()
+    if state == "done":
+        return "It was fetched."
+    if state == "seen":
+        return "It was asked for, and nothing of it waits: it was fetched, or dropped by hand."
+    return "It has not been asked for in this run."

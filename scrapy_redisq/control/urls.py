@@ -1,0 +1,266 @@
+"""What became of a URL: whether it was seen, and where its request is now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+from scrapy.http import Request
+
+from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods, dead_letter
+from scrapy_redisq.control.seeds import SeedReader
+from scrapy_redisq.control.status import config_of
+from scrapy_redisq.errors import FrontierError, Undecodable
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.operations import parse_lease
+from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.serialization.fields import loads_fields
+
+MOST_LOOKED_AT = 100_000
+"""Requests that a search goes through: about half a second, a millisecond of Redis at a time."""
+
+OWN_FILTERS = {"bloom", "exact"}
+WAITS = {"queued", "delayed", "leased", "kept"}
+"""States of what is fetched anyway."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One request that is asked about. ``given``: its fingerprint was."""
+
+    url: str
+    slot: str
+    shard: int
+    fingerprint: bytes
+    given: bool
+    config: FrontierConfig
+    run: str
+    generation: str
+
+
+class UrlMethods(LetterMethods):
+    """The part of `Frontier` that is about single URLs."""
+
+    _seeds: SeedReader
+
+    def push(self, requests_or_urls: Iterable[Any]) -> Any:
+        """See `Frontier.push`."""
+        raise NotImplementedError
+
+    def url(
+        self, url: str, *, slot: str | None = None, fingerprint: bytes | None = None
+    ) -> dict[str, Any]:
+        """What is known of a GET request of ``url``: see README for the fields.
+
+        ``slot`` if its requests have a ``download_slot`` of their own, ``fingerprint`` if they have
+        one that does not follow from the URL. ``state`` is the first of "leased", "delayed",
+        "dead", "queued" where its request was found, else "kept" (in a worker's process), "done"
+        (so says the history), "seen" or "unknown". At most `MOST_LOOKED_AT` requests of the slot
+        are looked at, a portion at a time; ``looked_through`` is False if that was not all, or
+        Redis does not let them be looked at. Raises `FrontierError` if there is no frontier,
+        `SettingError` for another fingerprinter than the crawl's, ValueError for what is no URL.
+        """
+        asked = self._asked(url, slot, fingerprint)
+        known = self._run(
+            calls.ask_seen(
+                self.name,
+                asked.shard,
+                asked.run,
+                asked.generation,
+                asked.fingerprint,
+                seen_filter(asked.config),
+                filtered=asked.config.dupefilter in OWN_FILTERS,
+            )
+        )
+        seen = True if known.start else known.seen
+        found, looked, through = self._search(asked)
+        told: dict[str, Any] = {
+            "url": url,
+            "slot": asked.slot,
+            "shard": asked.shard,
+            "fingerprint": asked.fingerprint.hex(),
+            "state": "seen" if seen else "unknown",
+            "seen": seen,
+            "certain": not (seen and asked.config.backend != "exact" and not known.start),
+            **dict.fromkeys(
+                ("worker", "since", "due", "due_in", "before", "priority", "deliveries"), None
+            ),
+            **dict.fromkeys(("letter", "reason", "detail", "at", "status"), None),
+            "looked_through": through,
+            "looked_at": looked,
+        }
+        if found:
+            told.update(found)
+        elif known.kept:
+            told.update(_kept(known.kept))
+        elif history := self._history_of(asked.fingerprint, asked.config):
+            told.update({"state": "done", **history})
+        return told
+
+    def forget(
+        self, url: str, *, slot: str | None = None, fingerprint: bytes | None = None
+    ) -> bool:
+        """Let ``url`` be taken for one that was never seen: the next link to it is followed; -> was
+        it seen?
+
+        What waits of it still does. Workers that have met it in the last minutes may take it for
+        seen until they have met some 100,000 others. Raises `FrontierError` where the dupefilter
+        cannot forget, and as `url` does.
+        """
+        asked = self._asked(url, slot, fingerprint)
+        if asked.config.dupefilter != "exact":
+            kind = "a Bloom filter" if asked.config.dupefilter == "bloom" else "of another project"
+            raise FrontierError(
+                f"the dupefilter of frontier {self.name!r} is {kind} and cannot forget a URL: "
+                "ExactDupeFilter can (DUPEFILTER_CLASS, from the next run on)"
+            )
+        call = calls.forget_seen(
+            self.name, asked.shard, asked.run, asked.generation, asked.fingerprint
+        )
+        return bool(self._run(call))
+
+    def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
+        """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``.
+
+        "waits": it will be fetched anyway, nothing was done; "requeued": it was a dead letter, and
+        is tried again as it was; "pushed": as a new request past the dupefilter, for the spider's
+        ``parse()``. On a complete run that is as `Frontier.push` says. Raises as `url` does.
+        """
+        told = self.url(url, slot=slot)
+        if told["state"] in WAITS:
+            return {**told, "how": "waits"}
+        if told["letter"] and self.requeue([told["letter"]]):
+            return {**told, "how": "requeued"}
+        fields: dict[str, Any] = {"url": url, "dont_filter": True}
+        if slot is not None:
+            fields["meta"] = {"download_slot": slot}
+        pushed = self.push([fields])
+        if pushed.errors:
+            raise ValueError(pushed.errors[0][1])
+        return {**told, "how": "pushed"}
+
+    def _history_of(self, fingerprint: bytes, config: FrontierConfig) -> Mapping[str, Any] | None:
+        """What the history has of a request that is done; nothing keeps one yet."""
+        return None
+
+    def _asked(self, url: str, slot: str | None, fingerprint: bytes | None) -> _Asked:
+        meta = self._meta(self._status(0))
+        if not meta:
+            raise FrontierError(f"there is no frontier {self.name!r}")
+        config = config_of(meta)
+        if fingerprint is None:
+            self._seeds.check_fingerprinter(config.fingerprinter)
+        seed = self._seeds.read(url)
+        if config.scheduling == "priority":
+            slot = PRIORITY_SLOT
+        slot = seed.slot if slot is None else slot_name(slot)
+        return _Asked(
+            url=url,
+            slot=slot,
+            shard=config.shard_of(self.name, slot),
+            fingerprint=fingerprint or seed.fingerprint or b"",
+            given=fingerprint is not None,
+            config=config,
+            run=meta.get("run", ""),
+            generation=meta.get("generation", ""),
+        )
+
+    def _search(self, asked: _Asked) -> tuple[dict[str, Any] | None, int, bool]:
+        """(what was found, how many requests were looked at, whether that was all)."""
+        text = "" if asked.given or self._seeds.has_own_fingerprinter else telling_part(asked.url)
+        looked, through = 0, True
+        for place in calls.PLACES:
+            cursor = ""
+            while True:
+                call = calls.find(self.name, asked.shard, place, asked.slot, text, cursor)
+                cursor, n, found = self._run(call)
+                looked += n
+                for who, which, data in found:
+                    if told := self._told(asked, place, who, which, data):
+                        return told, looked, True
+                if cursor == "refused":
+                    through = False
+                if cursor in {"", "refused"}:
+                    break
+                if looked >= MOST_LOOKED_AT:
+                    return None, looked, False
+        return None, looked, through
+
+    def _told(
+        self, asked: _Asked, place: str, who: str, which: str, data: bytes
+    ) -> dict[str, Any] | None:
+        """What was found, as `url` tells it; None if it is another request."""
+        if place == "letters":
+            letter = dead_letter(f"{asked.shard}-{which}", data)
+            if letter.slot != asked.slot or not self._is_same(asked, letter.entry):
+                return None
+            return _of_letter(letter)
+        if place == "queues":
+            if not self._is_same(asked, data[1:]):
+                return None
+            return {
+                **{"state": "queued", "priority": int(who), "before": int(which)},
+                "deliveries": data[0],
+            }
+        lease = parse_lease(which, data)
+        if not self._is_same(asked, lease.entry):
+            return None
+        told = {"priority": lease.priority, "deliveries": lease.deliveries}
+        if place == "delayed":
+            left = timedelta(microseconds=int(which))
+            due = datetime.now(timezone.utc) + left
+            due_text = due.isoformat(timespec="seconds")
+            return {
+                **{"state": "delayed", "due": due_text, "due_in": left.total_seconds()},
+                **told,
+            }
+        _, _, at = which.partition(".")
+        since = utc(int(at) / 1e6) if at.isdecimal() else None
+        return {"state": "leased", "worker": who, "since": since, **told}
+
+    def _is_same(self, asked: _Asked, entry: bytes) -> bool:
+        try:
+            fields = loads_fields(entry)
+            request = Request(fields["url"], method=fields["method"], body=fields.get("body", b""))
+            return self._seeds.fingerprint_of(request) == asked.fingerprint
+        except (Undecodable, ValueError, TypeError):
+            return False
+
+
+def telling_part(url: str) -> str:
+    """The longest piece of a URL's path and query that no way of writing the same URL changes; ""
+    if there is none. Whatever has the same fingerprint by Scrapy's fingerprinter has it, too."""
+    parts = urlsplit(url)
+    text = re.sub(r"%[0-9A-Fa-f]{2}", " ", f"{parts.path}?{parts.query}")
+    return max(re.findall(r"[A-Za-z0-9_.-]{2,100}", text), key=len, default="")
+
+
+def _kept(kept: str) -> dict[str, Any]:
+    deaths, _, rest = kept.partition(" ")
+    worker = rest.partition(" ")[0]
+    number = int(deaths) if deaths.isdecimal() else None
+    return {"state": "kept", "worker": worker or None, "deliveries": number}
+
+
+def _of_letter(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "state": "dead",
+        "letter": letter.id,
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "at": utc(letter.at),
+        "status": letter.status or None,
+        "worker": letter.worker,
+        "priority": letter.priority,
+        "deliveries": letter.deliveries,
+    }
+
+
+def utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,190 @@
+"""What became of a URL: wherever its request may be, with each dupefilter; forgotten, fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+
+from lab.servers import RedisServer
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control import urls as urls_module
+from scrapy_redisq.control.urls import telling_part
+from scrapy_redisq.errors import FrontierError
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.serialization.fields import entry_from_fields
+from tests.harness.command import Redisq
+from tests.harness.worker import EXACT, NAME, Worker, ask
+
+HOST = "a.example"
+URL = f"https://{HOST}/search?q=books&page=7"
+SAME = f"https://{HOST}/search?page=7&q=books#top"
+
+
+@pytest.fixture
+def frontier(each_server: RedisServer) -> Iterator[Frontier]:
+    with Frontier.from_url(each_server.url, NAME) as frontier:
+        yield frontier
+
+
+@pytest.fixture
+def member(client: redis.Redis) -> Callable[..., Worker]:
+    return lambda config=EXACT: Worker(client, NAME, config)
+
+
+def send(worker: Worker, url: str = URL, **options: Any) -> None:
+    """As a worker does: with its entry, and its fingerprint."""
+    entry, _ = entry_from_fields({"url": url}, max_bytes=10_000)
+    item = worker.request(url, slot=HOST, entry=entry, **options)
+    known_by = worker.seen.encode(fingerprint(Request(url)))
+    worker.sessions[0].add(type(item)(item.slot, item.priority, entry, known_by, item.delay))
+    ask(worker, 0)
+
+
+@pytest.mark.servers("ends")
+def test_a_request_on_its_way(
+    frontier: Frontier, member: Callable[..., Worker], each_server: RedisServer
+) -> None:
+    """Not asked for, queued, leased, delayed, dead and done; another way of writing the same URL is
+    the same one, another one is not."""
+    with pytest.raises(FrontierError, match="no frontier"):
+        frontier.url(URL)
+    worker = member()
+    assert frontier.url(URL)["state"] == "unknown"
+    for n in range(3):
+        send(worker, f"{URL}{n}")
+    send(worker)
+    told = frontier.url(SAME)
+    may_look = told["looked_through"]
+    with each_server.client() as client:
+        assert may_look == (not client.info("server")["redis_version"].startswith("6."))
+    if may_look:
+        assert (told["state"], told["before"], told["priority"]) == ("queued", 3, 0)
+    assert told["seen"]
+    assert told["certain"]
+    assert told["slot"] == HOST
+    assert frontier.url(f"{URL}9")["state"] == "unknown"
+    leases = worker.claim(4)
+    told = frontier.url(SAME)
+    assert (told["state"], told["worker"]) == ("leased", worker.id)
+    assert told["since"] > "2020"
+    worker.finish(leases[3], "delayed", delay=60_000)
+    ask(worker, 0)
+    told = frontier.url(SAME)
+    assert told["state"] == "delayed"
+    assert 50 < told["due_in"] <= 60
+    worker.finish(leases[0], "dead", reason="retries")
+    worker.finish(leases[1])
+    ask(worker, 0)
+    told = frontier.url(f"{URL}0")
+    assert (told["state"], told["letter"], told["reason"]) == ("dead", "0-1", "retries")
+    assert frontier.url(f"{URL}1")["state"] == "seen"
+    assert frontier.url(f"{URL}1")["looked_through"] == may_look
+
+
+@pytest.mark.servers("ends")
+def test_bloom_filters(each_server: RedisServer) -> None:
+    """They say probably, and cannot forget."""
+    config = FrontierConfig(dupefilter="bloom", capacity=1_000)
+    with Frontier.from_url(each_server.url, NAME, config=config) as frontier:
+        frontier.push([URL, *(f"{URL}{n}" for n in range(2_500))])
+        for url in (SAME, f"{URL}0", f"{URL}2499"):
+            told = frontier.url(url)
+            assert (told["seen"], told["certain"]) == (True, False)
+        told = frontier.url("https://a.example/no")
+        assert (told["seen"], told["certain"], told["state"]) == (False, True, "unknown")
+        with pytest.raises(FrontierError, match="Bloom filter and cannot forget"):
+            frontier.forget(URL)
+
+
+def test_forget(frontier: Frontier, member: Callable[..., Worker]) -> None:
+    """The next link to it is new; others are not; also after buckets were split, and a start
+    request."""
+    worker = member()
+    many = [f"https://{HOST}/{n}" for n in range(500)]
+    for url in many:
+        item = worker.request(url, slot=HOST, filtered=False)
+        known_by = worker.seen.encode(fingerprint(Request(url)))
+        worker.sessions[0].add(type(item)(HOST, 0, item.entry, known_by))
+    ask(worker, 0)
+    ask(worker, 0)
+    assert frontier.status()["seen"] == 500
+    assert all(frontier.forget(url) for url in many[::50])
+    assert frontier.status()["seen"] == 490
+    assert not frontier.forget(many[0])
+    assert [frontier.url(url)["seen"] for url in many[::25]] == [False, True] * 10
+    assert frontier.push([many[0], many[1]]).accepted == 1
+    member_of = fingerprint(Request(URL))
+    worker.sessions[0].add(type(item)(HOST, 0, b"x", None, identity=member_of, asked=calls.STARTS))
+    ask(worker, 0)
+    assert frontier.url(URL)["seen"]
+    assert frontier.forget(URL)
+    assert frontier.url(URL)["seen"] is False
+
+
+def test_fetch_again(frontier: Frontier, member: Callable[..., Worker]) -> None:
+    """What waits is left alone, a dead letter is requeued, what was done is pushed once more."""
+    worker = member()
+    send(worker)
+    (lease,) = worker.claim(1)
+    assert frontier.fetch_again(URL)["how"] == "waits"
+    worker.finish(lease, "dead", reason="download")
+    ask(worker, 0)
+    assert frontier.fetch_again(SAME)["how"] == "requeued"
+    (lease,) = worker.claim(1)
+    worker.finish(lease)
+    ask(worker, 0)
+    assert frontier.fetch_again(URL)["how"] == "pushed"
+    (lease,) = worker.claim(1)
+    assert frontier.url(URL)["state"] == "leased"
+
+
+def test_a_search_has_an_end(
+    frontier: Frontier, member: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how far it came, and that this was not all; a text that all have finds nothing."""
+    worker = member()
+    for n in range(1_200):
+        worker.enqueue(f"https://{HOST}/{n}", slot=HOST, delay=60_000)
+    for _ in range(4):
+        ask(worker, 0)
+    told = frontier.url(f"https://{HOST}/")
+    assert (told["state"], told["looked_through"]) == ("unknown", told["looked_at"] >= 1_200)
+    monkeypatch.setattr(urls_module, "MOST_LOOKED_AT", 600)
+    told = frontier.url(f"https://{HOST}/")
+    assert not told["looked_through"]
+    assert 600 <= told["looked_at"] < 1_200
+
+
+def test_what_tells_a_url() -> None:
+    """What no spelling of the same URL changes: order, encoding, case of the host."""
+    assert telling_part(URL) == "search"
+    assert telling_part("https://A.example/%C3%A9tudes/x?b=12") == "tudes"
+    assert telling_part("https://a.example/") == ""
+    assert telling_part("https://a.example") == ""
+
+
+def test_command(redisq: Redisq, redis_server: RedisServer) -> None:
+    """For people and as JSON; forget and fetch say what was done; what is no URL is refused."""
+    assert redisq("url", NAME, URL).code == 1
+    with Frontier.from_url(redis_server.url, NAME, config=EXACT) as frontier:
+        frontier.push([URL, f"{URL}0"])
+    told = json.loads(redisq("url", NAME, SAME, "--json").out)
+    assert (told["frontier"], told["state"], told["before"]) == (NAME, "queued", 0)
+    said = redisq("url", NAME, f"{URL}0").out
+    assert said.startswith("queued  ")
+    assert "behind 1 others" in said
+    assert "nothing was done" in redisq("url", NAME, URL, "--fetch").out
+    assert redisq("url", NAME, URL, "--forget").out.endswith("counts as never seen\n")
+    again = redisq("url", NAME, URL, "--forget")
+    assert (again.code, "has not been seen" in again.err) == (1, True)
+    assert "unknown" in redisq("url", NAME, "https://never.example/").out
+    bad = redisq("url", NAME, "nonsense")
+    assert (bad.code, bad.err.count("\n")) == (1, 1)
+    assert redisq("url", NAME, URL, "--forget", "--fetch").code == 2
