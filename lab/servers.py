@@ -20,15 +20,23 @@ from typing import Any
 
 import redis
 
+from lab import session
+
 
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on at the moment, and that no connection is given
-    as its own end, which would take it before the caller does."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    as its own end, which would take it before the caller does. In a session each is given once:
+    servers that are started side by side would else now and then want the same one."""
+    given = session.folder() / "port"
+    with session.alone(given):
+        first, end = 10_000, 32_000
+        port = int(given.read_text()) if given.exists() else random.randrange(first, end)
+        while True:
+            port = port + 1 if port + 1 < end else first
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                given.write_text(str(port))
+                return port
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -34,6 +35,9 @@ from tests.harness.crawl import Run
 # Where tests are run in the background SIGINT is ignored, and would be by the processes that they
 # start; those are to be ended by Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# To import and collect makes a million objects that stay: nothing of them is garbage.
+gc.disable()
 
 BLOOM = {"redis-7", "redis-8"} if bloom_module() else set()
 """Redis 8 comes with RedisBloom, Valkey without; the others here so that both run everywhere."""
@@ -77,6 +81,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return 1 if "crawl" in fixtures else 2
 
     items.sort(key=length, reverse=config.getoption("short_first"))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -40,6 +40,7 @@ COMMON: dict[str, Any] = {
     "ROBOTSTXT_OBEY": False,
     "RETRY_TIMES": 2,
     "DOWNLOAD_DELAY": 0,
+    "CONCURRENT_ITEMS": 16,
     "LOG_LEVEL": "WARNING",
 }
 SHARED = {

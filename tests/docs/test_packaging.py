@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lab import session
+
 ROOT = Path(__file__).parents[2]
 BUILT = {"PKG-INFO", "setup.cfg"}
 LUA = ("push", "run/join", "shared/keys", "shared/slots/state")
@@ -35,10 +37,19 @@ def own_files() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source distribution of these files, unpacked; built by setuptools, without the network."""
+def sdist() -> Path:
+    """A source distribution of these files, unpacked; built by setuptools, without the network, by
+    the first process of the session that wants it."""
     pytest.importorskip("setuptools", reason="NO setuptools: the source distribution is not tested")
-    folder = tmp_path_factory.mktemp("sdist")
+    folder = session.folder() / "sdist"
+    with session.alone(folder):
+        if not folder.exists():
+            _build(folder.with_name("sdist-unfinished")).rename(folder)
+    (made,) = (path for path in folder.glob("scrapy*") if path.is_dir())
+    return made
+
+
+def _build(folder: Path) -> Path:
     for name in own_files():
         copy = folder / "source" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +60,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-    return folder / archive.name.removesuffix(".tar.gz")
+    return folder
 
 
 def test_a_source_distribution_has_all(sdist: Path) -> None:

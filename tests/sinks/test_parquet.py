@@ -16,7 +16,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any, NewType, Optional
+from typing import TYPE_CHECKING, Any, NewType, Optional
 from urllib.request import Request, urlopen
 from uuid import UUID
 
@@ -26,9 +26,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pydantic
 import pytest
-import s3fs
 import scrapy
-from moto.server import ThreadedMotoServer
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
@@ -41,6 +39,9 @@ from scrapy_redisq.pipelines.parquet.folders import open_folder
 from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
+
+if TYPE_CHECKING:
+    import s3fs
 
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
@@ -583,13 +584,16 @@ asyncio.run(pipeline.open())
 
 
 class Store:
-    """A local S3 server."""
+    """A local S3 server. To import it and its client takes longer than all else that tests import:
+    only the processes whose tests need them do."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self.start()
 
     def start(self) -> None:
+        from moto.server import ThreadedMotoServer  # noqa: PLC0415
+
         self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
         self._server.start()
 
@@ -606,6 +610,8 @@ class Store:
         }
 
     def client(self) -> s3fs.S3FileSystem:
+        import s3fs  # noqa: PLC0415
+
         return s3fs.S3FileSystem(
             key="AKIA",
             secret=SECRET,
