@@ -39,6 +39,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # To import and collect makes a million objects that stay: nothing of them is garbage.
 gc.disable()
 
+HERE = Path(__file__).resolve().parent
+
 BLOOM = {"redis-7", "redis-8"} if bloom_module() else set()
 """Redis 8 comes with RedisBloom, Valkey without; the others here so that both run everywhere."""
 WANTED = ["redis-6", "redis-7", "redis-8", "valkey-8", "valkey-9"]
@@ -58,6 +60,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="what takes longest runs last: where a failure is all that is wanted",
     )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For ``-n auto``: most tests wait three times as long as they work, so that four a core keep
+    it busy. Two do for those that work, and for a file or two; `tests/unit` takes less time than a
+    process to start."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None
+    paths = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
+    rooms = {path.parts[len(HERE.parts)] if HERE in path.parents else "" for path in paths}
+    if rooms == {"unit"}:
+        return 0
+    few = rooms <= {"unit", "protocol"} or not any(path.is_dir() for path in paths)
+    return len(os.sched_getaffinity(0)) * (2 if few else 4)
 
 
 def pytest_configure(config: pytest.Config) -> None:
