@@ -7,7 +7,7 @@ rest is imported when it is run:
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
 ``status``, ``slots``, ``url``, ``push``, ``dead``, ``reset``, ``server``   the sub commands
-``export``, ``letters``  files of dead letters, and what one of them looks like
+``export``   files of dead letters
 ``display``, ``slot_table``, ``table``  tables for people
 """
 

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, clean, console
 from scrapy_redisq.commands.export import export, purge_exported
-from scrapy_redisq.commands.letters import as_json, summary, utc
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.table import write_lines
 from scrapy_redisq.control import DeadLetter, Frontier
+from scrapy_redisq.control.told_letters import as_json, summary, utc
 
 SHOWN = 20
 """Dead letters listed for people if nobody says how many."""

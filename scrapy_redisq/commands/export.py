@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from scrapy_redisq.commands.display import clean
-from scrapy_redisq.commands.letters import as_json
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.control.dead_letters import place_of
+from scrapy_redisq.control.told_letters import exported
 from scrapy_redisq.errors import RedisqError
 
 BATCH = 200
@@ -87,15 +86,9 @@ def _replace(path: Path, write_all: Callable[[Callable[[str], object]], int]) ->
 def _write(name: str, letters: Iterable[DeadLetter], write: Callable[[str], object]) -> int:
     written = 0
     for letter in letters:
-        write(json.dumps(_exported(name, letter)) + "\n")
+        write(json.dumps(exported(name, letter)) + "\n")
         written += 1
     return written
-
-
-def _exported(name: str, letter: DeadLetter) -> dict[str, Any]:
-    """All that is known of a letter; ``entry`` is what is stored of its request."""
-    entry = base64.b64encode(letter.entry).decode()
-    return {"frontier": name, **as_json(letter), "entry": entry}
 
 
 def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
@@ -119,7 +112,7 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
             same = []
             for letter in frontier.dead_letters(told):
                 # As it is read from a file, where there are no tuples.
-                now = json.loads(json.dumps(_exported(frontier.name, letter)))
+                now = json.loads(json.dumps(exported(frontier.name, letter)))
                 if now == told.get(letter.id):
                     same.append(letter)
                 else:

@@ -6,15 +6,12 @@ configuration for a new run, and above all the same fingerprints.
 
 from __future__ import annotations
 
-import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Request
@@ -23,53 +20,18 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.serialization.entries import reason
-from scrapy_redisq.server.cluster import nodes_of
-from scrapy_redisq.server.connection import Client, Server
+from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
 from scrapy_redisq.settings.server import open_server_of, project_folder
-from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
-
-SCAN_BATCH = 1_000
-SCAN_BATCHES = 1_000
-"""A search for frontiers looks at a million keys at most, about a second of Redis' time."""
+from scrapy_redisq.settings.settings import RedisqSettings
 
 MOST_NAMES = 20
 """Frontiers that a message lists."""
-
-_META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
-
-
-def frontier_names(client: Client) -> tuple[list[str], str]:
-    """The names of all frontiers on the server or cluster, and why there may be others: "" if all
-    keys were searched. Masters that do not answer are left out, unless none does."""
-    names = set()
-    away = []
-    nodes = nodes_of(client)
-    total = len(nodes)
-    cursor = 0
-    for _ in range(SCAN_BATCHES):
-        try:
-            cursor, keys = nodes[-1].scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            away.append(str(error))
-            if len(away) == total:
-                raise
-            cursor, keys = 0, []
-        for key in keys:
-            # What is no name of a frontier can be no frontier.
-            with contextlib.suppress(UnicodeDecodeError, SettingError):
-                if found := _META_KEY.fullmatch(key.decode() if isinstance(key, bytes) else key):
-                    names.add(check_frontier_name(found[1]))
-        if cursor == 0:
-            nodes.pop()
-        if not nodes:
-            break
-    why = "The server has too many keys to search all" if nodes else ""
-    return sorted(names), "; ".join(filter(None, [why, *away]))
 
 
 class Project:

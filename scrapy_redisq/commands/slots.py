@@ -14,7 +14,7 @@ from datetime import datetime
 from rich.console import RenderableType
 
 from scrapy_redisq.commands.display import can_refresh, clean, console
-from scrapy_redisq.commands.project import MOST_NAMES, Project, frontier_names
+from scrapy_redisq.commands.project import MOST_NAMES, Project
 from scrapy_redisq.commands.slot_table import (
     COLUMNS,
     SlotSummary,
@@ -26,6 +26,7 @@ from scrapy_redisq.commands.slot_table import (
 from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import Table, write_lines
 from scrapy_redisq.control import Frontier, SlotStatus
+from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
 from scrapy_redisq.server.connection import Server

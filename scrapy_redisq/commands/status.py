@@ -17,8 +17,9 @@ from rich.live import Live
 from rich.text import Text
 
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.project import Project, frontier_names
+from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.errors import FrontierError, ServerBusy, ServerError

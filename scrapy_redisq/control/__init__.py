@@ -3,6 +3,8 @@
 ``frontier``      `Frontier`, which is all of it; ``stored`` is what its parts stand on
 ``slots``         what people see of slots and say about them
 ``dead_letters``  the same of requests that failed for good
+``told_letters``  one of these in JSON's types
+``names``         which frontiers there are
 ``past``          what the frontier keeps of its past
 ``status``        statuses, of what scripts reply
 ``urls``          what became of a URL

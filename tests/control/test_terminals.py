@@ -22,12 +22,12 @@ from rich.text import Text
 
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.commands import display, export, slots
-from scrapy_redisq.commands.letters import as_json
 from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
 from scrapy_redisq.commands.table import Column, Table
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.control import dead_letters as letters
 from scrapy_redisq.control.status import absent
+from scrapy_redisq.control.told_letters import as_json
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Finish
 from tests.control.test_frontier import Worker, some_urls

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from scrapy_redisq.control import DeadLetter
+from scrapy_redisq.control.dead_letters import DeadLetter
 from scrapy_redisq.errors import Undecodable
 from scrapy_redisq.serialization.fields import loads_fields
 
@@ -50,6 +51,12 @@ def as_json(letter: DeadLetter) -> dict[str, Any]:
         "request": request,
         "undecodable": error,
     }
+
+
+def exported(name: str, letter: DeadLetter) -> dict[str, Any]:
+    """All that is known of a letter; ``entry`` is what is stored of its request."""
+    entry = base64.b64encode(letter.entry).decode()
+    return {"frontier": name, **as_json(letter), "entry": entry}
 
 
 def _plain(value: Any) -> Any:
