@@ -8,6 +8,7 @@
 ``past``          what the frontier keeps of its past
 ``status``        statuses, of what scripts reply
 ``urls``          what became of a URL
+``memory``        what takes how much memory
 ``why``           why nothing happens, of what was looked at
 ``seeds``         entries, of what producers push
 """

@@ -11,13 +11,20 @@ from typing import Any
 
 from scrapy.http import Request
 
+from scrapy_redisq.control import memory
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.status import absent, config_of, summary
 from scrapy_redisq.control.urls import UrlMethods
 from scrapy_redisq.control.why import corrupt, explain, unreachable
-from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, RedisqError, Unserializable
+from scrapy_redisq.errors import (
+    FrontierCorrupt,
+    FrontierError,
+    FrontierLost,
+    RedisqError,
+    Unserializable,
+)
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
@@ -334,6 +341,21 @@ class Frontier(SlotMethods, UrlMethods, PastMethods):
                 return unreachable(self._server.redact(error))
             status = {**absent(self.name), "state": "running"}
         return explain(status, waits, [] if away else self._conditions(), away)
+
+    def memory(self) -> dict[str, Any]:
+        """What takes how much of Redis' memory: see README for the fields. Bytes by part of the
+        frontier are estimates, of samples (``MEMORY USAGE``); all keys of up to 100,000 a server
+        are looked at, else ``complete`` is False. What the user may not ask is None, and
+        ``problem`` says so. Raises `FrontierError` if there is no frontier.
+        """
+        status = self.status()
+        if status["state"] == "absent":
+            raise FrontierError(f"there is no frontier {self.name!r}")
+        config = self.config()
+        shards = config.shard_numbers(self.name) if config else ()
+        found = memory.measure(nodes_of(self.client), self.name, shards)
+        samples = self.series(120)["samples"]
+        return memory.summary(found, status, self._conditions(), samples)
 
     def _waits(self, shard: int) -> list[calls.Waits]:
         waits = [self._run(calls.waits(self.name, shard))]

@@ -12,7 +12,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 ``robots``    ``lua/robots.lua``: who fetches a robots.txt
 ``seen``      ``lua/seen/``: dupefilters
 ``looks``     what people ask of a shard: why it waits, where a request is
-``names``     how keys are called
+``names``     how keys are called; ``parts``: what belongs to what
 """
 
 from __future__ import annotations

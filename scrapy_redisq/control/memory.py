@@ -1,0 +1,191 @@
+"""What of a frontier takes how much of Redis' memory, and how long that will do."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from scrapy_redisq.frontier.calls.names import prefix
+from scrapy_redisq.frontier.calls.parts import MANY, PARTS, SINGLE, is_queue, part_of, word_of
+from scrapy_redisq.server.condition import Condition
+
+SCAN_BATCH = 1_000
+SCAN_BATCHES = 100
+"""A search looks at 100,000 keys of a server at most; what it finds stands for the others."""
+
+SAMPLED = 60
+"""Keys of a kind whose memory is asked for."""
+LARGEST = 20
+"""Of the longest queues each is asked for."""
+MOST_QUEUES = 20_000
+"""Queues whose length is asked for, to find the longest."""
+AT_A_TIME = 50
+"""Commands in one round trip, each of some microseconds."""
+NODES = 100
+"""Parts of a large key that Redis looks at to estimate it (SAMPLES)."""
+
+SHORTEST = 600.0
+"""Seconds of samples from which growth can be told."""
+WINDOW = 7_200.0
+"""Seconds back to which growth is looked for."""
+
+DENIED = "the user may not use MEMORY USAGE: ACL SETUSER … +memory|usage (Redis 6: +memory)"
+
+
+@dataclass
+class Found:
+    """What was found on all servers."""
+
+    bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    keys: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    complete: bool = True
+    problem: str = ""
+
+
+def measure(
+    nodes: Iterable[redis.Redis], name: str, shards: Sequence[int], found: Found | None = None
+) -> Found:
+    """Ask ``nodes`` what the keys of these shards take. No call takes Redis more than about a
+    millisecond. Raises what the clients do, if a server goes away."""
+    found = found or Found()
+    prefixes = [prefix(name, shard).encode() for shard in shards]
+    for node in nodes:
+        _measure_node(node, name, prefixes, found)
+        if found.problem:
+            break
+    return found
+
+
+def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found: Found) -> None:
+    groups, share = _scan(node, name, prefixes)
+    if share < 1:
+        found.complete = False
+        # Those that there is one of must not be missed: they may be the largest.
+        for start in prefixes:
+            for word in SINGLE:
+                groups[word] = list({*groups[word], start + word.encode()})
+    for word, all_keys in groups.items():
+        keys = all_keys
+        scale = 1 / share if word in MANY else 1.0
+        largest: list[bytes] = []
+        if is_queue(word):
+            keys, largest = _by_length(node, all_keys)
+        chosen = random.Random(0).sample(keys, min(SAMPLED, len(keys)))
+        try:
+            large = _usages(node, largest)
+            sampled = _usages(node, chosen)
+        except redis.ResponseError as error:
+            found.problem = DENIED if "perm" in str(error).lower() else str(error)
+            return
+        there = len(keys) * len(sampled) / len(chosen) if chosen else 0.0
+        mean = sum(sampled) / len(sampled) if sampled else 0.0
+        part = part_of(word)
+        found.bytes[part] += (sum(large) + mean * there) * scale
+        found.keys[part] += (len(large) + there) * scale
+
+
+def _scan(
+    node: redis.Redis, name: str, prefixes: Sequence[bytes]
+) -> tuple[dict[str, list[bytes]], float]:
+    """(keys by their first word, which share of the server's keys was looked at)."""
+    groups: dict[str, list[bytes]] = defaultdict(list)
+    pattern = "redisq:{" + re.sub(r"([*?\[\]\\^])", r"\\\1", name) + ":*"
+    cursor = 0
+    for batch in itertools.count(1):
+        cursor, keys = node.scan(cursor, match=pattern, count=SCAN_BATCH)
+        for key in dict.fromkeys(keys):
+            assert isinstance(key, bytes)
+            start = next((start for start in prefixes if key.startswith(start)), None)
+            if start is not None:
+                rest = key[len(start) :].decode("utf-8", "replace")
+                groups[word_of(rest)].append(key)
+        if cursor == 0:
+            return groups, 1.0
+        if batch == SCAN_BATCHES:
+            break
+    return groups, min(1.0, SCAN_BATCH * SCAN_BATCHES / max(1, node.dbsize()))
+
+
+def _by_length(node: redis.Redis, keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """(the others, the longest queues)."""
+    asked = keys[:MOST_QUEUES]
+    lengths = _ask(node, asked, lambda pipeline, key: pipeline.llen(key))
+    known = [(n, key) for n, key in zip(lengths, asked, strict=True) if isinstance(n, int)]
+    known.sort(reverse=True)
+    largest = {key for _, key in known[:LARGEST]}
+    return [key for key in keys if key not in largest], sorted(largest)
+
+
+def _usages(node: redis.Redis, keys: Sequence[bytes]) -> list[int]:
+    """Bytes of those that are there. Raises the first error."""
+    replies = _ask(node, keys, lambda pipeline, key: pipeline.memory_usage(key, samples=NODES))
+    for reply in replies:
+        if isinstance(reply, redis.ResponseError):
+            raise reply
+    return [reply for reply in replies if isinstance(reply, int)]
+
+
+def _ask(
+    node: redis.Redis, keys: Sequence[bytes], command: Callable[[Any, bytes], object]
+) -> list[Any]:
+    replies: list[Any] = []
+    for first in range(0, len(keys), AT_A_TIME):
+        with node.pipeline(transaction=False) as pipeline:
+            for key in keys[first : first + AT_A_TIME]:
+                command(pipeline, key)
+            replies += pipeline.execute(raise_on_error=False)
+    return replies
+
+
+def summary(
+    found: Found,
+    status: Mapping[str, Any],
+    servers: Sequence[Condition],
+    samples: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """What `Frontier.memory` gives, of what was measured and of what else is known."""
+    measured = not found.problem
+    total = sum(found.bytes.values())
+    waiting = status["queued"] + status["delayed"]
+    per_request = found.bytes["queues"] / waiting if measured and waiting else None
+    per_url = found.bytes["seen"] / status["seen"] if measured and status["seen"] else None
+    used = sum(server.used for server in servers)
+    most = sum(server.most for server in servers) if all(s.most for s in servers) else 0
+    growth = growth_of(samples)
+    left = max(0, most - used)
+    each = (per_request or 0) + (per_url or 0)
+    return {
+        "parts": {
+            part: {"bytes": round(found.bytes[part]), "keys": round(found.keys[part])}
+            for part in PARTS
+        }
+        if measured
+        else None,
+        "bytes": round(total) if measured else None,
+        "bytes_per_request": None if per_request is None else round(per_request, 1),
+        "bytes_per_url": None if per_url is None else round(per_url, 1),
+        "used_bytes": used,
+        "most_bytes": most,
+        "room_requests": int(left / each) if most and each else None,
+        "bytes_per_hour": None if growth is None else round(growth * 3_600),
+        "full_in": round(left / growth) if most and growth and growth > 0 else None,
+        "complete": found.complete,
+        "problem": found.problem,
+    }
+
+
+def growth_of(samples: Sequence[Mapping[str, Any]]) -> float | None:
+    """Bytes a second that the servers' memory has grown by of late; None if that is not known."""
+    known = [(sample["at"], sample["memory"]) for sample in samples if sample.get("memory")]
+    known = [one for one in known if one[0] >= known[-1][0] - WINDOW] if known else []
+    if not known or known[-1][0] - known[0][0] < SHORTEST:
+        return None
+    (first_at, first), (last_at, last) = known[0], known[-1]
+    return float((last - first) / (last_at - first_at))
