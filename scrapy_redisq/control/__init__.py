@@ -10,6 +10,7 @@
 ``urls``          what became of a URL
 ``memory``        what takes how much memory
 ``why``           why nothing happens, of what was looked at
+``scaling``       how many workers would have work, of what was looked at
 ``seeds``         entries, of what producers push
 """
 

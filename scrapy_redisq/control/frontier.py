@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from scrapy.http import Request
 
 from scrapy_redisq.control import memory
 from scrapy_redisq.control.past import PastMethods
+from scrapy_redisq.control.scaling import CONCURRENCY, Wanted, wanted_workers
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.status import absent, config_of, summary
@@ -369,6 +371,34 @@ class Frontier(SlotMethods, UrlMethods, PastMethods):
             return [condition_of(node) for node in nodes_of(self.client)]
         except TROUBLE:
             return []
+
+    def wanted_workers(
+        self,
+        *,
+        least: int = 0,
+        most: int = 1_000,
+        pages_per_minute: float | None = None,
+        concurrency: int = CONCURRENCY,
+        rest_after: float = math.inf,
+        status: Mapping[str, Any] | None = None,
+    ) -> Wanted:
+        """How many workers would have work now, from ``least`` to ``most``, and why; see
+        `scrapy_redisq.control.scaling.wanted_workers`. At most 200 slots of a shard are looked at.
+        """
+        status = status or self.status()
+        waits: list[calls.Waits] = []
+        if status["state"] not in {"absent", "complete"} and (config := self.config()) is not None:
+            for shard in config.shard_numbers(self.name):
+                waits += self._waits(shard)
+        return wanted_workers(
+            status,
+            waits,
+            least=least,
+            most=most,
+            pages_per_minute=pages_per_minute,
+            concurrency=concurrency,
+            rest_after=rest_after,
+        )
 
     # Resetting
 

@@ -40,6 +40,9 @@ class Waits(msgspec.Struct):
     looked: int
     kinds: Mapping[str, tuple[int, Any]]
     starts: float
+    oldest: float = -1
+    room: tuple[float, float] = (0, 0)
+    """Downloads that the slots looked at have requests for and may have at a time; their leases."""
 
 
 def waits(name: str, shard: int, part: int = 0, *, most: int = MOST_LOOKED_AT) -> Call[Waits]:

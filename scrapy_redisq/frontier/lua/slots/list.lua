@@ -9,7 +9,7 @@
 --          is parked, failures in a row, status of the last answer (0: none), and in us since 1970
 --          since when it has been set aside, paused and limited by a person (0: it is not)}...}
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state shared/slots/queued
 
 local foreign = foreign_key_of_slots()
 if foreign then return foreign_error(foreign) end
@@ -31,17 +31,6 @@ for name, cursor in pairs(input.cursors or {}) do
 end
 
 local share = math.max(10, math.min(1000, math.floor(10000 / #names))) -- of the queues of a call
-local function queued(slot)
-  local levels = levels_of(slot)
-  local priorities = redis.pcall('ZRANGE', levels, 0, share - 1)
-  -- The levels that are not looked at have an entry at least.
-  local sum = #priorities == share and redis.call('ZCARD', levels) - share or 0
-  for _, priority in ipairs(priorities) do
-    local length = redis.pcall('LLEN', queue_of(slot, priority))
-    sum = sum + (tonumber(length) or 0) -- a foreign key has none
-  end
-  return sum
-end
 
 -- Since when a slot is in a set (us). What cannot be is now: it is in the set, after all.
 local function since(key, slot)
@@ -55,7 +44,7 @@ local answer = {}
 for i, slot in ipairs(names) do
   local state = slot_of(slot)
   local limit = state.limit
-  answer[i] = {slot, queued(slot), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
+  answer[i] = {slot, queued(slot, share), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
     first_start(state) - NOW, limit.delay, state.robots, throttled(state), state.pause,
     limit.interval, limit.burst, limit.concurrency, state.own, math.max(0, state.parked - NOW),
     state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot)}

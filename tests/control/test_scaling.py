@@ -1,0 +1,139 @@
+"""How many workers would have work: a table, and a real frontier."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import redis
+
+from lab.servers import RedisServer
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.scaling import wanted_workers
+from scrapy_redisq.control.status import absent
+from scrapy_redisq.frontier.calls import RunTerms, Waits
+from scrapy_redisq.frontier.limits import parse_limit
+from tests.harness.worker import EXACT, NAME, Worker, ask
+
+S = 1_000_000
+
+
+def waits(**fields: Any) -> Waits:
+    slots = sum(count for count, _ in fields.get("kinds", {}).values())
+    values: dict[str, Any] = {
+        **{"shard": 0, "slots": slots, "due": 0, "busy": 0, "next": -1, "looked": slots},
+        **{"delayed": (0, 0, 0), "aside": (0, 0, 0), "paused": (0, 0, 0), "stuck": -1},
+        **{"keep_alive": False, "waiting": 0, "starting": 0, "parts": 1, "kinds": {}, "starts": -1},
+    }
+    return Waits(**{**values, **fields})
+
+
+def alive(pages_per_minute: float | None = None) -> dict[str, Any]:
+    return {"id": "w", "alive": True, "pages_per_minute": pages_per_minute}
+
+
+def run(queued: int = 0, *, leased: int = 0, delayed: int = 0, **fields: Any) -> dict[str, Any]:
+    counts = {"queued": queued, "leased": leased, "delayed": delayed}
+    created = queued + leased + delayed
+    return {**absent(NAME), "state": "running", **counts, "created": created, **fields}
+
+
+FREE = waits(kinds={"due": (100, [])}, room=(10_000, 0))
+FIVE_SLOW = waits(kinds={"delay": (5, {"limit": 5})}, next=S, starts=300, room=(5, 0))
+PARKED = waits(kinds={"parked": (3, {"503": 3})}, next=900 * S)
+PAUSED = waits(kinds={"paused": (3, [])}, paused=(3, 3, 3))
+
+CASES: dict[str, tuple[dict[str, Any], Waits, dict[str, Any], int]] = {
+    "absent": (absent(NAME), waits(), {"least": 3}, 0),
+    "complete": (run(state="complete"), waits(), {"least": 3}, 0),
+    "ending": (run(workers=[alive()]), waits(), {}, 0),
+    "idle, fed by push": (run(state="stopped"), waits(keep_alive=True), {}, 0),
+    "start() goes on": (run(workers=[alive()]), waits(starting=1), {}, 1),
+    "its first worker died in start()": (run(state="stopped"), waits(), {}, 1),
+    "links to other servers": (run(posted=1), waits(), {}, 1),
+    "free hosts": (run(10_000), FREE, {}, 625),
+    "free hosts, at most": (run(10_000), FREE, {"most": 8}, 8),
+    "free hosts, few requests": (run(40), FREE, {}, 3),
+    "free hosts, fast workers": (run(10_000, workers=[alive(2_000)]), FREE, {}, 10),
+    "of other concurrency": (run(10_000), FREE, {"concurrency": 100}, 100),
+    "five slow hosts": (run(10_000), FIVE_SLOW, {}, 1),
+    "five slow hosts, at least": (run(10_000), FIVE_SLOW, {"least": 3}, 3),
+    "400 slow hosts": (run(10_000), waits(kinds={"delay": (400, {})}, room=(400, 0)), {}, 25),
+    "400 slow hosts, by their starts": (
+        run(100_000),
+        waits(kinds={"delay": (400, {})}, room=(400, 0), starts=24_000),
+        {"pages_per_minute": 3_000},
+        8,
+    ),
+    "some of many hosts stand for all": (
+        run(1_000_000),
+        waits(slots=100_000, looked=200, kinds={"due": (200, [])}, room=(200, 0)),
+        {"most": 10_000},
+        6_250,
+    ),
+    "the rest is in progress": (run(0, leased=40), waits(), {}, 3),
+    "leases of hosts that have more": (run(100, leased=5), waits(room=(5, 5)), {}, 1),
+    "due soon": (run(delayed=100), waits(delayed=(100, 0, 20 * S)), {}, 4),
+    "due in an hour": (run(delayed=9), waits(delayed=(9, 3600 * S, 3600 * S)), {}, 1),
+    "due in an hour, may rest": (
+        run(delayed=9),
+        waits(delayed=(9, 3600 * S, 3600 * S)),
+        {"rest_after": 600, "least": 2},
+        0,
+    ),
+    "parked": (run(30), PARKED, {}, 1),
+    "parked, may rest": (run(30), PARKED, {"rest_after": 600}, 0),
+    "parked, soon back": (run(30), PARKED, {"rest_after": 1_000}, 1),
+    "paused": (run(30), PAUSED, {}, 1),
+    "paused, may rest": (run(30), PAUSED, {"rest_after": 1e9}, 0),
+    "parked, somebody has some": (run(30, leased=1), PARKED, {"rest_after": 600}, 1),
+    "free, may rest": (run(10_000), FREE, {"rest_after": 0, "most": 4}, 4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_case(case: str) -> None:
+    """To 0 it scales only where nothing is left to do, or where it may rest."""
+    status, look, options, workers = CASES[case]
+    wanted = wanted_workers(status, [look], **options)
+    assert (wanted.workers, bool(wanted.because)) == (workers, True), wanted.because
+
+
+def test_several_shards() -> None:
+    """What they have is added up, each at its own scale."""
+    looks = [
+        waits(shard=0, slots=100, looked=50, kinds={"due": (50, [])}, room=(160, 0)),
+        waits(shard=1, slots=16, looked=16, kinds={"due": (16, [])}, room=(16, 0)),
+    ]
+    assert wanted_workers(run(10_000), looks).workers == (320 + 16) // 16
+    assert wanted_workers(run(10_000), []).workers == math.ceil(10_000 / 16)
+
+
+@pytest.mark.servers("ends")
+def test_a_real_frontier(each_server: RedisServer, client: redis.Redis) -> None:
+    """Limits of hosts, what is queued and held, pauses, and the end."""
+    slots = {"one": {"concurrency": 1}, "slow": {"delay": 600}, "few": {"concurrency": 40}}
+    limits = {slot: parse_limit(given).to_text() for slot, given in slots.items()}
+    with Frontier.from_url(each_server.url, NAME) as frontier:
+        assert frontier.wanted_workers(least=5).workers == 0
+        worker = Worker(client, NAME, EXACT, limits=limits, terms=RunTerms())
+        worker.exchange(starting=True)
+        assert frontier.wanted_workers().workers == 1
+        for slot in ("one", "slow"):
+            worker.send([f"https://{slot}/{n}" for n in range(100)], slot=slot)
+        assert frontier.wanted_workers().workers == 1
+        worker.send([f"https://few/{n}" for n in range(100)], slot="few")
+        assert frontier.wanted_workers().workers == 3  # 42 downloads
+        assert frontier.wanted_workers(concurrency=8, most=4).workers == 4
+        worker.send([f"https://free/{n}" for n in range(250)], slot="free")
+        assert frontier.wanted_workers().workers == math.ceil(292 / 16)
+        for slot in ("few", "free"):
+            frontier.pause(slot)
+        assert frontier.wanted_workers().workers == 1
+        for slot in ("one", "slow", "few", "free"):
+            frontier.drop(slot)
+        ask(worker, 0)
+        assert frontier.wanted_workers(least=5).workers == 0
+        worker.leave()
+        assert frontier.wanted_workers(least=5).workers == 0
