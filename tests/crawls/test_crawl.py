@@ -21,6 +21,7 @@ from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, folder_pages, linked_pages
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.serializer import Serializer
+from tests.faults.oracle import LEFT
 from tests.harness.crawl import Crawl, Run, several
 
 DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
@@ -40,7 +41,7 @@ def nothing_left(server: RedisServer, name: str = "follow") -> dict[str, Any]:
     assert status["workers"] == []
     with server.client() as client:
         kinds = {key.decode().split("}:")[1].split(":")[0] for key in client.scan_iter("*")}
-    assert kinds <= {"meta", "counts", "seen", "dead", "letters", "reaped", "slot", "ended"}
+    assert kinds <= LEFT - {"trash"}
     return status
 
 

@@ -16,9 +16,9 @@ from tests.faults.size import SIZE
 from tests.protocol.test_seen import make
 
 SOAK = int(os.environ.get("REDISQ_FAULT_SOAK", SIZE.pick(2_000, 100_000)))
-MOST_KEYS = 7 + 1 + bitmap_layers(1e-6, 1_000_000)[0].segments
-"""Keys that a complete run of one shard leaves at most: one of each kind in `oracle.LEFT`, and the
-dupefilter's first layer, which holds a million URLs."""
+MOST_KEYS = 8 + 3 + 1 + bitmap_layers(1e-6, 1_000_000)[0].segments
+"""Keys that a complete run of one shard leaves at most: one of each kind in `oracle.LEFT`, three
+of samples, and the dupefilter's first layer, which holds a million URLs."""
 
 
 @pytest.mark.full

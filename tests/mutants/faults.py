@@ -480,8 +480,8 @@ MUTANTS = [
     ),
     Mutant(
         "server/router.py",
-        "return 2 * votes > len(masters)",
-        "return votes > 0",
+        "sure = 2 * votes > len(masters)",
+        "sure = votes > 0",
         "tests/unit/test_router.py",
     ),
     Mutant(
