@@ -62,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """For ``-n auto``: most tests wait three times as long as they work, so that four a core keep
     it busy. Two do for those that work, and for a file or two; `tests/unit` takes less time than a

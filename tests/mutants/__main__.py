@@ -18,7 +18,7 @@ from tests.mutants.faults import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 10
-PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "4", "--maxschedchunk", "1"]
+PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "auto", "--maxschedchunk", "1"]
 PYTEST += ["-p", "no:cacheprovider", "--short-first"]
 
 
