@@ -156,10 +156,7 @@ def heed_an_early_stop(crawler: Crawler) -> None:
         while not engine.running:
             await asyncio.sleep(STARTING_POLL)
         crawler.crawling = True
-        if hasattr(crawler, "stop_async"):  # 2.14
-            await crawler.stop_async()
-        else:
-            await maybe_deferred_to_future(crawler.stop())
+        await _stop(crawler)
 
     def started() -> None:
         if not crawler.crawling:
@@ -168,6 +165,18 @@ def heed_an_early_stop(crawler: Crawler) -> None:
     engine: Any = crawler.engine
     tasks: list[asyncio.Task[None]] = []  # the loop alone would forget it
     crawler.signals.connect(started, signals.engine_started, weak=False)
+
+
+async def _stop(crawler: Crawler) -> None:
+    if hasattr(crawler, "stop_async"):  # 2.14
+        await crawler.stop_async()
+    else:
+        await maybe_deferred_to_future(crawler.stop())
+
+
+def stop(crawler: Crawler) -> None:
+    """Stop a crawl whose engine runs, as SIGTERM does, without waiting for it."""
+    deferred_from_coro(_stop(crawler))
 
 
 def spider_with_limits(spider: Spider) -> Spider | None:

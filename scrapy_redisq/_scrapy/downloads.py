@@ -60,6 +60,11 @@ class Downloads:
         total: int = self._downloader.total_concurrency
         return max(0, total - len(self._downloader.active)) if total > 0 else UNLIMITED
 
+    @property
+    def number(self) -> int:
+        """Requests that are being downloaded, or wait for that in Scrapy."""
+        return len(self._downloader.active)
+
     def slot_of(self, request: Request) -> str:
         """The download slot of a request: ``meta["download_slot"]`` or its host."""
         return str(self._downloader.get_slot_key(request))

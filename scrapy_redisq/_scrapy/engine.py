@@ -15,7 +15,7 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from scrapy_redisq._scrapy.crawl import close_spider
+from scrapy_redisq._scrapy.crawl import close_spider, stop
 from scrapy_redisq._scrapy.downloads import Downloads
 from scrapy_redisq._scrapy.output import (
     ItemFailed,
@@ -169,6 +169,12 @@ class Engine:
 
         stats.inc_value = watched_inc_value
         vars(stats).pop("_cached_inc_value", None)  # which Scrapy calls in its place since 2.14
+
+    def stop(self) -> bool:
+        """Stop the crawl as SIGTERM does, without waiting for it; -> False: it has not begun."""
+        if self._engine.running:
+            stop(self._crawler)
+        return bool(self._engine.running)
 
     def close_spider(self, reason: str) -> None:
         """Close the spider for ``reason``, without waiting for it."""

@@ -16,9 +16,9 @@ from pathlib import Path
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands import dead, push, reset, server, slots, status, url
+from scrapy_redisq.commands import dead, push, reset, server, slots, status, url, workers
 from scrapy_redisq.commands.display import one_line
-from scrapy_redisq.commands.parser import SLOT_ACTIONS, make_parser
+from scrapy_redisq.commands.parser import SLOT_ACTIONS, WORKER_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.server.url import redact
@@ -32,6 +32,8 @@ COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     **{f"slots {action}": slots.run for action in SLOT_ACTIONS},
     "status": status.run,
     "url": url.run,
+    "workers": workers.run,
+    **{f"workers {action}": workers.run for action in WORKER_ACTIONS},
 }
 
 INTERRUPTED = 130

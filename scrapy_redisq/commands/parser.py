@@ -74,10 +74,38 @@ Show what became of a URL: whether it was seen, and where its request is: queued
 when), with a worker (which, since when), dead (why). Up to 100,000 requests of its slot are looked
 at, a few at a time, so that a running crawl does not wait for it.
 """
+WORKERS_TEXT = """\
+Show the workers of a frontier: what code they run, what they hold and have done, what their
+processes cost (those that share a process have one HOST:PID), and whether they are quiet.
+
+Without NAME: the only frontier of the server. One that is called like an action is given after --.
+
+Actions, each with its own help (scrapy redisq workers quiet -h):
+  quiet    claim nothing more, and finish what is held
+  work     claim again
+  stop     leave, as by SIGTERM
+They take effect within a second. Who joins later is not told.
+"""
+WORKER_ACTIONS = {
+    "quiet": """\
+Have workers claim nothing more and finish what they hold, until they are told to work or to stop.
+They stay in the crawl; with all of them quiet it stands still.
+""",
+    "work": """\
+Let quiet workers claim requests again.
+""",
+    "stop": """\
+Stop workers, as SIGTERM does: they finish what is being downloaded, give back what they have not
+begun, and leave. Whoever has started them may start them again.
+""",
+}
 RESET_TEXT = """\
 Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
 workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
 """
+
+_WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}|.+:[0-9]+")
+"""What names a worker: its id, or its host and pid as tables have them."""
 
 _LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
 
@@ -93,14 +121,29 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n")
 
 
+_ACTIONS = {"slots": SLOT_ACTIONS, "workers": WORKER_ACTIONS}
+
+
 class _Commands(_Parser):
-    """All of ``scrapy redisq``. An action of slots is a command of its own, because argparse knows
-    no name that may be left out beside sub commands."""
+    """All of ``scrapy redisq``. An action of slots or workers is a command of its own, because
+    argparse knows no name that may be left out beside sub commands."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if list(args[:1]) == ["slots"] and args[1:] and args[1] in SLOT_ACTIONS:
-            args = [f"slots {args[1]}", *args[2:]]
-        return super().parse_known_args(args, namespace)
+        if args[1:] and args[1] in _ACTIONS.get(args[0], ()):
+            args = [f"{args[0]} {args[1]}", *args[2:]]
+        parsed, rest = super().parse_known_args(args, namespace)
+        if "words" in parsed:
+            _name_workers(parsed)
+        return parsed, rest
+
+
+def _name_workers(arguments: argparse.Namespace) -> None:
+    """``words`` are the frontier, which may be left out, and workers."""
+    words: list[str] = arguments.words
+    has_name = bool(words) and (arguments.all or not _WORKER.fullmatch(words[0]))
+    arguments.name, arguments.ids = (words[0], words[1:]) if has_name else (None, words)
+    if bool(arguments.ids) == arguments.all:
+        arguments.error("either --all, or workers as 'scrapy redisq workers' shows them")
 
 
 def _letter_id(text: str) -> str:
@@ -128,6 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_status(commands)
     _add_slots(commands)
     _add_url(commands)
+    _add_workers(commands)
     _add_push(commands)
     _add_dead(commands)
     reset = commands.add_parser(
@@ -197,6 +241,40 @@ def _add_slots(commands: Any) -> None:
             parser.add_argument(
                 "--yes", action="store_true", help="do it; without this, only say what would go"
             )
+
+
+def _add_workers(commands: Any) -> None:
+    workers = commands.add_parser(
+        "workers",
+        help="who works on a crawl; tell them to be quiet, or to stop",
+        description=WORKERS_TEXT,
+        epilog=GLOBAL_OPTIONS,
+        usage="%(prog)s [NAME] [--watch] [--json]\n"
+        "       %(prog)s {quiet,work,stop} [NAME] WORKER … | --all",
+    )
+    workers.set_defaults(action="list")
+    workers.add_argument(
+        "name", metavar="NAME", nargs="?", help="the frontier; default: the only one there is"
+    )
+    workers.add_argument(
+        "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
+    )
+    workers.add_argument("--json", action="store_true", help="one JSON object for each")
+    for action, text in WORKER_ACTIONS.items():
+        parser = commands.add_parser(
+            f"workers {action}",
+            description=text,
+            epilog=GLOBAL_OPTIONS,
+            usage="%(prog)s [NAME] WORKER … | --all",
+        )
+        parser.set_defaults(action=action, error=parser.error)
+        parser.add_argument(
+            "words",
+            metavar="WORKER",
+            nargs="*",
+            help="HOST:PID, or an id; before them the frontier, if there are several",
+        )
+        parser.add_argument("--all", action="store_true", help="all workers of the frontier")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

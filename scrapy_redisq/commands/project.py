@@ -6,6 +6,7 @@ configuration for a new run, and above all the same fingerprints.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,19 @@ from scrapy_redisq.settings.settings import RedisqSettings
 
 MOST_NAMES = 20
 """Frontiers that a message lists."""
+
+
+def only_frontier(server: Server) -> str:
+    """The name of the only frontier there is. Raises `FrontierError` where there are others."""
+    with contextlib.closing(server.client()) as client:
+        names, not_all = frontier_names(client)
+    if len(names) == 1 and not not_all:
+        return names[0]
+    if not names:
+        raise FrontierError(
+            f"there is no frontier on {server.address}" + f" ({not_all})" * bool(not_all)
+        )
+    raise FrontierError(f"name one of the frontiers: {', '.join(names[:MOST_NAMES])}")
 
 
 class Project:

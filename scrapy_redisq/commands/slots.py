@@ -14,7 +14,7 @@ from datetime import datetime
 from rich.console import RenderableType
 
 from scrapy_redisq.commands.display import can_refresh, clean, console
-from scrapy_redisq.commands.project import MOST_NAMES, Project
+from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.commands.slot_table import (
     COLUMNS,
     SlotSummary,
@@ -26,10 +26,7 @@ from scrapy_redisq.commands.slot_table import (
 from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import Table, write_lines
 from scrapy_redisq.control import Frontier, SlotStatus
-from scrapy_redisq.control.names import frontier_names
-from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
-from scrapy_redisq.server.connection import Server
 
 SHOWN = 50
 """Slots listed for people if nobody says how many."""
@@ -49,21 +46,9 @@ def run(arguments: Namespace, project: Project) -> int:
         print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
         return 1
     with project.server() as server:
-        name = arguments.name or _only_frontier(server)
+        name = arguments.name or only_frontier(server)
         with project.known_frontier(server, name) as frontier:
             return _ACTIONS[arguments.action](arguments, frontier)
-
-
-def _only_frontier(server: Server) -> str:
-    with contextlib.closing(server.client()) as client:
-        names, not_all = frontier_names(client)
-    if len(names) == 1 and not not_all:
-        return names[0]
-    if not names:
-        raise FrontierError(
-            f"there is no frontier on {server.address}" + f" ({not_all})" * bool(not_all)
-        )
-    raise FrontierError(f"name one of the frontiers: {', '.join(names[:MOST_NAMES])}")
 
 
 # Ruling

@@ -5,6 +5,7 @@
 ``dead_letters``  the same of requests that failed for good
 ``told_letters``  one of these in JSON's types
 ``names``         which frontiers there are
+``workers``       what people see of workers and tell them
 ``past``          what the frontier keeps of its past
 ``status``        statuses, of what scripts reply
 ``urls``          what became of a URL

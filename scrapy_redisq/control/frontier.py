@@ -20,6 +20,7 @@ from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.status import absent, config_of, summary
 from scrapy_redisq.control.urls import UrlMethods
 from scrapy_redisq.control.why import corrupt, explain, unreachable
+from scrapy_redisq.control.workers import WorkerMethods
 from scrapy_redisq.errors import (
     FrontierCorrupt,
     FrontierError,
@@ -56,7 +57,7 @@ class Pushed:
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
-class Frontier(SlotMethods, UrlMethods, PastMethods):
+class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
     """All crawl state of one crawl, as seen from outside.
 
     >>> with Frontier.from_url("redis://localhost", "books") as frontier:

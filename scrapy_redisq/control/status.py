@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from scrapy_redisq.frontier.calls import number, pairs
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -14,6 +16,28 @@ COUNTS = (
     "created", "finished", "dead", "dropped", "foreign", "duplicates", "claimed", "released",
     "reclaimed", "stale", "pages", "items", "errors",
 )  # fmt: skip
+
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+
+
+class _Report(msgspec.Struct):
+    """A worker's report, as ``worker/report.py`` makes it. None: that is not known."""
+
+    pages_per_minute: _Amount | None = None
+    cpu_seconds: _Amount | None = None
+    rss_bytes: _Number | None = None
+    downloading: _Number | None = None
+    in_callbacks: _Number | None = None
+    waiting_for_sink: _Number | None = None
+    waiting_to_send: _Number | None = None
+    sink: str | None = None
+    quiet: bool | None = None
+
+
+_report = msgspec.json.Decoder(_Report).decode
+REPORTED = _Report.__struct_fields__
+"""What a worker tells of itself."""
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
 """What the item pipelines of all workers did in this run."""
@@ -70,7 +94,7 @@ def summary(
     leased = totals.get("leased", 0)
     unfinished = counts["created"] - counts["finished"]
     posted = sum(int(shard.get("posted", 0)) for shard in shards)
-    workers = _workers(shards)
+    workers = workers_of(shards)
     state = meta.get("state", "open")
     if state == "open":
         if any(worker["alive"] for worker in workers):
@@ -114,11 +138,23 @@ def summary(
     }
 
 
+def _of_itself(info: Mapping[str, str]) -> dict[str, Any]:
+    """What a worker has told of itself, and what it was told, by shard 0. An older release tells
+    nothing; whatever another hand has written is left out."""
+    told = info.get("told", "")
+    try:
+        report = _report(info.get("report", "").encode())
+    except msgspec.DecodeError:
+        return {"told": told}
+    return {"told": told, **{name: getattr(report, name) for name in REPORTED}}
+
+
 def _utc(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
 
 
-def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The workers that are registered, from the statuses of all shards, shard 0's first."""
     workers: dict[str, dict[str, Any]] = {}
     for status in shards:
         now = status.get("now", 0)
@@ -132,14 +168,20 @@ def _workers(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "host": info.get("host", ""),
                     "pid": number(info.get("pid", 0)),
                     "spider": info.get("spider", ""),
+                    "release": info.get("release", ""),
+                    "settings": info.get("settings", ""),
                     "leased": 0,
                     "pages": number(info.get("pages", 0)),
                     "items": number(info.get("items", 0)),
                     "since": _utc(number(info.get("since", 0))),
                     "seen_ago": 0.0,
                     "alive": deadline >= now and "fenced" not in info,
+                    "told": "",
+                    **dict.fromkeys(REPORTED),
                 },
             )
+            if status is shards[0]:
+                worker.update(_of_itself(info))
             worker["leased"] += leased
             # Somebody else may have written any deadline, -inf among them.
             worker["seen_ago"] = round(min(max(0.0, (now - heartbeat) / 1e6), 1e9), 3)

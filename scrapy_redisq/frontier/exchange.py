@@ -132,7 +132,7 @@ def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
     if status not in {"ok", "replayed"}:
         return Reply(status)
     outcome, created, finished, complete, waiting, dead, overdue, due = reply[1:9]
-    turns, stuck, in_the_way, post_due, *leases = reply[9:]
+    turns, stuck, in_the_way, post_due, order, *leases = reply[9:]
     told = Reply(
         status,
         complete=complete == 1,
@@ -145,6 +145,7 @@ def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
         stuck=None if stuck < 0 else stuck,
         in_the_way=foreign_key(in_the_way) if in_the_way else "",
         post_due=None if post_due < 0 else post_due,
+        told=order.decode(errors="replace"),
         turns=[TurnGrant(*turn) for turn in unpack(turns)] if turns else [],
         leases=[
             parse_lease(lease_id.decode(), record)

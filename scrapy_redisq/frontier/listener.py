@@ -28,8 +28,10 @@ class Listener:
     """Listens to the wake channels of a frontier's shards until it is cancelled.
 
     ``woken(channel)`` is called when there is new work, ``announced(slot, seconds)`` when a slot is
-    parked for so long, or with 0 when something else about it has changed; ``listening(yes)`` when
-    others can be heard, and when they no longer can; ``failed(error)`` with what nobody expected.
+    parked for so long, or with 0 when something else about it has changed; ``told(channel,
+    worker)`` when the next exchange has something to say to that worker, or with "" to all;
+    ``listening(yes)`` when others can be heard, and when they no longer can; ``failed(error)`` with
+    what nobody expected.
     None of it ends the listener: it listens again after `AGAIN`. Anybody who may publish can say
     anything, so what is not understood is passed over.
     """
@@ -41,6 +43,7 @@ class Listener:
         *,
         woken: Callable[[str], None],
         announced: Callable[[str, float], None],
+        told: Callable[[str, str], None],
         listening: Callable[[bool], None],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -48,6 +51,7 @@ class Listener:
         self._channels = channels
         self._woken = woken
         self._announced = announced
+        self._told = told
         self._listening = listening
         self._failed = failed
 
@@ -84,3 +88,5 @@ class Listener:
         elif news := _NEWS.fullmatch(message):
             with contextlib.suppress(UnicodeDecodeError):  # no slot of ours
                 self._announced(news[2].decode(), int(news[1]) / 1e6)
+        elif message.startswith(b"told"):
+            self._told(channel, message[5:].decode(errors="replace"))

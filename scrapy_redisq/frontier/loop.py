@@ -266,6 +266,7 @@ class ExchangeLoop:
         self._certain = True
         for loop in self._loops.values():
             loop.last = None
+            loop.pace.told = True
         self.found_more()
 
     def _last_replies(self) -> list[Reply]:
@@ -316,6 +317,12 @@ class ExchangeLoop:
             channels[channel].pace.woken = True
             channels[channel].wake()
 
+        def told(channel: str, worker: str) -> None:
+            loop = channels[channel]
+            if worker in {"", loop.session.worker}:
+                loop.pace.told = True
+                loop.wake()
+
         def listening(yes: bool) -> None:
             for loop in self._loops.values():
                 loop.pace.listening = yes
@@ -325,6 +332,7 @@ class ExchangeLoop:
             list(channels),
             woken=woken,
             announced=self.worker.announced,
+            told=told,
             listening=listening,
             failed=lambda error: self._failed("listening for other workers", error),
         )

@@ -282,6 +282,8 @@ class Reply:
     """A key that is not of its type, so that some requests wait until it is deleted."""
     turns: list[TurnGrant] = field(default_factory=list)
     """What this worker may do with slots that have limits."""
+    told: str = ""
+    """What people have told it to do: "quiet", "work" or "stop"; "" if nothing."""
 
 
 def number_of_requests(operation: Operation) -> int:

@@ -51,6 +51,8 @@ class Pace:
         """Another worker has said that there is something to do."""
         self.listening = False
         """Others can say so."""
+        self.told = False
+        """The next exchange has something to say: what people tell it, or that all is done."""
 
     def exchanged(
         self,
@@ -117,7 +119,7 @@ class Pace:
             return max(0.0, IDLE_FIRST - since)
         if many:
             return 0.0
-        if urgent:
+        if urgent or self.told:
             return max(0.0, URGENT - since)
         if low and self._more:
             return max(0.0, RUNNING_LOW - since)

@@ -85,6 +85,9 @@ class Terms:
     slot_ttl: float = 3_600.0
     rewind: float = 30.0
     """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
+    release: str = ""
+    settings: str = ""
+    """What the worker runs, for people, see `calls.Registration`."""
     wait_replicas: int = 0
     """Replicas that are to have what is sent to a shard before it counts as safe at once."""
 
@@ -171,7 +174,13 @@ class RunSession:
             "spider": self.terms.config.spider,
         }
         registration = calls.Registration(
-            self._next_id, self.terms.lease_ttl, info, self.terms.limits, self.terms.throttle
+            self._next_id,
+            self.terms.lease_ttl,
+            info,
+            self.terms.limits,
+            self.terms.throttle,
+            self.terms.release,
+            self.terms.settings,
         )
         age = time.monotonic() - self.terms.started
         return runs.Newcomer(registration, self.terms.config, self.terms.run, age)

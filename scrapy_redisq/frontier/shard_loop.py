@@ -176,7 +176,7 @@ class ShardLoop:
         `FrontierLost`.
         """
         await self._every.come_back(self.session)
-        self.pace.woken = False
+        self.pace.woken = self.pace.told = False
         self.wanted, self.wants_suspect = self._every.share(self, demand)
         want = self.wanted
         try:
@@ -191,7 +191,7 @@ class ShardLoop:
         self.pace.exchanged(
             claimed=len(reply.leases),
             filled=0 < want <= len(reply.leases),
-            low=demand.low,
+            low=demand.low or demand.rests,
             next_due=min(dues, default=None),
             others_wait=bool(reply.waiting),
             overdue_in=reply.overdue_in,
@@ -262,6 +262,7 @@ class ShardLoop:
             items=every.worker.items,
             turns=told,
             slot_ttl=every.run_session.terms.slot_ttl,
+            report=every.worker.report() if session is every.run_session.sessions[0] else "",
         )
 
     def _full(self, error: ServerFull) -> None:

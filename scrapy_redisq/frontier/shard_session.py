@@ -263,6 +263,7 @@ class ShardSession:
         items: int = 0,
         turns: Sequence[TurnReport] = (),
         slot_ttl: float = 3_600.0,
+        report: str = "",
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
 
@@ -272,7 +273,8 @@ class ShardSession:
         ``starting``: this worker may still add start requests, as it may while something waits
         behind this exchange; when it no longer does, ``seeded`` says that they were all added.
         ``pages`` and ``items`` are totals, for people. ``turns``: what was done with the turns.
-        ``slot_ttl``: seconds for which slots with limits are remembered.
+        ``slot_ttl``: seconds for which slots with limits are remembered. ``report``: what this
+        worker tells people of itself.
         """
         self._is_repeated = self._in_flight is not None
         if self._in_flight is None:
@@ -318,6 +320,8 @@ class ShardSession:
             data["former"] = dict.fromkeys(self._former, True)
         if room:
             data["room"] = room
+        if report:
+            data["report"] = report
         if self._spread:
             data["hold"] = int((self._rewind + HOLD) * 1e6)
         if self._in_flight.begun:

@@ -16,7 +16,8 @@ class Demand:
     """What a worker could take now: entries in all, of one slot, and of slots it has some of.
 
     ``low``: what it has will not last long, so it is worth an exchange. ``within``: seconds in
-    which one is needed in any case, ``urgent``: at once. ``most``: leases that it may hold.
+    which one is needed in any case, ``urgent``: at once. ``most``: leases that it may hold. It
+    ``rests`` if it wants nothing, and will not before it is told to.
     """
 
     low: bool
@@ -26,6 +27,7 @@ class Demand:
     within: float | None = None
     urgent: bool = False
     most: int = 0
+    rests: bool = False
 
 
 NOTHING = Demand(False, 0, 0, {})
@@ -48,6 +50,9 @@ class Worker(Protocol):
 
     def starting(self) -> tuple[bool, bool]:
         """(it may still add requests of its own, all its start requests were added)."""
+
+    def report(self) -> str:
+        """What it tells people of itself, "" if it has told them just now."""
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
         """What it did with the turns of slots of this shard."""

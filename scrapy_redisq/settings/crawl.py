@@ -66,6 +66,12 @@ class CrawlSettings:
         "Name of the run, for supervisors that start workers at any time: when the run of this "
         "name is complete they end at once. See [Operations](#operations).",
     )
+    release = Setting(
+        "",
+        checks.text("text of at most 100 characters", lambda value: len(value) <= 100),
+        "The release of the project's code, for people: shown with each worker, and marked where a "
+        "worker of another one joins. '': a digest of the spider's file.",
+    )
     keep_seen = Setting(
         False,
         checks.boolean,

@@ -36,6 +36,7 @@ from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
+from scrapy_redisq.worker.release import digest_of, release_of
 from scrapy_redisq.worker.worker import Parts, Worker
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             fingerprinter=global_object_name(type(fingerprinter)),
             spider=spider.name,
             started=started,
+            release=release_of(settings.release, type(spider)),
+            digest=digest_of(crawler.settings),
         )
     except BaseException:
         if foreign_filter and (closing := foreign_filter.close("finished")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -53,14 +53,18 @@ class WorkerConnection:
         fingerprinter: str,
         spider: str,
         started: float,
+        release: str,
+        digest: str,
     ) -> tuple[RunSession, ServerHelp]:
         """Join the run of the frontier ``name``; -> the place in it, and what its server can do.
 
         ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
-        was, by time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do.
+        was, by time.monotonic(); ``release`` and the settings' ``digest`` are for people. Raises
+        `RedisqError`; `RunOver` if there is nothing to do.
         """
+        runs = {"release": release, "settings": digest}
         try:
-            return await self._open(name, dupefilter, fingerprinter, spider, started)
+            return await self._open(name, dupefilter, fingerprinter, spider, started, runs)
         except BaseException:
             await self.close()
             raise
@@ -72,6 +76,7 @@ class WorkerConnection:
         fingerprinter: str,
         spider: str,
         started: float,
+        runs: Mapping[str, str],
     ) -> tuple[RunSession, ServerHelp]:
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
@@ -107,6 +112,7 @@ class WorkerConnection:
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
             wait_replicas=settings.wait_replicas,
+            **runs,
         )
         run_session = RunSession(client, terms, server.primary_vouched)
 

@@ -37,10 +37,12 @@ from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.local_requests import LocalRequests
+from scrapy_redisq.worker.orders import Orders
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
+from scrapy_redisq.worker.report import Reporter
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,8 @@ class Worker:
         self._lost = False
         self._wants_nothing = False
         self._counted = (0, 0, 0)
+        self._orders = Orders(parts.engine, self._orders_changed)
+        self._reporter = Reporter(lambda: self.pages, self._doing)
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
@@ -337,9 +341,13 @@ class Worker:
         return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
 
     def demand(self) -> Demand:
-        nothing = replace(NOTHING, within=self.gate.needed_within(), urgent=self.gate.urgent)
+        quiet = self._orders.quiet
+        nothing = replace(
+            NOTHING, within=self.gate.needed_within(), urgent=self.gate.urgent, rests=quiet
+        )
         if (
-            self._lost
+            quiet
+            or self._lost
             or self._sinks_away
             or self.engine.closing
             or self._outbox_is_full()
@@ -361,6 +369,25 @@ class Worker:
             # What waits for nothing but its sink is bounded by the sink.
             most=self.inbox.most + self._in_progress.unwritten_pages(),
         )
+
+    def report(self) -> str:
+        return self._reporter.due()
+
+    def _doing(self) -> dict[str, Any]:
+        downloading = self.engine.downloads.number
+        return {
+            "downloading": downloading,
+            "in_callbacks": max(0, len(self.engine.in_progress) - downloading),
+            "waiting_for_sink": self._in_progress.unwritten_pages(),
+            "waiting_to_send": self.exchange_loop.waiting(),
+            "sink": "away" if self._sinks_away else "",
+            "quiet": self._orders.quiet,
+        }
+
+    def _orders_changed(self) -> None:
+        self._reporter.soon()
+        self.exchange_loop.found_more()
+        self.engine.wake()
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
         return self.gate.report(session)
@@ -445,6 +472,8 @@ class Worker:
             self.inbox.add(lease, session)
         # A handler of `spider_idle` that has asked for what others have is asked again at once.
         self._unfinished[session.shard] = reply.created - reply.finished
+        if reply.told:
+            self._orders.heed(reply.told)
         if reply.leases or reply.duplicates or (self._held_up and not self._outbox_is_full()):
             self._held_up = False
             self.engine.wake()

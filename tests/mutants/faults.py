@@ -124,7 +124,7 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "if added > 0 or (finished and (ended or state[2] == '1')) then wake(counts) end",
+        "if added > 0 or news then wake(counts, news) end",
         "",
         f"{PROTOCOL} tests/control/test_frontier.py",
     ),

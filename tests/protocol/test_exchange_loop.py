@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, ServerBusy
-from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier import calls, pace
 from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
@@ -23,7 +23,7 @@ from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
-from tests.harness.worker import EXACT, NAME, fingerprint_of
+from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 
 class Puppet:
@@ -48,6 +48,9 @@ class Puppet:
 
     def starting(self) -> tuple[bool, bool]:
         return False, True
+
+    def report(self) -> str:
+        return ""
 
     def turns(self, session: ShardSession) -> list[TurnReport]:
         return []
@@ -463,3 +466,38 @@ def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) 
         await client.aclose()
 
     asyncio.run(crawl())
+
+
+def test_a_worker_that_rests(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that wants nothing asks less and less often; what it is told it hears at once, and as
+    soon that others have finished everything."""
+    monkeypatch.setattr(pace, "IDLE_LAST", 1_000.0)
+    monkeypatch.setattr(pace, "IDLE_FIRST", 1_000.0)
+
+    async def crawl(client: redis.Redis, other: Worker) -> None:
+        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+            puppet = Puppet()
+            puppet.demanded = replace(NOTHING, rests=True)
+            run_session = RunSession(server, Terms(NAME, EXACT, 3_600.0, 5, 100, 10_000))
+            await run_session.join()
+            exchange_loop = ExchangeLoop(run_session, ServerHelp())
+            exchange_loop.start(puppet)
+            (loop,) = exchange_loop._loops.values()
+            await until(lambda: loop.pace.listening and exchange_loop.exchanges, "it is there")
+            exchanges = exchange_loop.exchanges
+            assert execute(client, calls.tell(NAME, "quiet", None)) == 2
+            await until(lambda: exchange_loop.exchanges == exchanges + 1, "it hears")
+            assert execute(client, calls.tell(NAME, "work", [loop.session.worker])) == 1
+            await until(lambda: exchange_loop.exchanges == exchanges + 2, "it hears")
+            assert execute(client, calls.tell(NAME, "stop", [other.id])) == 1
+            other.send(["a"])
+            (lease,) = other.claim(1)
+            other.finish(lease)
+            assert exchange_loop.exchanges == exchanges + 2
+            other.exchange_all()
+            await until(lambda: puppet.is_complete, "it is over")
+            await exchange_loop.stop()
+            await exchange_loop.leave()
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client, Worker(client, NAME, EXACT)))

@@ -31,6 +31,7 @@ class Ear:
             [CHANNEL],
             woken=lambda channel: self.heard.append(f"woken by {channel}"),
             announced=self._announced,
+            told=lambda channel, worker: self.heard.append(f"{channel} told {worker}"),
             listening=self._is_listening,
             failed=self.failures.append,
         )
@@ -87,7 +88,8 @@ def listen(server: RedisServer, check: Callable[[Ear], Awaitable[None]]) -> None
 
 
 def test_hears_news(redis_server: RedisServer) -> None:
-    """Of new work, of a slot that is parked, and of one about which something has changed."""
+    """Of new work, of a slot that is parked, of one about which something has changed, and of what
+    workers are told."""
 
     async def check(ear: Ear) -> None:
         assert await ear.says(b"", b"1500000 a.example", "0 bücher.example", b"0 two words") == [
@@ -96,6 +98,7 @@ def test_hears_news(redis_server: RedisServer) -> None:
             ("bücher.example", 0.0),
             ("two words", 0.0),
         ]
+        assert await ear.says(b"told", b"told me") == ["wake told ", "wake told me"]
 
     listen(redis_server, check)
 

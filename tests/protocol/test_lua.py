@@ -158,7 +158,7 @@ def exchange() -> Call[object]:
     session.tally["count"] = 1
     session.outcomes.append(Outcome("s", 200, 0.0))
     session.statuses["s"] = 200
-    return session.call(room={"s": 1}, turns=[TurnReport("s", -1, 0, 0, 0, 0)])
+    return session.call(room={"s": 1}, turns=[TurnReport("s", -1, 0, 0, 0, 0)], report="{}")
 
 
 def test_heads_name_what_calls_send() -> None:
@@ -200,6 +200,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.take_posts("n", 0, "r", most=1, hold=1.0),
         calls.series("n", 0, seconds=10, most=1),
         calls.marks("n"),
+        calls.tell("n", "quiet", None),
     ]
     fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
     sent: dict[str, set[str]] = {name: set() for name in SCRIPTS}

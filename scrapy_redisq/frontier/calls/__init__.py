@@ -8,6 +8,7 @@ The shapes of inputs and replies are documented where they are used: in the head
 ``dead``      ``lua/dead/``: dead letters
 ``slots``     ``lua/slots/``: slots, for people and robots.txt
 ``post``      ``lua/post/``: links to other shards, until those cannot lose them
+``workers``   ``lua/workers/``: what workers are told by people
 ``past``      ``lua/past/``: what the frontier keeps of its past, for people
 ``robots``    ``lua/robots.lua``: who fetches a robots.txt
 ``seen``      ``lua/seen/``: dupefilters
@@ -101,6 +102,9 @@ from scrapy_redisq.frontier.calls.slots import (
     pause,
     resume,
 )
+from scrapy_redisq.frontier.calls.workers import (
+    tell,
+)
 
 __all__ = [
     "ANY_RUN",
@@ -165,6 +169,7 @@ __all__ = [
     "status",
     "sweep",
     "take_posts",
+    "tell",
     "waits",
     "wake_channel",
 ]

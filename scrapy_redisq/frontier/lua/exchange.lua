@@ -20,15 +20,17 @@
 --          (posts that are no longer needed), begun {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what is added to it}, turns {{slot,
 --          ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
 --          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
---          (terms for these), statuses {slot = HTTP status of its last answer}
+--          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON,
+--          of the worker, for people)
 -- Reply    {status} or {status, outcome of each enqueue (see shared/enqueue.lua), created,
 --          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
 --          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:
 --          nothing waits), msgpack of turns {turn...} (see give_turn() in shared/slots/turns.lua)
 --          or '', seconds for which all that is left has been in slots that are set aside (-1: it
 --          is not), key that is in the way of some requests, which wait until it is deleted, or
---          '', ms until somebody should take the oldest post (-1: there is none), lease, record,
---          lease, record...}; the status is
+--          '', ms until somebody should take the oldest post (-1: there is none), what people have
+--          told the worker to do (see workers/tell.lua) or '', lease, record, lease, record...}; the
+--          status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
@@ -77,7 +79,7 @@ if foreign then return {'corrupt', foreign} end
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
 local state = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
-  'duplicates', 'claims')
+  'duplicates', 'claims', 'told')
 if state.err then return {'corrupt', worker_key(worker)} end
 local seq = tonumber(state[1] or '')
 -- A number that is none, or that this worker cannot have come to, is of another hand.
@@ -216,6 +218,7 @@ if not replayed then
   for _, shard in ipairs(input.begun or NONE) do redis.call('HSET', META, 'begun:' .. shard, 1) end
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
+  if input.report then redis.call('HSET', worker_key(worker), 'report', input.report) end
 end
 
 local turns, told, has_turn = input.turns or NONE, {}, {}
@@ -479,7 +482,8 @@ end
 
 local finished = leases_held(worker) == 0 and all_finished()
 local ended = not replayed and (#done > 0 or #dead > 0 or input.delivered)
-if added > 0 or (finished and (ended or state[2] == '1')) then wake(counts) end
+local news = finished and (ended or state[2] == '1')
+if added > 0 or news then wake(counts, news) end
 if limited and replayed then
   local slots = {}
   for _, item in ipairs(turns) do slots[item[1]] = true end
@@ -512,6 +516,6 @@ local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.
   finished and 1 or 0, counts.waiting, counts.dead,
   silent, ask_again,
   #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or '',
-  post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1}
-for i = 1, #leases do reply[13 + i] = leases[i] end
+  post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1, state[7] or ''}
+for i = 1, #leases do reply[14 + i] = leases[i] end
 return reply

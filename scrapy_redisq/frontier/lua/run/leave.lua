@@ -21,5 +21,6 @@ if left == 0 then
   redis.call('HSET', META, 'left', integer(NOW))
 end
 local counts = flush_counts()
-if added > 0 or all_finished() then wake(counts) end
+local finished = all_finished()
+if added > 0 or finished then wake(counts, finished) end
 return left

@@ -58,7 +58,11 @@ local function lease_ids(worker)
 end
 
 -- Wakes idle workers, if there are any; busy ones ask by themselves. A user without the right to
--- publish gets no error for it: the other workers find the work by asking.
-local function wake(counts)
+-- publish gets no error for it: the other workers find the work by asking. If all is `finished`
+-- those are told as well that want no work now, as those that are quiet.
+local function wake(counts, finished)
   if counts.waiting > 0 then redis.pcall('PUBLISH', WAKE_CHANNEL, '') end
+  if finished and live_workers() > counts.waiting then
+    redis.pcall('PUBLISH', WAKE_CHANNEL, 'told')
+  end
 end

@@ -35,5 +35,5 @@ end
 count('finished', dropped)
 count('dropped', dropped)
 local counts = flush_counts()
-if dropped > 0 and all_finished() then wake(counts) end
+if dropped > 0 and all_finished() then wake(counts, true) end
 return {dropped, cursor}

@@ -1,0 +1,166 @@
+"""``scrapy redisq workers``: who works on a frontier, and how; having them be quiet, or stop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from scrapy_redisq.commands.display import ago, can_refresh, clean, console, duration
+from scrapy_redisq.commands.project import Project, only_frontier
+from scrapy_redisq.commands.status import watch_lines, watch_live
+from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
+from scrapy_redisq.control import Frontier
+
+MANY_BYTES = 1_000_000_000
+
+_DONE = {
+    "quiet": "told to be quiet: nothing more is claimed and what is held is finished, until they "
+    "are told to work",
+    "work": "told to work",
+    "stop": "told to stop, as by SIGTERM",
+}
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """List workers or steer them. Raises `FrontierError` without a frontier, or several to
+    choose."""
+    if project.nothing_there():
+        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
+        return 1
+    with project.server() as server:
+        name = arguments.name or only_frontier(server)
+        with project.known_frontier(server, name) as frontier:
+            return (_list if arguments.action == "list" else _tell)(arguments, frontier)
+
+
+# Steering
+
+
+def _tell(arguments: Namespace, frontier: Frontier) -> int:
+    if arguments.all:
+        told = frontier.tell(arguments.action)
+    else:
+        known = frontier.workers()
+        chosen: list[str] = []
+        for given in arguments.ids:
+            found = [
+                worker["id"]
+                for worker in known
+                if given in {worker["id"], f"{worker['host']}:{worker['pid']}"}
+            ]
+            if not found:
+                print(f"{clean(frontier.name)} has no worker {clean(given)}", file=sys.stderr)
+            chosen += found
+        told = frontier.tell(arguments.action, chosen) if chosen else 0
+        if len(chosen) < len(arguments.ids):
+            print(f"{clean(frontier.name)}: {_workers(told)} {_DONE[arguments.action]}")
+            return 1
+    print(f"{clean(frontier.name)}: {_workers(told)} {_DONE[arguments.action]}")
+    return 0
+
+
+def _workers(number: int) -> str:
+    return "1 worker was" if number == 1 else f"{number:,} workers were"
+
+
+# Listing
+
+
+def _list(arguments: Namespace, frontier: Frontier) -> int:
+    if not arguments.watch:
+        _print(arguments, frontier)
+        return 0
+    out = console()
+    with contextlib.suppress(KeyboardInterrupt):
+        if not arguments.json and can_refresh(out):
+            watch_live(out, lambda: _renderable(frontier))
+        else:
+            watch_lines(lambda: _print(arguments, frontier))
+    return 0
+
+
+def _print(arguments: Namespace, frontier: Frontier) -> None:
+    if arguments.json:
+        for worker in frontier.workers():
+            print(json.dumps({"frontier": frontier.name, **worker}))
+    else:
+        if arguments.watch:
+            print(datetime.now().strftime("%H:%M:%S"))
+        console().print(_renderable(frontier))
+    sys.stdout.flush()
+
+
+def _renderable(frontier: Frontier) -> RenderableType:
+    workers = frontier.workers()
+    if not workers:
+        return Text(f"{clean(frontier.name)}: no worker is there", style="yellow")
+    return Group(worker_table(workers), _title(frontier.name, workers))
+
+
+def _title(name: str, workers: Sequence[dict[str, Any]]) -> Text:
+    alive = [worker for worker in workers if worker["alive"]]
+    parts = [f"{len(alive):,} alive"]
+    if dead := len(workers) - len(alive):
+        parts.append(f"{dead:,} without a sign of life")
+    if quiet := sum(bool(worker["quiet"]) for worker in alive):
+        parts.append(f"{quiet:,} quiet")
+    releases = {worker["release"] for worker in alive}
+    if len(releases) > 1:
+        parts.append(f"{len(releases)} releases")
+    rate = sum(worker["pages_per_minute"] or 0 for worker in alive)
+    parts.append(f"{rate:,.0f} pages a minute")
+    return Text(f"{clean(name)}: {', '.join(parts)}", style="dim")
+
+
+def worker_table(workers: Sequence[dict[str, Any]]) -> Table:
+    """One line for each worker, by host and process."""
+    names = ("leased", "pages", "items", "pages/min", "CPU", "memory", "up", "heard of")
+    rows: list[list[Cell]] = [
+        [
+            f"{clean(worker['host'])}:{worker['pid']}",
+            clean(worker["release"]),
+            _state(worker),
+            f"{worker['leased']:,}",
+            f"{worker['pages']:,}",
+            f"{worker['items']:,}",
+            _known(worker["pages_per_minute"], lambda rate: f"{rate:,.1f}"),
+            _known(worker["cpu_seconds"], duration),
+            _known(worker["rss_bytes"], _size),
+            ago(worker["since"]),
+            f"{duration(worker['seen_ago'])} ago",
+        ]
+        for worker in sorted(workers, key=lambda one: (one["host"], one["pid"], one["id"]))
+    ]
+    words = [Column("worker", NAME_COLUMN, left=True)]
+    words += [Column("release", left=True), Column("state", left=True)]
+    return Table([*words, *map(Column, names)], rows)
+
+
+def _state(worker: dict[str, Any]) -> Text:
+    if not worker["alive"]:
+        return Text("dead", style="bold red")
+    if worker["told"] == "stop":
+        return Text("stops", style="yellow")
+    if worker["quiet"]:
+        return Text("quiet", style="yellow")
+    if worker["told"] == "quiet" and worker["quiet"] is None:
+        return Text("told to be quiet", style="yellow")
+    return Text("sink away", style="bold red") if worker["sink"] else Text("works")
+
+
+def _known(value: Any, text: Any) -> str:
+    return "" if value is None else str(text(value))
+
+
+def _size(number: int) -> str:
+    if number >= MANY_BYTES:
+        return f"{number / 1e9:,.1f} GB"
+    return f"{number / 1e6:,.0f} MB"

@@ -1,0 +1,27 @@
+-- Tells workers what to do: "quiet" (claim nothing, and finish what they hold), "work" (claim again)
+-- or "stop" (leave, as at SIGTERM). Each is told by the reply to its next exchange with this shard.
+--
+-- Input    what, workers {worker...} (false: all that are registered)
+-- Reply    how many were told
+-- Cost     O(workers)
+-- Retry    safe
+-- Memory   the first write removes
+-- Include  shared/keys shared/foreign
+
+local foreign = foreign_of({'ZCARD', WORKERS})
+if foreign then return foreign_error(foreign) end
+local told = 0
+for _, worker in ipairs(input.workers or redis.call('ZRANGE', WORKERS, 0, -1)) do
+  local key = worker_key(worker)
+  -- Who is not there, or was taken for dead, will be another worker when it comes back.
+  local known = redis.call('ZSCORE', WORKERS, worker) and redis.pcall('HMGET', key, 'seq', 'fenced')
+  if known and known[1] and not known[2] then
+    redis.call('HDEL', key, 'told')
+    redis.call('HSET', key, 'told', input.what)
+    told = told + 1
+    -- Without the right to publish they hear it a little later, when they exchange anyway.
+    if input.workers then redis.pcall('PUBLISH', WAKE_CHANNEL, 'told ' .. worker) end
+  end
+end
+if told > 0 and not input.workers then redis.pcall('PUBLISH', WAKE_CHANNEL, 'told') end
+return told

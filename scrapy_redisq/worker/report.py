@@ -1,0 +1,65 @@
+"""What a worker tells people of itself: what its process costs, and what it is doing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+EVERY = 5.0
+"""Seconds between two reports at least. They go with exchanges that there are anyway."""
+
+WINDOW = 60.0
+"""Seconds over which pages a minute are counted."""
+
+_MEMORY = Path("/proc/self/statm")
+
+
+class Reporter:
+    """Makes a report when one is due; ``pages`` is how many this worker has done, ``doing`` what it
+    is doing now."""
+
+    def __init__(self, pages: Callable[[], int], doing: Callable[[], Mapping[str, Any]]) -> None:
+        self._pages = pages
+        self._doing = doing
+        self._due = time.monotonic()  # the first one goes with the first exchange
+        self._looks = deque([(self._due, 0)])
+
+    def due(self) -> str:
+        """A report as JSON, or "" if none is due."""
+        now = time.monotonic()
+        if now < self._due:
+            return ""
+        self._due = now + EVERY
+        return json.dumps(
+            {
+                "pages_per_minute": round(self._pages_per_minute(now), 1),
+                "cpu_seconds": round(time.process_time(), 2),
+                "rss_bytes": _resident_bytes(),
+                **self._doing(),
+            }
+        )
+
+    def soon(self) -> None:
+        """Something has changed: the next exchange has a report."""
+        self._due = 0.0
+
+    def _pages_per_minute(self, now: float) -> float:
+        pages = self._pages()
+        while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW:
+            self._looks.popleft()
+        then, before = self._looks[0]
+        self._looks.append((now, pages))
+        return 60 * (pages - before) / (now - then) if now > then else 0.0
+
+
+def _resident_bytes() -> int | None:
+    """None where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None

@@ -1,0 +1,241 @@
+"""Workers as people see and steer them: what they tell of themselves, and what they are told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.settings import Settings
+
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.worker import report
+from scrapy_redisq.worker.orders import Orders
+from scrapy_redisq.worker.release import digest_of, release_of
+from tests.harness.command import Redisq
+from tests.harness.crawl import Run, together, wait_until_joined
+from tests.harness.worker import EXACT, NAME, Worker
+
+REPORT = {
+    "pages_per_minute": 12.5,
+    "cpu_seconds": 3.25,
+    "rss_bytes": 90_000_000,
+    "downloading": 2,
+    "in_callbacks": 1,
+    "waiting_for_sink": 0,
+    "waiting_to_send": 7,
+    "sink": "away",
+    "quiet": False,
+}
+
+
+@pytest.fixture
+def frontier(each_server: RedisServer) -> Iterator[Frontier]:
+    with Frontier.from_url(each_server.url, NAME) as frontier:
+        yield frontier
+
+
+def key(worker: Worker) -> str:
+    return f"{calls.prefix(NAME, 0)}worker:{worker.id}"
+
+
+def exchange(worker: Worker, **told: Any) -> str:
+    """-> what the worker is told."""
+    session = worker.sessions[0]
+    return session.received(execute(worker.client, session.call(**told))).told
+
+
+# Protocol
+
+
+@pytest.mark.servers("ends")
+def test_told(client: redis.Redis, frontier: Frontier) -> None:
+    """Each exchange brings what a worker was told last, whoever else is told something else."""
+    first, second, dead = (Worker(client, NAME, EXACT) for _ in range(3))
+    client.hset(key(dead), "fenced", 1)
+    assert exchange(first) == ""
+    assert frontier.tell("quiet", [first.id, dead.id, "nobody"]) == 1
+    assert [exchange(first), exchange(second), exchange(first)] == ["quiet", "", "quiet"]
+    assert frontier.tell("stop") == 2
+    client.config_set("maxmemory", 1)
+    try:
+        assert frontier.tell("work", [second.id]) == 1, "also beside a full Redis"
+    finally:
+        client.config_set("maxmemory", 0)
+    assert [exchange(first), exchange(second)] == ["stop", "work"]
+    assert frontier.tell("work", []) == 0
+    assert not client.exists(key(dead).replace(dead.id, "nobody"))
+    told = {worker["id"]: worker["told"] for worker in frontier.workers()}
+    assert told == {first.id: "stop", second.id: "work", dead.id: ""}
+    first.rejoin()
+    assert exchange(first) == "", "under its new id nobody has told it anything"
+    with pytest.raises(ValueError, match="quiet, work, stop"):
+        frontier.tell("sleep")
+    with pytest.raises(TypeError, match="a list"):
+        frontier.tell("quiet", first.id)
+
+
+def test_reports(client: redis.Redis, frontier: Frontier) -> None:
+    """What a worker tells of itself is shown; of one that tells nothing, as of an older release, or
+    for which another hand has written something, it is None."""
+    worker = Worker(client, NAME, EXACT)
+    exchange(worker, report=json.dumps(REPORT | {"of_a_later_release": 1}))
+    exchange(worker)
+    for shown in (frontier.workers(), frontier.status()["workers"]):
+        assert {name: shown[0][name] for name in REPORT} == REPORT
+    for foreign in (b"", b"\xff", b"{", b'{"rss_bytes": "x"}', b'{"cpu_seconds": -1}', b"[]"):
+        client.hset(key(worker), "report", foreign)
+        assert {frontier.workers()[0][name] for name in REPORT} == {None}
+    client.hdel(key(worker), "report", "told", "release", "settings")
+    (shown,) = frontier.workers()
+    assert (shown["told"], shown["release"], shown["quiet"]) == ("", "", None)
+    assert exchange(worker) == ""
+
+
+def test_a_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are EVERY seconds apart, unless something has changed; pages a minute are those of
+    the last minute."""
+    now = 1_000.0
+    monkeypatch.setattr(report.time, "monotonic", lambda: now)
+    pages = 0
+    reporter = report.Reporter(lambda: pages, lambda: {"quiet": False})
+    told: list[Any] = []
+    for _ in range(180):
+        now, pages = now + 1, pages + 2
+        told += filter(None, [reporter.due()])
+    assert len(told) == 36
+    last = json.loads(told[-1])
+    assert (last["pages_per_minute"], last["quiet"]) == (120, False)
+    assert last["rss_bytes"] > 10_000_000
+    assert last["cpu_seconds"] > 0
+    assert reporter.due() == ""
+    reporter.soon()
+    assert reporter.due()
+
+
+def test_orders() -> None:
+    """It is the process that is quiet, until it is told to work; it is stopped once, when it can
+    be."""
+    heard: list[str] = []
+    engine: Any = SimpleNamespace(running=False)
+
+    def stop() -> bool:
+        heard.append("stop")
+        return bool(engine.running)
+
+    engine.stop = stop
+    orders = Orders(engine, lambda: heard.append("changed"))
+    quiet = []
+    for told in ("work", "quiet", "quiet", "", "sleep", "work", "work"):
+        orders.heed(told)
+        quiet.append(orders.quiet)
+    assert quiet == [False, True, True, True, True, False, False]
+    assert heard == ["changed", "changed"]
+    for engine.running in (False, True, True):
+        orders.heed("stop")
+    assert heard[2:] == ["stop", "stop"]
+
+
+def test_releases() -> None:
+    """Of the same code and settings they are the same in each process, whatever objects there are
+    in the settings, and where the log goes."""
+
+    def digest(**more: Any) -> str:
+        settings = {"ITEM_PIPELINES": {Run: 1, "b": {3, 2}}, "OBJECT": object(), **more}
+        return digest_of(Settings(settings, priority="project"))
+
+    assert digest() == digest(LOG_FILE="w1.log", REDISQ_RUN="monday", FEEDS={"w1.csv": {}})
+    assert digest() != digest(CONCURRENT_REQUESTS=9)
+    assert release_of("v1.2", Spider) == "v1.2"
+    assert len(release_of("", Run)) == 8  # type: ignore[arg-type]
+    assert release_of("", type("Typed", (Spider,), {"__module__": "__console__"})) == ""
+
+
+# Commands
+
+
+def test_the_command(redisq: Redisq, redis_server: RedisServer) -> None:
+    """Workers are named by host and process, or by id; who is not there is named."""
+    with redis_server.client() as client:
+        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        exchange(first, report=json.dumps(REPORT))
+        client.hset(key(second), "pid", 2)
+        shown = redisq("workers")
+        assert shown.code == 0
+        assert "here:1" in shown.out
+        assert "sink away" in shown.out
+        assert "12.5" in shown.out
+        lines = [json.loads(line) for line in redisq("workers", NAME, "--json").out.splitlines()]
+        assert {line["id"] for line in lines} == {first.id, second.id}
+        assert lines[0]["frontier"] == NAME
+        assert redisq("workers", "quiet", "here:1").code == 0
+        assert redisq("workers", "stop", NAME, "here:2").code == 0
+        assert [exchange(first), exchange(second)] == ["quiet", "stop"]
+        ran = redisq("workers", "work", NAME, "here:1", "here:3")
+        assert (ran.code, ran.out.count("1 worker was"), "here:3" in ran.err) == (1, 1, True)
+        assert "2 workers were" in redisq("workers", "work", "--all").out
+        assert redisq("workers", "work", NAME, "--all").code == 0
+        assert redisq("workers", "work", "other", "--all").code == 1
+    for wrong in (["quiet"], ["quiet", NAME], ["quiet", NAME, "here:1", "--all"]):
+        ran = redisq("workers", *wrong)
+        assert (ran.code, "--all" in ran.err) == (2, True)
+
+
+# Crawls
+
+
+def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Redisq) -> None:
+    """A quiet worker finishes what it holds and claims nothing until it is told to work; one that
+    is told to stop leaves, and others fetch the rest. They end together, the quiet ones, too."""
+    first_half, rest = threading.Event(), threading.Event()
+
+    def page(path: str) -> Answer | str | None:
+        if path == "/0":
+            return "".join(f'<a href="/{n}">' for n in range(1, 80))
+        until = first_half if int(path[1:]) < 40 else rest
+        return Answer("<html></html>", until=until) if path[1:].isdigit() else None
+
+    with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
+        settings = {"CONCURRENT_REQUESTS": 4, "REDISQ_RELEASE": "v1"}
+        with together(crawl._folder) as gate:
+            workers = [crawl("follow", site, {**settings, **gate}) for _ in range(3)]
+            wait_until_joined(workers)
+            pids = [worker.process.pid for worker in workers]
+
+            def look(which: int) -> dict[str, Any]:
+                (found,) = (one for one in frontier.workers() if one["pid"] == pids[which])
+                return found
+
+            def told(which: int, what: str) -> None:
+                assert redisq("workers", what, f"{look(which)['host']}:{pids[which]}").code == 0
+
+            told(2, "quiet")
+            wait_until(lambda: look(2)["quiet"], 20, "it says that it is quiet")
+        wait_until(lambda: look(0)["leased"] and look(1)["leased"], 60, "both work")
+        assert {look(n)["release"] for n in range(3)} == {"v1"}
+        told(0, "quiet")
+        wait_until(lambda: look(0)["quiet"], 20, "it says so")
+        first_half.set()
+        wait_until(lambda: not look(0)["leased"] and look(1)["leased"] >= 4, 60, "it is done")
+        assert frontier.status()["queued"] > 20
+        assert look(0)["pages"] > 0
+        told(0, "work")
+        wait_until(lambda: look(0)["leased"] >= 4, 60, "it claims again")
+        told(1, "stop")
+        workers[1].wait_for("Told to stop")
+        rest.set()
+        assert [worker.wait().reason for worker in workers] == ["finished", "shutdown", "finished"]
+        assert workers[2].stats.get("scheduler/dequeued", 0) == 0
+        status = frontier.status()
+        assert (status["state"], status["pages"], status["items"]) == ("complete", 80, 80)
+        assert status["errors"] == 0
+    assert set(site.counts().values()) == {1}
