@@ -39,6 +39,18 @@ def facts(database: Database) -> Counter[tuple[int, int]]:
     return Counter((row[0], row[1]) for row in database.query("SELECT page, number FROM fact"))
 
 
+ONE_DATABASE = pytest.mark.parametrize(
+    "database",
+    [
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.full),
+        pytest.param("mariadb", marks=pytest.mark.full),
+    ],
+    indirect=True,
+)
+"""Of faults beside the database, which is there all the time: others are for `make faults`."""
+
+
 def assert_all_facts(rig: Rig, database: Database) -> None:
     """Each page's facts are there once, and no password is in a log."""
     expected = {(page, number) for page in range(rig.pages) for number in range(FACTS)}
@@ -104,6 +116,7 @@ def test_f39_database_down(rig: Rig, database: Database) -> None:
         assert worker.log.count("cannot write") == worker.log.count("writes again") == 1
 
 
+@ONE_DATABASE
 def test_f40_slow_database(rig: Rig, database: Database) -> None:
     """A second per batch: nothing is reclaimed, and memory stays flat."""
     rig.set_up(pages=int(rig.size.pick(100, 10_000)), ttl=2, database=database)
@@ -121,6 +134,7 @@ def test_f40_slow_database(rig: Rig, database: Database) -> None:
         assert stats["redisq/sink/seconds"] >= stats["redisq/sink/batches"]
 
 
+@ONE_DATABASE
 def test_f41_killed_after_the_commit(rig: Rig, database: Database) -> None:
     """Workers die between the commit and the finish: the same rows are written again."""
     runs = int(rig.size.pick(4, 30))

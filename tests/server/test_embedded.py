@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ import psutil
 import pytest
 import redis
 
-from lab.launcher import fork
+from lab.launcher import ROOT, fork
 from lab.servers import any_server, binaries, bloom_module, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq import Frontier
@@ -30,24 +29,7 @@ from scrapy_redisq.server.embedded import EmbeddedServer
 from scrapy_redisq.server.embedded.folder import MAX_SOCKET_BYTES
 from tests.harness.crawl import PROJECT, Crawl
 
-USER = """
-import sys
-from scrapy_redisq.server.embedded import EmbeddedServer, status
-print("ready", flush=True)
-sys.stdin.readline()
-with EmbeddedServer.acquire(sys.argv[1]) as server:
-    print(status(server.folder).pid, flush=True)
-    sys.stdin.readline()
-"""
-COMES_AND_GOES = """
-import sys
-import redis
-from scrapy_redisq.server.embedded import EmbeddedServer
-for _ in range(int(sys.argv[2])):
-    with EmbeddedServer.acquire(sys.argv[1]) as server:
-        with redis.Redis.from_url(server.url) as client:
-            client.incr("visits")
-"""
+USER = "tests.server.user"
 LEAVES_WITHOUT_CLOSE = """
 import sys
 from scrapy_redisq.server.embedded import EmbeddedServer
@@ -67,25 +49,30 @@ os.kill(os.getpid(), 9)
 
 
 class User:
-    """A Python process that joins the server of a folder when told to, and leaves when told to."""
+    """A process that joins the server of a folder when told to, and leaves when told to."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", USER, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        self._here = tempfile.TemporaryDirectory(prefix="redisq-user-")
+        self._said = Path(self._here.name, "said")
+        fifo = Path(self._here.name, "told")
+        os.mkfifo(fifo)
+        self._told = os.open(fifo, os.O_RDWR)  # also while nobody reads
+        arguments = [str(folder), str(fifo)]
+        self.process = fork(USER, arguments, ROOT, self._said, {**os.environ, **environment})
+        self._heard = 0
 
     def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        def said() -> list[str]:
+            lines = self._said.read_text().split("\n")[:-1] if self._said.exists() else []
+            assert lines[self._heard :] or self.process.poll() is None, lines
+            return lines[self._heard :]
+
+        line = str(wait_until(said, 60, "it says something")[0])
+        self._heard += 1
+        return line
 
     def tell(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        os.write(self._told, b"\n")
 
     def server_pid(self) -> int:
         return int(self._line())
@@ -108,10 +95,8 @@ class User:
 
     def close(self) -> None:
         self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+        os.close(self._told)
+        self._here.cleanup()
 
 
 @pytest.fixture
@@ -244,9 +229,9 @@ def test_processes_that_start_at_once_start_one_server(folder: Path, users: list
 
 def test_joining_while_others_leave_always_yields_a_server_with_all_data(folder: Path) -> None:
     """Four processes come and go twelve times each: every visit is counted, nothing is left."""
-    command = [sys.executable, "-c", COMES_AND_GOES, str(folder), "12"]
-    processes = [subprocess.Popen(command) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    said = folder.with_name("said")
+    processes = [fork(USER, [str(folder), "12"], ROOT, said, os.environ) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0], said.read_text()
     assert servers_of(folder) == []
     with EmbeddedServer.acquire(folder) as server, redis.Redis.from_url(server.url) as client:
         assert client.get("visits") == b"48"
