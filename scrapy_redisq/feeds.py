@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ from scrapy.settings import BaseSettings
 
 from scrapy_redisq.server.url import redact
 
-__all__ = ["feed_uri_params", "warn_of_shared_feeds"]
+__all__ = ["feed_uri_params", "shared_feeds", "warn_of_shared_feeds"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,20 @@ def feed_uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
 
 
 def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider]) -> None:
-    """Log each feed that all workers would write to: the last one replaces what others wrote, or
-    their blocks meet in the midst of an item.
+    """Log each feed that all workers would write to."""
+    for uri in shared_feeds(settings, spider):
+        logger.warning(
+            "The feed %s is one for all workers, who break it for each other. Write items by a "
+            "pipeline of scrapy_redisq.pipelines, or give each worker a feed of its own by "
+            "%%(worker)s in its name (FEED_URI_PARAMS = 'scrapy_redisq.feed_uri_params', which the "
+            "add-on sets)",
+            uri,
+        )
+
+
+def shared_feeds(settings: BaseSettings, spider: type[Spider]) -> Iterator[str]:
+    """Feeds, without passwords, that all workers would write to: the last one replaces what others
+    wrote, or their blocks meet in the midst of an item.
 
     What the class of the spider says is the same in all of them; its arguments may differ.
     """
@@ -60,10 +73,4 @@ def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider]) -> None:
         device = uri.removeprefix("file://").startswith("/dev/")
         if per_worker or device or scheme in own_storages or scheme not in SHARED_SCHEMES:
             continue
-        logger.warning(
-            "The feed %s is one for all workers, who break it for each other. Write items by a "
-            "pipeline of scrapy_redisq.pipelines, or give each worker a feed of its own by "
-            "%%(worker)s in its name (FEED_URI_PARAMS = 'scrapy_redisq.feed_uri_params', which the "
-            "add-on sets)",
-            redact(uri),
-        )
+        yield redact(uri)

@@ -6,8 +6,8 @@ rest is imported when it is run:
 ``parser``   the sub commands and their options
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
-``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``reset``, ``server``   the sub
-commands
+``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``reset``, ``server``,
+``doctor``   the sub commands
 ``export``   files of dead letters
 ``display``, ``slot_table``, ``table``  tables for people
 """
@@ -30,7 +30,7 @@ class RedisqCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     def syntax(self) -> str:
-        return "{status,slots,workers,url,push,dead,reset,server} …"
+        return "{status,slots,workers,url,push,dead,reset,server,doctor} …"
 
     def short_desc(self) -> str:
         return "Look at a scrapy-redisq frontier, feed it, mend it"

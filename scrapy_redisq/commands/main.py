@@ -16,7 +16,7 @@ from pathlib import Path
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands import dead, push, reset, server, slots, status, url, workers
+from scrapy_redisq.commands import dead, doctor, push, reset, server, slots, status, url, workers
 from scrapy_redisq.commands.display import one_line
 from scrapy_redisq.commands.parser import SLOT_ACTIONS, WORKER_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
@@ -25,6 +25,7 @@ from scrapy_redisq.server.url import redact
 
 COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     "dead": dead.run,
+    "doctor": doctor.run,
     "push": push.run,
     "reset": reset.run,
     "server": server.run,

@@ -99,6 +99,18 @@ Stop workers, as SIGTERM does: they finish what is being downloaded, give back w
 begun, and leave. Whoever has started them may start them again.
 """,
 }
+DOCTOR_TEXT = """\
+Look for what makes a crawl slow, lossy or rude: each Redis server (version, memory, persistence,
+replicas, speed), the rights of its user one by one, the cluster, a frontier (what it has lost, what
+it takes), and the settings of the project that fight each other. Each line says what was found,
+why it matters and what to set. Nothing is changed, and a running crawl does not notice.
+
+Without NAME: the only frontier of the server, if there is just one.
+
+Levels: ok, note (worth knowing), warning (slow, lossy or rude in some cases), problem (it is, or no
+crawl works so). Exit codes, for CI: 0 nothing is worse than a note, 1 there is a warning or a
+problem, 2 it was called in a wrong way.
+"""
 RESET_TEXT = """\
 Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
 workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
@@ -182,6 +194,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--yes", action="store_true", help="do it; without this, only say what would be deleted"
     )
     _add_server(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -430,3 +443,17 @@ def _add_server(commands: Any) -> None:
         "--force", action="store_true", help="at once, although others use it"
     )
     actions.choices["status"].add_argument("--json", action="store_true", help="as a JSON object")
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="what makes a crawl slow, lossy or rude: server, rights, frontier, settings",
+        description=DOCTOR_TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    doctor.add_argument(
+        "name", metavar="NAME", nargs="?", help="the frontier; default: the only one there is"
+    )
+    doctor.add_argument("--json", action="store_true", help="as a JSON object")
+    doctor.add_argument("--bad", action="store_true", help="only warnings and problems")

@@ -70,6 +70,16 @@ class Project:
         self.folder = project_folder()
 
     @property
+    def scrapys(self) -> Settings:
+        """All settings, those of the spider and of the add-ons among them."""
+        return self._crawler.settings
+
+    @property
+    def spider(self) -> type[Spider]:
+        """Whose frontier it is; Scrapy's base class if that is not known."""
+        return self._crawler.spidercls
+
+    @property
     def embedded_folder(self) -> Path | None:
         """Where the embedded server is or would be; None if REDISQ_URL names another."""
         return embedded_folder(self.settings.url, self.folder)

@@ -31,6 +31,9 @@ AT_A_TIME = 50
 NODES = 100
 """Parts of a large key that Redis looks at to estimate it (SAMPLES)."""
 
+LEAST_FILL = 0.1
+"""Of a Bloom filter, from which on bytes a URL can be told."""
+
 SHORTEST = 600.0
 """Seconds of samples from which growth can be told."""
 WINDOW = 7_200.0
@@ -45,6 +48,8 @@ class Found:
 
     bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     keys: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    largest: tuple[int, str] = (0, "")
+    """Bytes and name of the largest key that was met."""
     complete: bool = True
     problem: str = ""
 
@@ -84,6 +89,8 @@ def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found
         except redis.ResponseError as error:
             found.problem = DENIED if "perm" in str(error).lower() else str(error)
             return
+        for size, key in zip(large + sampled, largest + chosen, strict=False):
+            found.largest = max(found.largest, (size, key.decode("utf-8", "replace")))
         there = len(keys) * len(sampled) / len(chosen) if chosen else 0.0
         mean = sum(sampled) / len(sampled) if sampled else 0.0
         part = part_of(word)
@@ -155,7 +162,7 @@ def summary(
     total = sum(found.bytes.values())
     waiting = status["queued"] + status["delayed"]
     per_request = found.bytes["queues"] / waiting if measured and waiting else None
-    per_url = found.bytes["seen"] / status["seen"] if measured and status["seen"] else None
+    per_url = found.bytes["seen"] / status["seen"] if measured and _is_filled(status) else None
     used = sum(server.used for server in servers)
     most = sum(server.most for server in servers) if all(s.most for s in servers) else 0
     growth = growth_of(samples)
@@ -176,9 +183,17 @@ def summary(
         "room_requests": int(left / each) if most and each else None,
         "bytes_per_hour": None if growth is None else round(growth * 3_600),
         "full_in": round(left / growth) if most and growth and growth > 0 else None,
+        "largest": {"key": found.largest[1], "bytes": found.largest[0]} if measured else None,
         "complete": found.complete,
         "problem": found.problem,
     }
+
+
+def _is_filled(status: Mapping[str, Any]) -> bool:
+    """A Bloom filter that is nearly empty takes the memory of those that it is made for."""
+    seen, dupefilter = status["seen"], status["dupefilter"]
+    exact = dupefilter is None or dupefilter["backend"] == "exact"
+    return bool(seen) and (exact or dupefilter["fill"] >= LEAST_FILL)
 
 
 def growth_of(samples: Sequence[Mapping[str, Any]]) -> float | None:

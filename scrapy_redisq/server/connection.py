@@ -85,8 +85,9 @@ class Server:
     """What REDISQ_URL names: makes clients, waits for it, checks it. Close it when done.
 
     ``address`` is the URL without password. ``masters`` is how many a cluster had when this last
-    waited for it or checked it; 0 for one server. ``embedded`` is this process's share in the
-    embedded server, if it is one. Clients are the caller's to close, before the server.
+    waited for it or checked it; 0 for one server. ``by_sentinels``: they say which server it is.
+    ``embedded`` is this process's share in the embedded server, if it is one. Clients are the
+    caller's to close, before the server.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Server:
         self._secrets = address.passwords
         self._cluster = isinstance(address, ClusterNodes)
         self.masters = 0
-        self._by_sentinels = isinstance(address, SentinelService)
+        self.by_sentinels = isinstance(address, SentinelService)
         self._route = _route(address, socket_timeout)
         self.connect_timeout = connect_timeout
         self.socket_timeout = socket_timeout
@@ -279,7 +280,7 @@ class Server:
         try:
             with self.client() as client:
                 if not isinstance(client, Cluster):
-                    return {ask(client, failovers=self._by_sentinels): []}
+                    return {ask(client, failovers=self.by_sentinels): []}
                 masters = client.masters()
                 self.masters = len(masters)
                 for (host, port), master in zip(client.router.map.masters, masters, strict=True):

@@ -1,0 +1,132 @@
+"""``scrapy redisq doctor``: what makes a crawl slow, lossy or rude."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+
+import redis
+from rich.console import Console
+from rich.text import Text
+
+from scrapy_redisq.commands.display import clean, console, one_line
+from scrapy_redisq.commands.project import MOST_NAMES, Project
+from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.doctor import Level, Line, Report
+from scrapy_redisq.doctor import project as settings_of_project
+from scrapy_redisq.doctor.examination import examine, unreachable
+from scrapy_redisq.doctor.report import note
+from scrapy_redisq.doctor.server import SERVER
+from scrapy_redisq.errors import ServerError
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.server.url import redact
+
+STYLES = {
+    Level.OK: "green",
+    Level.NOTE: "cyan",
+    Level.WARNING: "bold yellow",
+    Level.PROBLEM: "bold red",
+}
+WIDEST = 100
+"""Columns of the report: longer lines are hard to read."""
+WORDS = 9
+"""Columns of the levels' names."""
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Look at everything; 1 if something is worse than a note."""
+    report = Report(redact(project.settings.url), arguments.name)
+    if project.nothing_there():
+        report.add(
+            [
+                note(
+                    SERVER,
+                    f"no embedded server has run in {project.embedded_folder} yet",
+                    "The first crawl starts it.",
+                )
+            ]
+        )
+    else:
+        try:
+            with project.server() as server:
+                report.server = server.address
+                name = arguments.name or _only_frontier(server, report)
+                report.frontier = name
+                examine(report, server, project.settings, name)
+        except (ServerError, redis.RedisError) as error:
+            report.add([unreachable(redact(str(error)))])
+    report.add(_settings(project))
+    if arguments.json:
+        print(json.dumps(report.to_json()))
+    else:
+        show(report, console(), only_bad=arguments.bad)
+    return report.exit_code
+
+
+def _only_frontier(server: Server, report: Report) -> str | None:
+    with contextlib.closing(server.client()) as client:
+        try:
+            names, others = frontier_names(client)
+        except redis.ResponseError:  # SCAN is denied, which is said where the rights are
+            return None
+    if len(names) == 1 and not others:
+        return names[0]
+    if names:
+        text = f"frontiers: {', '.join(names[:MOST_NAMES])}"
+        report.add([note(SERVER, text, "None of them was looked at.", "a name, to look at one")])
+    return None
+
+
+def _settings(project: Project) -> Iterator[Line]:
+    if project.folder is None:
+        yield note(
+            settings_of_project.PROJECT,
+            "there is no project (scrapy.cfg) here",
+            "What settings do to each other was not looked at.",
+            "call it in the project's folder",
+        )
+        return
+    yield from settings_of_project.examine(project.scrapys, project.settings, project.spider)
+
+
+def show(report: Report, out: Console, *, only_bad: bool = False) -> None:
+    """The report for people."""
+    width = min(out.width, WIDEST)
+    named = f", frontier {clean(report.frontier)}" if report.frontier else ""
+    out.print(Text.assemble(("doctor ", "bold"), clean(report.server), named))
+    for about, lines in report.parts():
+        chosen = [line for line in lines if line.level >= Level.WARNING or not only_bad]
+        if chosen:
+            out.print()
+            out.print(Text(about, style="bold"))
+        for line in chosen:
+            for text in _shown(line, out, width):
+                out.print(text)
+    counts = report.counts()
+    out.print()
+    out.print(
+        Text(", ").join(
+            Text(f"{n} {_plural(name, n)}", style=STYLES[Level[name.upper()]] if n else "dim")
+            for name, n in counts.items()
+        )
+    )
+
+
+def _plural(name: str, n: int) -> str:
+    return name if n == 1 or name == "ok" else f"{name}s"
+
+
+def _shown(line: Line, out: Console, width: int) -> Iterator[Text]:
+    """The level, and beside it what was found; below that why it matters and what to set."""
+    style = "" if line.level <= Level.OK else "bold"
+    told = [Text(one_line(line.what), style=style), Text(one_line(line.why), style="dim")]
+    if line.set:
+        told.append(Text.assemble(("→ ", "bold"), one_line(line.set)))
+    head = Text(f"  {line.level.name.lower():<{WORDS}}", style=STYLES[line.level])
+    for text in filter(None, told):
+        for part in text.wrap(out, max(20, width - WORDS - 2), overflow="fold"):
+            part.rstrip()
+            yield Text.assemble(head, part)
+            head = Text(" " * (WORDS + 2))

@@ -1,0 +1,19 @@
+"""What makes a crawl slow, lossy or rude, said before it does.
+
+Each module looks at one thing and says what it found in lines: what, why it matters, what to set.
+Nothing is changed, and no look takes Redis more than about a millisecond::
+
+    report   lines, how bad each is, and the exit code
+    server   each server: version, memory, persistence, replicas, latency, keys that are too long
+    rights   what the user may do, command by command
+    cluster  how the shards lie on the masters
+    crawl    a frontier: dupefilter, leases, dead letters, memory
+    project  settings that fight each other
+    examination  all of them but the last, on a server
+"""
+
+from __future__ import annotations
+
+from scrapy_redisq.doctor.report import Level, Line, Report
+
+__all__ = ["Level", "Line", "Report"]

@@ -1,0 +1,200 @@
+"""A frontier: what its crawl has lost, or will, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.doctor.report import Level, Line, note, ok, problem, warning
+from scrapy_redisq.settings.settings import RedisqSettings
+
+CRAWL, MEMORY = "Crawl", "Memory"
+
+BAD = {"redis_full", "redis_refuses", "corrupt", "shard_away", "redis_away"}
+IN_NEED = {"sink_away", "set_aside", "unclaimed"}
+TOLD = {"no_workers", "paused", "parked", "quiet"}
+
+HOUR, DAY = 3_600, 86_400
+LARGE_REQUEST = 2_000
+"""Bytes that a request takes on average: more is worth a word."""
+LARGE_KEY = 100_000_000
+MANY_DEAD = 0.1
+
+
+def examine(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
+    """All that is to be said of the frontier. Raises what `Frontier.status` does."""
+    status = frontier.status()
+    if status["state"] == "absent":
+        yield note(CRAWL, f"there is no frontier {frontier.name}", "It was not begun, or reset.")
+        return
+    yield from _state(frontier, status)
+    yield from seen(status)
+    yield from ends(status, settings)
+    yield from workers(status, settings)
+    yield from memory(frontier.memory())
+
+
+def _state(frontier: Frontier, status: Mapping[str, Any]) -> Iterator[Line]:
+    why = frontier.why(status)
+    level = Level.OK
+    for worse, reasons in ((Level.NOTE, TOLD), (Level.WARNING, IN_NEED), (Level.PROBLEM, BAD)):
+        if why["reason"] in reasons:
+            level = worse
+    remedy = "see scrapy redisq status, and slots" if level else ""
+    matters = "The crawl does not go on, or not with all it has." if level else ""
+    yield Line(level, CRAWL, f"{status['state']}: {why['text']}", matters, remedy)
+    for text in why["also"]:
+        yield ok(CRAWL, text)
+
+
+def seen(status: Mapping[str, Any]) -> Iterator[Line]:
+    """What the dupefilter has lost, or will."""
+    count, filled = status["seen"], status["dupefilter"]
+    if filled["kind"] not in {"bloom", "exact"}:
+        yield note(
+            CRAWL,
+            f"its dupefilter is {filled['kind']}",
+            "After a lost end of Redis' log it remembers what the frontier has forgotten.",
+            "scrapy_redisq.BloomDupeFilter or ExactDupeFilter",
+        )
+        return
+    text = f"{count:,} seen URLs, {filled['fill']:.0%} of what the Bloom filter has room for"
+    if filled["backend"] == "exact":
+        yield ok(CRAWL, f"{count:,} seen URLs, in an exact dupefilter")
+    elif filled["expected_loss"] > filled["error_rate"] * 1.01:
+        yield warning(
+            CRAWL,
+            f"{text}; 1 new URL in {1 / filled['expected_loss']:,.0f} is taken for seen",
+            f"More than REDISQ_DUPEFILTER_ERROR_RATE, {filled['error_rate']:g}, allows.",
+            "a larger REDISQ_DUPEFILTER_CAPACITY, from the next run on",
+        )
+    elif count and filled["fill"] > 0.9:
+        yield note(
+            CRAWL,
+            text,
+            "It grows by another layer then: each costs memory and a look more.",
+            "REDISQ_DUPEFILTER_CAPACITY as large as the crawl, from the next run on",
+        )
+    else:
+        lost = count * filled["expected_loss"]
+        yield ok(CRAWL, f"{text}; less than {max(1, round(lost + 0.5)):,} of them lost by it")
+
+
+def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
+    """Requests that did not end as they should."""
+    finished, dead = status["finished"], status["dead"]
+    if dead:
+        share = dead / max(1, finished)
+        text = f"{dead:,} dead letters, {share:.1%} of what is finished"
+        level = warning if share > MANY_DEAD else note
+        yield level(
+            CRAWL,
+            text,
+            "Requests that failed for good.",
+            "scrapy redisq dead list; then requeue",
+        )
+        if dead > settings.dead_max:
+            yield warning(
+                CRAWL,
+                f"only the last {settings.dead_max:,} of them are kept",
+                "The others cannot be looked at, nor tried again.",
+                "a larger REDISQ_DEAD_MAX",
+            )
+    if stale := status["stale"]:
+        yield warning(
+            CRAWL,
+            f"{stale:,} pages ended when their worker had been taken for dead",
+            "Others have fetched them again meanwhile. A callback that blocks for longer than the "
+            "lease TTL does that, or a machine that was stopped.",
+            f"REDISQ_LEASE_TTL above {settings.lease_ttl:g} (seconds); no blocking in callbacks",
+        )
+    if reclaimed := status["reclaimed"]:
+        yield note(
+            CRAWL,
+            f"{reclaimed:,} requests were taken from workers that had died",
+            "They were fetched again. Workers that are stopped by SIGTERM give them back.",
+            "the grace period of the supervisor; memory limits",
+        )
+    if foreign := status["foreign"]:
+        yield warning(
+            CRAWL,
+            f"{foreign:,} dead letters are of something that nobody enqueued",
+            "Something else than scrapy-redisq writes to these keys.",
+            "a database or a user (ACL) of its own",
+        )
+
+
+def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
+    """Whether those that are alive say so in time."""
+    ttl = settings.lease_ttl
+    alive = [worker for worker in status["workers"] if worker["alive"]]
+    if not alive:
+        return
+    silent = max(worker["seen_ago"] for worker in alive)
+    text = f"{len(alive)} workers alive, the last sign of life of each within {silent:.0f} s"
+    if silent > ttl / 2:
+        yield warning(
+            CRAWL,
+            f"{text}, and REDISQ_LEASE_TTL is {ttl:g}",
+            "A worker gives one four times in the TTL, unless a callback blocks it: soon it is "
+            "taken for dead, and its pages are fetched again.",
+            "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
+        )
+    else:
+        yield ok(CRAWL, text)
+
+
+def memory(told: Mapping[str, Any]) -> Iterator[Line]:
+    """What takes the memory, and how long that will do."""
+    if told["problem"]:
+        yield note(
+            MEMORY,
+            "what takes it is not known",
+            "MEMORY USAGE is denied.",
+            "ACL SETUSER … +memory|usage (Redis 6: +memory)",
+        )
+        return
+    parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])
+    shown = ", ".join(f"{name} {_size(part['bytes'])}" for name, part in parts if part["bytes"])
+    sample = "" if told["complete"] else " (a part of the keys was looked at)"
+    yield ok(MEMORY, f"{_size(told['bytes'])}: {shown}{sample}")
+    each = told["bytes_per_request"]
+    if each and each > LARGE_REQUEST:
+        yield note(
+            MEMORY,
+            f"a request that waits takes {each:,.0f} bytes",
+            "Most take 100 to 200. meta and cb_kwargs are stored with each request.",
+            "less in meta: keys of records in place of the records",
+        )
+    elif each:
+        url = told["bytes_per_url"]
+        seen = f", a URL that was seen {url:,.1f}" if url else ""
+        yield ok(MEMORY, f"a request that waits takes {each:,.0f} bytes{seen}")
+    if (largest := told["largest"]) and largest["bytes"] > LARGE_KEY:
+        yield note(
+            MEMORY,
+            f"{largest['key']} takes {_size(largest['bytes'])}",
+            "To move it to another node, or delete it, stops its server for a moment.",
+            "more shards (REDISQ_SHARDS), if it is one host's no help",
+        )
+    left = told["full_in"]
+    if left is not None and left < DAY:
+        level = problem if left < HOUR else warning
+        yield level(
+            MEMORY,
+            f"maxmemory is reached in {left / HOUR:,.1f} h at the pace of the last hours",
+            "Then workers find nothing new until there is room.",
+            "more maxmemory; fewer links (allowed domains, DEPTH_LIMIT)",
+        )
+    elif left is not None:
+        yield ok(MEMORY, f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
+    elif told["room_requests"] is not None:
+        yield ok(MEMORY, f"room for about {told['room_requests']:,} more requests")
+
+
+def _size(size: float) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:,.0f} bytes"

@@ -1,0 +1,135 @@
+"""All looks after one another; what one of them cannot see keeps nobody from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import redis
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.doctor import cluster, crawl, rights, server
+from scrapy_redisq.doctor.report import Line, Report, note, ok, problem
+from scrapy_redisq.errors import FrontierError, RedisqError
+from scrapy_redisq.frontier.calls import meta_key, wake_channel
+from scrapy_redisq.server.cluster import Cluster, nodes_of
+from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.settings import RedisqSettings
+
+NOBODY = "redisq-doctor"
+"""Stands for a frontier where none is named: nothing is ever stored under it."""
+
+
+def examine(report: Report, opened: Server, settings: RedisqSettings, name: str | None) -> None:
+    """Add to ``report`` what is to be said of the server, and of the frontier ``name``."""
+    with Frontier(opened, name or NOBODY, dead_max=settings.dead_max) as frontier:
+        try:
+            config = frontier.config() if name else None
+        except FrontierError as error:
+            report.add([_unreadable(error)])
+            config, name = None, None
+        shards = config.shard_numbers(frontier.name) if config else (0,)
+        report.add(_servers(opened, frontier, settings))
+        bloom = config.backend == "redisbloom" if config else False
+        report.add(_rights(opened, frontier, shards, settings, bloom=bloom, there=bool(config)))
+        if isinstance(frontier.client, Cluster):
+            report.add(
+                cluster.examine(frontier.client, name, shards if config else (), settings.lease_ttl)
+            )
+        if name:
+            try:
+                report.add(crawl.examine(frontier, settings))
+            except RedisqError as error:
+                report.add([_unreadable(error)])
+
+
+def unreachable(error: object) -> Line:
+    """Where there is no server to look at."""
+    return problem(
+        server.SERVER, str(error), "No crawl can begin.", "REDISQ_URL, or start the server"
+    )
+
+
+def _unreadable(error: object) -> Line:
+    return problem(crawl.CRAWL, str(error), "No crawl of it goes on.", "what the message says")
+
+
+def _servers(opened: Server, frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
+    """Each server, and those of a cluster once where they are alike."""
+    if opened.embedded is not None:
+        yield note(
+            server.SERVER,
+            "it is the embedded server of this folder",
+            "Workers on other machines cannot have it.",
+            "REDISQ_URL, where there are several machines",
+        )
+    nodes = nodes_of(frontier.client)
+    is_cluster = isinstance(frontier.client, Cluster)
+    said: dict[Line, list[int]] = {}
+    for number, node in enumerate(nodes):
+        for line in server.examine(node, cluster=is_cluster, sentinel=opened.by_sentinels):
+            said.setdefault(line, []).append(number)
+    for line, numbers in said.items():
+        whose = ""
+        if len(numbers) < len(nodes) and isinstance(frontier.client, Cluster):
+            masters = [frontier.client.router.map.masters[number] for number in numbers]
+            whose = f"master {', '.join(f'{host}:{port}' for host, port in masters)}: "
+        yield Line(line.level, line.about, whose + line.what, line.why, line.set)
+    yield from _clocks(nodes)
+
+
+def _clocks(nodes: list[redis.Redis]) -> Iterator[Line]:
+    if len(nodes) < 2:
+        return
+    times = [server.Told.ask(node.time) for node in nodes]
+    known = [at[0] + at[1] / 1e6 for at in times if at]
+    if known and max(known) - min(known) > 1:
+        yield note(
+            server.SPEED,
+            f"clocks of masters are {max(known) - min(known):.1f} s apart",
+            "Delays and leases go by the clock of the shard they are on; only figures differ.",
+            "NTP on all machines",
+        )
+    else:
+        yield ok(server.SPEED, "the masters' clocks agree")
+
+
+def _rights(
+    opened: Server,
+    frontier: Frontier,
+    shards: tuple[int, ...],
+    settings: RedisqSettings,
+    *,
+    bloom: bool,
+    there: bool,
+) -> Iterator[Line]:
+    """Of the user, on each server that has a part of the frontier: what any of them denies is."""
+    found: dict[str, bool | None] = {}
+    client = frontier.client
+    for shard in shards:
+        key = meta_key(frontier.name, shard)
+        try:
+            may = rights.allowed(client, key, has_meta=there, bloom=bloom)
+        except redis.ResponseError as error:
+            yield rights.keys_denied(opened.redact(error))
+            return
+        _merge(found, may)
+    outside = [*rights.BY_CLIENTS]
+    if opened.by_sentinels or settings.wait_replicas:
+        outside += rights.WITH_WAIT
+    unknown = [name for name, may in found.items() if may is None]
+    for node in nodes_of(client):
+        key = meta_key(frontier.name, 0)
+        told = rights.dry_run(node, unknown, key)
+        found.update({name: may for name, may in told.items() if may is not None})
+        _merge(found, rights.allowed_outside(node, outside))
+        channel = wake_channel(frontier.name, 0)
+        _merge(found, {"subscribe": rights.may_subscribe(node, channel)})
+    yield from rights.examine(found)
+
+
+def _merge(found: dict[str, bool | None], more: dict[str, bool | None]) -> None:
+    for name, may in more.items():
+        before = found.get(name, True)
+        found[name] = (
+            False if before is False or may is False else None if None in (before, may) else True
+        )

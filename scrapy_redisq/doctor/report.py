@@ -1,0 +1,97 @@
+"""Lines of a report, and how bad each is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+
+class Level(IntEnum):
+    """How bad it is. From `WARNING` on the exit code is 1."""
+
+    OK = 0
+    NOTE = 1
+    """Worth knowing; nothing need be done."""
+    WARNING = 2
+    """It will make a crawl slow, lossy or rude, in some cases."""
+    PROBLEM = 3
+    """It does, or no crawl can work so."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was looked at.
+
+    ``about`` is the part of the report, ``what`` was found, ``why`` that matters and what to
+    ``set`` are empty where all is well.
+    """
+
+    level: Level
+    about: str
+    what: str
+    why: str = ""
+    set: str = ""
+
+
+@dataclass
+class Report:
+    """All lines, by part. ``server`` is the address without password."""
+
+    server: str
+    frontier: str | None = None
+    lines: list[Line] = field(default_factory=list)
+
+    def add(self, lines: Iterable[Line]) -> None:
+        self.lines += lines
+
+    @property
+    def level(self) -> Level:
+        """The worst of them."""
+        return max((line.level for line in self.lines), default=Level.OK)
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing is worse than a note."""
+        return 0 if self.level <= Level.NOTE else 1
+
+    def counts(self) -> dict[str, int]:
+        """How many lines of each level."""
+        found = Counter(line.level for line in self.lines)
+        return {level.name.lower(): found[level] for level in reversed(Level)}
+
+    def parts(self) -> Iterator[tuple[str, list[Line]]]:
+        """The lines of each part, the worst first."""
+        parts: dict[str, list[Line]] = {}
+        for line in self.lines:
+            parts.setdefault(line.about, []).append(line)
+        for about, lines in parts.items():
+            yield about, sorted(lines, key=lambda line: -line.level)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+        return {
+            "server": self.server,
+            "frontier": self.frontier,
+            "level": self.level.name.lower(),
+            "counts": self.counts(),
+            "lines": [{**asdict(line), "level": line.level.name.lower()} for line in self.lines],
+        }
+
+
+def ok(about: str, what: str) -> Line:
+    return Line(Level.OK, about, what)
+
+
+def note(about: str, what: str, why: str, set: str = "") -> Line:
+    return Line(Level.NOTE, about, what, why, set)
+
+
+def warning(about: str, what: str, why: str, set: str) -> Line:
+    return Line(Level.WARNING, about, what, why, set)
+
+
+def problem(about: str, what: str, why: str, set: str) -> Line:
+    return Line(Level.PROBLEM, about, what, why, set)

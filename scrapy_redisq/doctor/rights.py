@@ -1,0 +1,247 @@
+"""What the user may do: each command of the scripts and the clients, one by one.
+
+Whether a command is allowed is found out as a script would: it is called inside of one, on a key
+that does not exist or in a form that fails before it does anything. That needs no right of its
+own, works on each version, and heeds keys and channels. Four commands have no such form where
+there is no frontier; of these ``ACL DRYRUN`` is asked, if the server has it and the user may.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import redis
+
+from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.frontier.scripts import Client
+
+RIGHTS = "Rights"
+
+_NONE, _META, _CHANNEL = "{none}", "{meta}", "{channel}"
+
+IN_SCRIPTS: dict[str, tuple[str, ...]] = {
+    "time": (),
+    "publish": (_CHANNEL, ""),
+    "type": (_NONE,),
+    "exists": (_NONE,),
+    "pexpire": (_NONE, "1"),
+    "pttl": (_NONE,),
+    "del": (_NONE,),
+    "unlink": (_NONE,),
+    "set": (_NONE, "", "XX"),
+    "getrange": (_NONE, "0", "1"),
+    "setrange": (_NONE, "-1", "x"),
+    "object": ("ENCODING", _NONE),
+    "hget": (_NONE, "f"),
+    "hset": (_NONE, "f", "v", "odd"),
+    "hdel": (_NONE, "f"),
+    "hexists": (_NONE, "f"),
+    "hlen": (_NONE,),
+    "hkeys": (_NONE,),
+    "hmget": (_NONE, "f"),
+    "hgetall": (_NONE,),
+    "hincrby": (_NONE, "f", "none"),
+    "hscan": (_NONE, "0"),
+    "hsetnx": (_META, "format", ""),
+    "lindex": (_NONE, "0"),
+    "llen": (_NONE,),
+    "lpop": (_NONE,),
+    "lpush": (_META, "x"),
+    "lrange": (_NONE, "0", "0"),
+    "rpush": (_META, "x"),
+    "sadd": (_META, "x"),
+    "srem": (_NONE, "x"),
+    "scard": (_NONE,),
+    "sismember": (_NONE, "x"),
+    "smembers": (_NONE,),
+    "zadd": (_NONE, "XX", "1", "x"),
+    "zcard": (_NONE,),
+    "zcount": (_NONE, "0", "1"),
+    "zrange": (_NONE, "0", "0"),
+    "zrangebyscore": (_NONE, "0", "1"),
+    "zrem": (_NONE, "x"),
+    "zremrangebyrank": (_NONE, "0", "0"),
+    "zrevrange": (_NONE, "0", "0"),
+    "zrevrank": (_NONE, "x"),
+    "zscan": (_NONE, "0"),
+    "zscore": (_NONE, "x"),
+}
+"""Commands that scripts call, each in a form that does nothing. `_META` is of another type than
+they take, or has the field: where there is no frontier, they are not tried."""
+
+OF_BLOOM: dict[str, tuple[str, ...]] = {
+    "bf.reserve": (_NONE, "none", "1"),
+    "bf.madd": (_META, "x"),
+    "bf.mexists": (_NONE, "x"),
+}
+
+BY_CLIENTS: dict[str, tuple[str, ...]] = {
+    "info": ("INFO", "server"),
+    "role": ("ROLE",),
+    "scan": ("SCAN", "0", "COUNT", "1"),
+    "memory|usage": ("MEMORY", "USAGE", _NONE),
+    "config|get": ("CONFIG", "GET", "maxmemory"),
+    "slowlog|get": ("SLOWLOG", "GET", "1"),
+    "latency|latest": ("LATENCY", "LATEST"),
+}
+WITH_WAIT = {"wait": ("WAIT", "0", "1")}
+"""Where workers follow failovers or wait for replicas."""
+
+WITHOUT: dict[str, str] = {
+    "publish": "Idle workers ask five times a second, in place of being told.",
+    "subscribe": "Idle workers ask five times a second, in place of being told.",
+    "info": "Policy and persistence are not checked; workers warn of it.",
+    "role": "A replica is not told from a primary.",
+    "scan": "Frontiers cannot be listed, and keys that another hand has deleted not be mended.",
+    "memory|usage": "What takes the memory is not known (Frontier.memory()).",
+    "config|get": "The server's configuration could not be looked at here.",
+    "slowlog|get": "Slow calls could not be looked at here.",
+    "latency|latest": "Latency spikes could not be looked at here.",
+    "lrange": "`scrapy redisq url` does not look into queues.",
+}
+"""What comes of it where a right is not needed to crawl."""
+
+MERELY_NOTED = {"memory|usage", "config|get", "slowlog|get", "latency|latest", "lrange"}
+
+_SCRIPT = """
+local denied = {}
+for i = 2, #ARGV do
+  local words = {}
+  for word in string.gmatch(ARGV[i] .. '\\n', '(.-)\\n') do
+    if word == '{none}' then word = KEYS[2]
+    elseif word == '{meta}' then word = KEYS[1]
+    elseif word == '{channel}' then word = ARGV[1] end
+    words[#words + 1] = word
+  end
+  local reply = redis.pcall(unpack(words))
+  if type(reply) == 'table' and reply.err then
+    denied[#denied + 1] = words[1] .. '\\n' .. reply.err
+  end
+end
+return denied
+"""
+
+_SIGNS = ("noperm", "can't run", "can't access", "no permission", "permissions", "acl failure")
+
+
+def allowed(client: Client, meta: str, *, has_meta: bool, bloom: bool) -> dict[str, bool | None]:
+    """Each command that scripts call -> whether this user may; None: not known.
+
+    ``meta`` is the meta key of a shard, and ``has_meta`` whether it is there.
+    """
+    wanted = IN_SCRIPTS | (OF_BLOOM if bloom else {})
+    tried = {name: words for name, words in wanted.items() if has_meta or _META not in words}
+    start = meta.removesuffix("meta")
+    never = f"{start}never:{uuid.uuid4().hex}"
+    lines = ["\n".join([name.upper(), *words]) for name, words in tried.items()]
+    replies: list[bytes] = client.eval(_SCRIPT, 2, meta, never, f"{start}never", *lines)
+    found: dict[str, bool | None] = dict.fromkeys(wanted)
+    found |= dict.fromkeys(tried, True)
+    for reply in replies:
+        name, _, error = reply.decode(errors="replace").partition("\n")
+        found[name.lower()] = _may(error)
+    return found
+
+
+def allowed_outside(node: Any, commands: Iterable[str]) -> dict[str, bool | None]:
+    """The same of what clients call themselves."""
+    found: dict[str, bool | None] = {}
+    ways = BY_CLIENTS | WITH_WAIT
+    for name in commands:
+        words = [f"redisq:never:{uuid.uuid4().hex}" if w == _NONE else w for w in ways[name]]
+        try:
+            node.execute_command(*words)
+            found[name] = True
+        except redis.exceptions.NoPermissionError:
+            found[name] = False
+        except redis.ResponseError as error:
+            found[name] = _may(str(error))
+    return found
+
+
+def _may(error: str) -> bool | None:
+    """What an error says of the right: rights come first, then what else may be wrong."""
+    if any(sign in error.lower() for sign in _SIGNS):
+        return False
+    return None if "unknown" in error.lower() else True
+
+
+def dry_run(node: Any, commands: Iterable[str], key: str) -> dict[str, bool | None]:
+    """What ``ACL DRYRUN`` says; None where it cannot be asked."""
+    found: dict[str, bool | None] = dict.fromkeys(commands)
+    try:
+        user = node.execute_command("ACL WHOAMI")
+        for name in found:
+            words = {**IN_SCRIPTS, **OF_BLOOM}[name]
+            arguments = [key if word in {_META, _NONE} else word for word in words]
+            reply = node.execute_command("ACL DRYRUN", user, name, *arguments)
+            found[name] = reply in {b"OK", "OK"}
+    except redis.ResponseError:  # not there before Redis 7, or not allowed
+        return found
+    return found
+
+
+def may_subscribe(node: Any, channel: str) -> bool:
+    """Whether the user may listen to ``channel``."""
+    with node.pubsub() as listener:
+        try:
+            listener.subscribe(channel)
+            while message := listener.parse_response(timeout=2):
+                if message:
+                    return True
+        except redis.exceptions.NoPermissionError:
+            return False
+        except redis.ResponseError:
+            return False
+    return True
+
+
+def examine(found: dict[str, bool | None]) -> Iterator[Line]:
+    """A line for each right that is lacking, and one for those that are there."""
+    denied = [name for name, may in found.items() if may is False]
+    unknown = [name for name, may in found.items() if may is None]
+    for name in denied:
+        rule = f"ACL SETUSER … +{name}"
+        text = f"{name.replace('|', ' ').upper()} is denied"
+        if name in MERELY_NOTED:
+            yield note(RIGHTS, text, WITHOUT[name], rule)
+        elif name in WITHOUT:
+            yield warning(
+                RIGHTS,
+                text,
+                WITHOUT[name],
+                f"{rule} (and its channel: &redisq:*)"
+                if name in {"publish", "subscribe"}
+                else rule,
+            )
+        else:
+            yield problem(
+                RIGHTS,
+                text,
+                "Scripts of the frontier need it: no crawl works without."
+                if name != "wait"
+                else "A worker would not know that a failover loses nothing, and refuses to start.",
+                rule,
+            )
+    allowed_ones = len(found) - len(denied) - len(unknown)
+    if allowed_ones:
+        yield ok(RIGHTS, f"{allowed_ones} commands are allowed, each of them tried")
+    if unknown:
+        yield note(
+            RIGHTS,
+            f"not known of {', '.join(sorted(unknown)).upper()}",
+            "These can only be tried on a frontier that is there (or the server lacks them).",
+            "name a frontier",
+        )
+
+
+def keys_denied(error: Any) -> Line:
+    """Where not even a script may run."""
+    return problem(
+        RIGHTS,
+        f"the user may run no script on keys redisq:*: {error}",
+        "All of the frontier is scripts.",
+        "ACL SETUSER … ~redisq:* +eval +evalsha (README has all of them)",
+    )

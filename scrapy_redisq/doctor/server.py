@@ -1,0 +1,450 @@
+"""One Redis or Valkey server: whether it keeps requests, and is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+import redis
+
+from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER
+
+SERVER, SPEED = "Server", "Speed"
+
+OLDEST = (6, 2)
+PINGS = 30
+SLOW_TRIP, VERY_SLOW_TRIP = 0.02, 0.1
+"""Seconds of a round trip."""
+JITTER = 0.1
+CLOCK = 5.0
+"""Seconds between the server's clock and this machine's that are worth a word."""
+SPIKE, SLOW_CALL, SLOW_SCRIPT = 100, 10_000, 50_000
+"""ms of a latency spike, us of a call in the slow log, and of one of a script."""
+GOOD_FILL, FULL = 0.9, 0.98
+CONFIGS = (
+    "appendfsync",
+    "list-compress-depth",
+    "maxclients",
+    "min-replicas-to-write",
+    "save",
+    "set-max-intset-entries",
+    "timeout",
+)
+CONF = "and in redis.conf"
+
+
+class Told:
+    """What a server says of itself; empty where the user may not ask."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client: Any = client
+        self.info: Mapping[str, Any] = self.ask(client.info) or {}
+        self.config: dict[str, str] = {}
+        for name in CONFIGS:
+            self.config |= self.ask(client.config_get, name) or {}
+
+    @staticmethod
+    def ask(question: Any, *arguments: Any) -> Any:
+        """None if that is not allowed, or this server does not know it."""
+        with contextlib.suppress(redis.ResponseError, ValueError):
+            return question(*arguments)
+        return None
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """As Redis counts: Valkey 8 and 9 are 7.2."""
+        text = str(self.info.get("redis_version", "0.0"))
+        return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+    def number(self, name: str, default: float = 0) -> float:
+        try:
+            return float(self.info.get(name, default))
+        except (TypeError, ValueError):
+            return default
+
+    def set_to(self, name: str) -> int | None:
+        """A number of the configuration."""
+        text = str(self.config.get(name, ""))
+        return int(text) if text.lstrip("-").isdecimal() else None
+
+
+def examine(
+    client: redis.Redis, *, cluster: bool = False, sentinel: bool = False
+) -> Iterator[Line]:
+    """All that is to be said of a server; raises what the client does if it goes away."""
+    told = Told(client)
+    if not told.info:
+        yield note(
+            SERVER,
+            "INFO is denied to this user",
+            "Version, memory, persistence and replicas could not be looked at.",
+            "ACL SETUSER … +info (and +config|get +slowlog|get +latency|latest for this command)",
+        )
+    else:
+        yield from _version(told, cluster=cluster)
+        yield from _memory(told)
+        yield from _persistence(told)
+        yield from _replication(told, cluster=cluster, sentinel=sentinel)
+        yield from _clients(told)
+    yield from _bloom(told)
+    yield from _encodings(told)
+    yield from speed(told)
+
+
+def _version(told: Told, *, cluster: bool) -> Iterator[Line]:
+    valkey = told.info.get("valkey_version")
+    name, version = ("Valkey", valkey) if valkey else ("Redis", told.info.get("redis_version"))
+    text = f"{name} {version}, up for {_time(told.number('uptime_in_seconds'))}"
+    if told.version < OLDEST:
+        yield problem(
+            SERVER,
+            text,
+            "It is older than any that this release is tested with.",
+            "use Redis 6.2 or newer, or Valkey",
+        )
+    elif cluster and int(str(version).partition(".")[0]) < OLDEST_OF_CLUSTER[name]:
+        yield warning(
+            SERVER,
+            text,
+            "A frontier on a cluster is not tested with one as old as this.",
+            f"use {name} {OLDEST_OF_CLUSTER[name]} or newer",
+        )
+    else:
+        yield ok(SERVER, text)
+    if told.info.get("loading"):
+        yield warning(SERVER, "it is loading its data", "Workers wait until it has.", "wait")
+
+
+def _memory(told: Told) -> Iterator[Line]:
+    policy = str(told.info.get("maxmemory_policy", ""))
+    if policy == "noeviction":
+        yield ok(SERVER, "maxmemory-policy is noeviction")
+    elif policy.startswith("volatile-"):
+        yield warning(
+            SERVER,
+            f"maxmemory-policy is {policy}",
+            "The frontier's own keys are safe from it, those of what shares the server may not be.",
+            f"maxmemory-policy noeviction (CONFIG SET, {CONF})",
+        )
+    elif policy:
+        yield problem(
+            SERVER,
+            f"maxmemory-policy is {policy}",
+            "A full Redis throws queues of requests away; workers refuse to start on it.",
+            f"maxmemory-policy noeviction (CONFIG SET, {CONF})",
+        )
+    used = told.number("used_memory") - told.number("mem_not_counted_for_evict")
+    most = told.number("maxmemory")
+    machine = told.number("total_system_memory")
+    if not most:
+        yield note(
+            SERVER,
+            "there is no maxmemory",
+            "At the end of the machine's memory the kernel kills Redis. At maxmemory workers only "
+            "stop finding new work, and go on when there is room.",
+            "maxmemory to about 70 % of the machine's memory (a snapshot needs some, too)",
+        )
+        of = f" of the machine's {_mib(machine)}" if machine else ""
+        yield ok(SERVER, f"{_mib(used)}{of} used")
+    else:
+        share = used / most
+        text = f"{_mib(used)} of {_mib(most)} (maxmemory) used, {share:.0%}"
+        why = "Past it no new request is taken: workers finish what they hold, and wait."
+        if share >= FULL:
+            yield problem(SERVER, text, why, "more maxmemory, or end and reset old crawls")
+        elif share >= GOOD_FILL:
+            yield warning(SERVER, text, why, "more maxmemory, or end and reset old crawls")
+        else:
+            yield ok(SERVER, text)
+    if evicted := int(told.number("evicted_keys")):
+        level = problem if policy.startswith("allkeys") else warning
+        yield level(
+            SERVER,
+            f"{evicted:,} keys were evicted since it was started",
+            "With an allkeys policy these may have been queues; else keys with a time to live.",
+            "maxmemory-policy noeviction, and more maxmemory",
+        )
+
+
+def _persistence(told: Told) -> Iterator[Line]:
+    info, fix = told.info, f"appendonly yes (CONFIG SET appendonly yes, {CONF})"
+    append_only = bool(info.get("aof_enabled"))
+    snapshots = told.config.get("save")
+    if append_only:
+        fsync = told.config.get("appendfsync", "everysec")
+        if fsync == "no":
+            yield warning(
+                SERVER,
+                "appendonly is yes, but appendfsync no",
+                "A power cut loses up to half a minute: pages are fetched again, and what was "
+                "pushed from outside is gone.",
+                f"appendfsync everysec (CONFIG SET, {CONF})",
+            )
+        else:
+            yield ok(SERVER, f"appendonly is yes, appendfsync {fsync}")
+    elif snapshots or (snapshots is None and told.number("rdb_changes_since_last_save")):
+        ago = time.time() - told.number("rdb_last_save_time", time.time())
+        lost = int(told.number("rdb_changes_since_last_save"))
+        yield warning(
+            SERVER,
+            f"snapshots only; the last {_time(ago)} ago, {lost:,} changes since",
+            "A crash loses all since then: pages are fetched again, what was pushed is gone.",
+            fix,
+        )
+    else:
+        yield warning(
+            SERVER,
+            "data is kept in memory only: neither appendonly nor snapshots",
+            "If it restarts the frontier is lost, and the crawl must begin again.",
+            fix,
+        )
+    for name, what in (
+        ("aof_last_write_status", "the append-only file could not be written"),
+        ("rdb_last_bgsave_status", "the last snapshot failed"),
+        ("aof_last_bgrewrite_status", "the last rewrite of the append-only file failed"),
+    ):
+        if info.get(name, "ok") != "ok":
+            yield problem(
+                SERVER,
+                what,
+                "Redis takes no writes then, or its disk fills up.",
+                "room on its disk; see its log",
+            )
+    if (fork := told.number("latest_fork_usec") / 1e6) > 0.5:
+        yield note(
+            SERVER,
+            f"the last fork (snapshot, rewrite) stopped it for {fork:.1f} s",
+            "All workers wait that long.",
+            "transparent huge pages off on its machine; less memory in one server (a cluster)",
+        )
+
+
+def _replication(told: Told, *, cluster: bool, sentinel: bool) -> Iterator[Line]:
+    info = told.info
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        yield problem(
+            SERVER,
+            f"it is a replica of {primary}",
+            "A replica takes no requests.",
+            "REDISQ_URL to the primary, or redis+sentinel:// to the Sentinels that know it",
+        )
+        return
+    replicas = int(told.number("connected_slaves"))
+    if not replicas:
+        if sentinel or cluster:
+            yield warning(
+                SERVER,
+                "it has no replica",
+                "If it dies its part of the crawl stands still until it is back.",
+                "a replica of each primary",
+            )
+        return
+    lags = [
+        told_of["lag"]
+        for name, told_of in info.items()
+        if str(name).startswith("slave") and isinstance(told_of, Mapping) and "lag" in told_of
+    ]
+    slowest = max(map(int, lags), default=0)
+    text = f"{replicas} replicas, at most {slowest} s behind"
+    if slowest > 10:
+        yield warning(
+            SERVER,
+            text,
+            "A failover loses that much, and it is fetched again.",
+            "network and load of the replica",
+        )
+    else:
+        yield ok(SERVER, text)
+    if told.set_to("min-replicas-to-write") == 0 and not cluster:
+        yield warning(
+            SERVER,
+            "min-replicas-to-write is 0",
+            "At a failover a primary that its replicas have left goes on taking what is lost "
+            "with it.",
+            f"min-replicas-to-write 1, min-replicas-max-lag 2 on all of them (CONFIG SET, {CONF})",
+        )
+
+
+def _clients(told: Told) -> Iterator[Line]:
+    connected, most = told.number("connected_clients"), told.set_to("maxclients") or 0
+    if refused := int(told.number("rejected_connections")):
+        yield warning(
+            SERVER,
+            f"{refused:,} connections were refused",
+            "More clients came than maxclients allows: workers wait for one of three each.",
+            f"maxclients, now {most or 'unknown'}; and the limit of open files of its process",
+        )
+    elif most and connected > 0.8 * most:
+        yield warning(
+            SERVER,
+            f"{connected:,.0f} of {most:,} connections (maxclients) are open",
+            "A worker needs three.",
+            f"more maxclients (CONFIG SET, {CONF})",
+        )
+    idle = told.set_to("timeout")
+    if idle and idle < 60:
+        yield note(
+            SERVER,
+            f"timeout is {idle}: connections are closed after so many idle seconds",
+            "Workers connect again each time, which costs a moment.",
+            "timeout 0",
+        )
+
+
+def _bloom(told: Told) -> Iterator[Line]:
+    try:
+        told.client.execute_command("BF.EXISTS", "redisq:never", "x")
+    except redis.ResponseError as error:
+        if "unknown" in str(error).lower():
+            yield note(
+                SERVER,
+                "it has no RedisBloom (BF.…)",
+                "Bloom filters are kept on bitmaps: a new URL takes about 7 µs of Redis, not 1.",
+                "Redis 8, Redis Stack, or valkey-bloom; nothing, if Redis is not busy",
+            )
+        return
+    yield ok(SERVER, "it has RedisBloom")
+
+
+def _encodings(told: Told) -> Iterator[Line]:
+    depth = told.set_to("list-compress-depth")
+    if depth is not None and told.version >= (7, 0):
+        if depth == 0:
+            yield note(
+                SERVER,
+                "list-compress-depth is 0",
+                "A queued request takes about 108 bytes; compressed, 8 to 25.",
+                f"list-compress-depth 1 (CONFIG SET, {CONF})",
+            )
+        else:
+            yield ok(SERVER, f"list-compress-depth is {depth}: queues are compressed")
+    elif depth and told.info:
+        yield warning(
+            SERVER,
+            f"list-compress-depth is {depth} on Redis 6",
+            "An LRANGE over such a list has crashed 6.2.14.",
+            f"list-compress-depth 0 (CONFIG SET, {CONF}), or Redis 7",
+        )
+    entries = told.set_to("set-max-intset-entries")
+    if entries is not None and entries < 512:
+        yield note(
+            SERVER,
+            f"set-max-intset-entries is {entries}",
+            "ExactDupeFilter and start requests take 9.7 bytes a URL at 512, and five times that "
+            "below.",
+            f"set-max-intset-entries 512 (CONFIG SET, {CONF})",
+        )
+
+
+# How quick it is
+
+
+def speed(told: Told) -> Iterator[Line]:
+    """Round trip and jitter, clocks, spikes, slow calls."""
+    trips = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        told.client.ping()
+        trips.append(time.perf_counter() - began)
+    trips = trips[1:]  # the first one connects
+    middle, worst = median(trips), max(trips)
+    text = f"round trip {_ms(middle)}, at worst {_ms(worst)} of {len(trips)}"
+    if middle > VERY_SLOW_TRIP:
+        yield warning(
+            SPEED,
+            text,
+            "Each exchange takes a round trip. Workers hold requests in store against that, but "
+            "slots with limits wait for it.",
+            "Redis nearer to the workers; more REDISQ_MAX_LEASES",
+        )
+    elif middle > SLOW_TRIP or worst > JITTER:
+        yield note(
+            SPEED,
+            text,
+            "Slots with a delay below that are slower than they may be.",
+            "Redis nearer to the workers, on a machine that is less busy",
+        )
+    else:
+        yield ok(SPEED, text)
+    yield from _clock(told)
+    yield from _spikes(told)
+
+
+def _clock(told: Told) -> Iterator[Line]:
+    at = told.ask(told.client.time)
+    if at is None:
+        return
+    ahead = at[0] + at[1] / 1e6 - time.time()
+    where = "ahead" if ahead > 0 else "behind"
+    if abs(ahead) > CLOCK:
+        yield note(
+            SPEED,
+            f"the server's clock is {_time(abs(ahead))} {where}",
+            "Crawls go by the server's clock alone; times in tables are off by that much.",
+            "NTP on both machines",
+        )
+    else:
+        yield ok(SPEED, "the server's clock is this machine's")
+
+
+def _spikes(told: Told) -> Iterator[Line]:
+    latest = told.ask(told.client.execute_command, "LATENCY LATEST") or []
+    worst = max(latest, key=lambda event: int(event[3]), default=None)
+    if worst and int(worst[3]) >= SPIKE:
+        ago = _time(time.time() - int(worst[1]))
+        event = worst[0].decode(errors="replace")
+        yield warning(
+            SPEED,
+            f"latency spikes ({event}) of up to {int(worst[3]):,} ms, the last {ago} ago",
+            "All workers wait for that long. LATENCY DOCTOR on the server says more.",
+            "what it says: mostly its disk, huge pages, or commands of other clients",
+        )
+    calls = told.ask(told.client.slowlog_get, 128) or []
+    slow: dict[str, list[int]] = {}
+    for call in calls:
+        command = call["command"].split(b" ")[0].decode(errors="replace")[:20].upper()
+        script = command in {"EVAL", "EVALSHA"}
+        if call["duration"] >= (SLOW_SCRIPT if script else SLOW_CALL):
+            slow.setdefault("scripts" if script else command, []).append(call["duration"])
+    for command, took in slow.items():
+        text = (
+            f"slow calls in its log: {command}, {len(took)} times, up to {max(took) / 1e3:,.0f} ms"
+        )
+        if command == "scripts":
+            yield note(
+                SPEED,
+                text,
+                "While one runs nobody else is served. Those of a frontier take about 1 ms.",
+                "a less busy machine for Redis",
+            )
+        else:
+            yield warning(
+                SPEED,
+                text,
+                "While one runs nobody else is served: all workers wait.",
+                f"no {command} over large keys beside a crawl",
+            )
+
+
+# Words
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1_000:.1f} ms"
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:,.0f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"

@@ -1,0 +1,312 @@
+"""`scrapy redisq doctor`: what it finds on servers of all kinds, and leaves as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+
+from lab.cluster import Cluster
+from lab.servers import RedisServer, any_server
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.status import absent
+from scrapy_redisq.doctor import Level, Line, Report, crawl, project, rights
+from scrapy_redisq.doctor.crawl import memory
+from scrapy_redisq.doctor.report import note, ok, problem, warning
+from scrapy_redisq.settings.settings import RedisqSettings
+from tests.harness.command import Redisq
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+
+
+def acl() -> list[str]:
+    (user,) = re.findall(r"^```\nuser (.*?)^```", README, re.M | re.S)
+    return str(user).split()
+
+
+def told(lines: Iterable[Line], level: str = "") -> list[str]:
+    """What was found, of one level."""
+    return [line.what for line in lines if level in ("", line.level.name.lower())]
+
+
+def everything(client: redis.Redis) -> dict[bytes, Any]:
+    """All keys, as they are stored."""
+    return {key: client.dump(key) for key in client.scan_iter()}
+
+
+def test_levels() -> None:
+    """The exit code is 0 as long as nothing is worse than a note; what is bad comes first."""
+    report = Report("redis://here", "books")
+    report.add([ok("A", "fine"), note("A", "known", "why")])
+    assert (report.level, report.exit_code) == (Level.NOTE, 0)
+    report.add([warning("A", "bad", "why", "that"), problem("B", "worse", "why", "this")])
+    assert (report.level, report.exit_code) == (Level.PROBLEM, 1)
+    assert [told(lines) for _, lines in report.parts()] == [["bad", "known", "fine"], ["worse"]]
+    as_json = report.to_json()
+    assert as_json["counts"] == {"problem": 1, "warning": 1, "note": 1, "ok": 1}
+    assert as_json["lines"][2] == {
+        **{"level": "warning", "about": "A", "what": "bad", "why": "why", "set": "that"}
+    }
+
+
+@pytest.mark.servers("every")
+def test_every_kind_of_server(redisq: Redisq, each_server: RedisServer) -> None:
+    """A look at a frontier on it ends well, finds what the tests' servers are like, and changes
+    nothing."""
+    with Frontier.from_url(each_server.url, "books") as frontier, each_server.client() as client:
+        frontier.push(f"https://a.example/{n}" for n in range(100))
+        before = everything(client)
+        ran = redisq("doctor", "--json", REDISQ_URL=each_server.url)
+        assert everything(client) == before
+    found = json.loads(ran.out)
+    assert (found["frontier"], found["level"], ran.code) == ("books", "warning", 1)
+    text = {level: [] for level in ("problem", "warning", "note", "ok")}
+    for line in found["lines"]:
+        text[line["level"]].append(line["what"])
+        assert line["level"] == "ok" or line["why"]
+    assert any("in memory only" in what for what in text["warning"])
+    assert any("No worker is alive" in what for what in text["note"])
+    assert any("maxmemory-policy is noeviction" in what for what in text["ok"])
+    assert any(re.search(r"^\d\d commands are allowed", what) for what in text["ok"])
+    assert any(re.search(r"^\d.* [KM]iB: .*queues", what) for what in text["ok"])
+    assert text["problem"] == []
+
+
+def test_a_server_as_the_readme_has_it(redisq: Redisq) -> None:
+    """Is all right: 0, for people as well, without a blank at the end of a line."""
+    (conf,) = re.findall(r"^```conf\n(.*?)^```", README, re.M | re.S)
+    options = [part for line in conf.splitlines() for part in f"--{line}".split()]
+    with contextlib.closing(RedisServer(any_server(), *options)) as server:
+        ran = redisq("doctor", REDISQ_URL=server.url)
+    assert ran.code == 0, ran.out
+    assert "0 problems, 0 warnings" in ran.out
+    assert not re.search(r" $", ran.out, re.M)
+    assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
+    """A policy that evicts, a full memory, appendfsync no, are found, and what to set."""
+    with redis_server.client() as client:
+        keep = client.config_get("maxmemory*")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", "1mb")
+        client.config_set("timeout", 5)
+        try:
+            ran = redisq("doctor", "--json", REDISQ_URL=redis_server.url)
+        finally:
+            client.config_set("maxmemory", keep["maxmemory"])
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("timeout", 0)
+    lines = [line for line in json.loads(ran.out)["lines"] if line["level"] == "problem"]
+    assert [line["what"].split(",")[0] for line in lines if "policy" in line["what"]] == [
+        "maxmemory-policy is allkeys-lru"
+    ]
+    assert any("(maxmemory) used" in line["what"] for line in lines)
+    assert ran.code == 1
+
+
+def test_no_server(redisq: Redisq) -> None:
+    """Is a problem, told like the others."""
+    ran = redisq(
+        "doctor", "--json", REDISQ_URL="redis://user:secret@127.0.0.1:1/0", REDISQ_CONNECT_TIMEOUT=0
+    )
+    found = json.loads(ran.out)
+    assert (ran.code, found["level"]) == (1, "problem")
+    assert "no Redis server could be used" in found["lines"][0]["what"]
+    assert "secret" not in ran.out
+
+
+# Rights
+
+
+@pytest.mark.servers("ends")
+def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
+    """README's user has all that are needed; each one that is taken from it is missed by name."""
+    with each_server.client() as client, Frontier.from_url(each_server.url, "books") as frontier:
+        frontier.push(["https://a.example/"])
+        client.execute_command("ACL", "SETUSER", *acl())
+        url = each_server.url.replace("://", "://crawler:PASSWORD@")
+        config = frontier.config()
+        assert config is not None
+        if config.backend == "redisbloom":
+            client.execute_command(
+                "ACL SETUSER", "crawler", *(f"+{name}" for name in rights.OF_BLOOM)
+            )
+
+        def denied() -> dict[str, str]:
+            lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
+            return {
+                line["what"].removesuffix(" is denied").lower(): line["level"]
+                for line in lines
+                if line["about"] == "Rights" and "is denied" in line["what"]
+            }
+
+        optional = {"memory usage", "config get", "slowlog get", "latency latest"}
+        assert denied() == dict.fromkeys(optional, "note")
+        for name in rights.IN_SCRIPTS:
+            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
+            with Frontier.from_url(url, "books") as as_crawler:
+                key = "redisq:{books:0}:meta"
+                found = rights.allowed(as_crawler.client, key, has_meta=True, bloom=False)
+            assert [each for each, may in found.items() if not may] == [name]
+            client.execute_command("ACL SETUSER", "crawler", f"+{name}")
+        for name in ("info", "role", "scan", "publish", "subscribe"):
+            client.execute_command("ACL SETUSER", "crawler", f"-{name}")
+        client.execute_command("ACL SETUSER", "crawler", "-zadd")
+        assert (
+            denied().items()
+            >= {
+                **{"zadd": "problem", "info": "warning", "role": "warning", "publish": "warning"}
+            }.items()
+        )
+        client.execute_command("ACL DELUSER", "crawler")
+
+
+def test_rights_are_those_of_the_readme() -> None:
+    """Each command that README's user has is looked at."""
+    listed = {rule[1:] for rule in acl() if rule.startswith("+")}
+    looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan", "subscribe"}
+    assert listed - looked_at == {"ping", "select", "eval", "evalsha", "unsubscribe"}
+    assert looked_at <= listed
+    assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", README))
+
+
+def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:
+    """He may call everything, and no key of the frontier: said in a line."""
+    with redis_server.client() as client:
+        client.execute_command(
+            *["ACL", "SETUSER", "stranger", "on", ">x", "~other:*", "&*", "+@all"]
+        )
+        url = redis_server.url.replace("://", "://stranger:x@")
+        lines = json.loads(redisq("doctor", "--json", REDISQ_URL=url).out)["lines"]
+        client.execute_command("ACL DELUSER stranger")
+    bad = [line for line in lines if line["about"] == "Rights" and line["level"] == "problem"]
+    assert len(bad) == 1
+    assert "no script on keys redisq:*" in bad[0]["what"]
+
+
+def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
+    """Its masters are looked at, and how the shards lie on them."""
+    with Frontier.from_url(cluster.url, "books") as frontier:
+        frontier.push(f"https://a{n}.example/" for n in range(30))
+    ran = redisq("doctor", "books", "--json", REDISQ_URL=cluster.url)
+    found = [line["what"] for line in json.loads(ran.out)["lines"]]
+    assert "3 masters, all slots covered" in found
+    assert "3 shards on 3 of 3 masters" in found
+    assert "the masters' clocks agree" in found
+    assert any("it has no replica" in what for what in found)
+
+
+# The crawl
+
+
+def test_what_a_crawl_has_lost() -> None:
+    """Pages that ended too late, dead letters, a filter that errs, a worker that is silent."""
+    settings = RedisqSettings.read({"REDISQ_DEAD_MAX": 10})
+    status = {
+        **absent("books"),
+        **{"finished": 100, "dead": 30, "stale": 2, "reclaimed": 5, "foreign": 1, "seen": 50},
+        "dupefilter": {
+            **{"kind": "bloom", "backend": "bitmap", "error_rate": 1e-6, "fill": 2.0},
+            **{"expected_loss": 1e-3, "capacity": 25},
+        },
+        "workers": [{"alive": True, "seen_ago": 40.0}],
+    }
+    lines = [*crawl.seen(status), *crawl.ends(status, settings), *crawl.workers(status, settings)]
+    assert told(lines, "warning") == [
+        "50 seen URLs, 200% of what the Bloom filter has room for; 1 new URL in 1,000 is taken for "
+        "seen",
+        "30 dead letters, 30.0% of what is finished",
+        "only the last 10 of them are kept",
+        "2 pages ended when their worker had been taken for dead",
+        "1 dead letters are of something that nobody enqueued",
+        "1 workers alive, the last sign of life of each within 40 s, and REDISQ_LEASE_TTL is 60",
+    ]
+    assert all(line.why and line.set for line in lines)
+
+
+def test_memory_that_will_not_do() -> None:
+    """A forecast of less than a day, an average request that is large, a key that is."""
+    parts = {"queues": {"bytes": 3_000_000, "keys": 3}, "seen": {"bytes": 0, "keys": 0}}
+    known = {
+        **{"problem": "", "parts": parts, "bytes": 3_000_000, "complete": True},
+        **{"bytes_per_request": 5_000, "bytes_per_url": 9.7, "full_in": 7_200},
+        **{"largest": {"key": "queue:a:0", "bytes": 2 * 10**8}, "room_requests": 10},
+    }
+    lines = list(memory(known))
+    assert told(lines, "warning") == ["maxmemory is reached in 2.0 h at the pace of the last hours"]
+    assert told(lines, "note") == [
+        "a request that waits takes 5,000 bytes",
+        "queue:a:0 takes 190.7 MiB",
+    ]
+    assert told(memory({**known, "full_in": 60}), "problem")
+
+
+# Settings
+
+
+def of_settings(**given: Any) -> list[Line]:
+    """What is said of a project with the add-on and these settings."""
+    crawler = Crawler(Spider, Settings({"ADDONS": {"scrapy_redisq.Addon": 500}, **given}))
+    crawler.addons.load_settings(crawler.settings)
+    settings = RedisqSettings.read(crawler.settings)
+    return list(project.examine(crawler.settings, settings, Spider))
+
+
+FINE = {"ROBOTSTXT_OBEY": True}
+
+FIGHTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"DOWNLOAD_DELAY": 2}, "warning", "DOWNLOAD_DELAY is 2 and REDISQ_FLEET_LIMITS False"),
+    ({"CONCURRENT_REQUESTS_PER_DOMAIN": 2}, "note", "CONCURRENT_REQUESTS_PER_DOMAIN is 2"),
+    ({"AUTOTHROTTLE_ENABLED": True}, "warning", "AUTOTHROTTLE_ENABLED is True"),
+    ({"COOKIES_ENABLED": True}, "note", "COOKIES_ENABLED is True"),
+    (
+        {"FEEDS": {"items.jl": {"format": "jsonlines"}}},
+        "warning",
+        "the feed items.jl is one for all",
+    ),
+    ({"FEEDS": {"%(worker)s.jl": {}}}, "note", "items go to feeds, and to no sink"),
+    ({"JOBDIR": "jobs"}, "warning", "JOBDIR is set"),
+    ({"REDISQ_MAX_LEASES": 8}, "warning", "REDISQ_MAX_LEASES is 8, CONCURRENT_REQUESTS 16"),
+    ({"REDISQ_MAX_LEASES": 1_000}, "note", "REDISQ_MAX_LEASES is 1,000"),
+    ({"REDISQ_LEASE_TTL": 5}, "warning", "REDISQ_LEASE_TTL is 5, REDISQ_SOCKET_TIMEOUT 5"),
+    ({"REDISQ_REWIND": 0}, "note", "REDISQ_REWIND is 0"),
+    ({"REDISQ_SCHEDULING": "priority"}, "note", "REDISQ_SCHEDULING is 'priority'"),
+    ({"REDISQ_LEASETTL": 5}, "warning", "REDISQ_LEASETTL is no setting of scrapy-redisq"),
+    ({"REDISQ_ENABLED": False}, "note", "REDISQ_ENABLED is False"),
+    ({"ROBOTSTXT_OBEY": False}, "note", "ROBOTSTXT_OBEY is False"),
+    ({"CLOSESPIDER_PAGECOUNT": 5}, "note", "CLOSESPIDER_PAGECOUNT"),
+    ({"SCHEDULER_DISK_QUEUE": "x.y"}, "note", "SCHEDULER_DISK_QUEUE is set"),
+    ({"ADDONS": {}}, "problem", "SCHEDULER is scrapy.core.scheduler.Scheduler"),
+    (
+        {"ADDONS": {}, "SCHEDULER": "scrapy_redisq.Scheduler"},
+        "warning",
+        "RedisqBackOffMiddleware is missing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "level", "text"), FIGHTS, ids=lambda value: str(value)[:40])
+def test_settings_that_fight(given: dict[str, Any], level: str, text: str) -> None:
+    """Each is found, with why it matters."""
+    lines = of_settings(**{**FINE, **given})
+    assert any(what.startswith(text) for what in told(lines, level)), lines
+    assert all(line.why for line in lines)
+
+
+def test_settings_that_do_not() -> None:
+    """Nothing is said of a project that sets these things for the whole fleet."""
+    assert told(of_settings(**FINE)) == ["nothing in them fights each other"]
+    fleet = {"DOWNLOAD_DELAY": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 2, "REDISQ_FLEET_LIMITS": True}
+    assert told(of_settings(**FINE, **fleet)) == ["nothing in them fights each other"]
+    fleet = {"REDISQ_AUTOTHROTTLE": True, "DOWNLOAD_DELAY": 1}
+    assert told(of_settings(**FINE, **fleet)) == ["nothing in them fights each other"]
