@@ -16,7 +16,18 @@ from pathlib import Path
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands import dead, doctor, push, reset, server, slots, status, url, workers
+from scrapy_redisq.commands import (
+    autoscale,
+    dead,
+    doctor,
+    push,
+    reset,
+    server,
+    slots,
+    status,
+    url,
+    workers,
+)
 from scrapy_redisq.commands.display import one_line
 from scrapy_redisq.commands.parser import SLOT_ACTIONS, WORKER_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
@@ -24,6 +35,7 @@ from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.server.url import redact
 
 COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
+    "autoscale": autoscale.run,
     "dead": dead.run,
     "doctor": doctor.run,
     "push": push.run,

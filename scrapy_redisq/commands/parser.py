@@ -50,6 +50,24 @@ Actions, each with its own help (scrapy redisq slots pause -h):
   drop     give up a slot's requests
 They take effect within a second, while the crawl runs.
 """
+AUTOSCALE_TEXT = """\
+Start and stop worker processes on this machine, between --min and --max, as many as have work: by
+what is due and hosts' limits, and as far as CPU and memory allow. It ends with the run, and with
+the workers' exit code.
+
+All workers are in one run (REDISQ_RUN; without that setting the unfinished run's, or a new one), so
+that one that is started late, or again after a crash, never begins the crawl anew. One that crashes
+is replaced, after a pause that doubles up to a minute; when all end at once it is given up.
+
+Ctrl-C and SIGTERM go on to the workers: they finish what they hold. The second time at once. One
+worker too many for a while is stopped like that, the newest first. If autoscale itself is killed,
+its workers stop by themselves on Linux; elsewhere they go on.
+"""
+AUTOSCALE_EXAMPLES = """\
+examples:
+  scrapy redisq autoscale -- scrapy crawl books
+  scrapy redisq autoscale --min 2 --max 8 books -- uv run scrapy crawl books -a part=1
+"""
 SLOT_ACTIONS = {
     "pause": """\
 Pause a slot: no worker starts a request of it until it is resumed; what is being downloaded goes
@@ -143,6 +161,10 @@ class _Commands(_Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if args[1:] and args[1] in _ACTIONS.get(args[0], ()):
             args = [f"{args[0]} {args[1]}", *args[2:]]
+        if list(args[:1]) == ["autoscale"] and "--" in args:
+            at = list(args).index("--")
+            namespace = namespace or argparse.Namespace()
+            namespace.worker, args = args[at + 1 :], args[:at]
         parsed, rest = super().parse_known_args(args, namespace)
         if "words" in parsed:
             _name_workers(parsed)
@@ -181,6 +203,7 @@ def make_parser() -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
     _add_status(commands)
+    _add_autoscale(commands)
     _add_slots(commands)
     _add_url(commands)
     _add_workers(commands)
@@ -215,6 +238,46 @@ def _add_status(commands: Any) -> None:
     )
     status.add_argument(
         "--json", action="store_true", help="one JSON object for each frontier, each on one line"
+    )
+
+
+def _add_autoscale(commands: Any) -> None:
+    autoscale = commands.add_parser(
+        "autoscale",
+        help="start and stop workers on this machine, as many as have work",
+        description=AUTOSCALE_TEXT,
+        epilog=AUTOSCALE_EXAMPLES + "\n" + GLOBAL_OPTIONS,
+        usage="%(prog)s [--min N] [--max N] [NAME] -- scrapy crawl SPIDER …",
+    )
+    autoscale.set_defaults(error=autoscale.error)
+    autoscale.add_argument(
+        "name", metavar="NAME", nargs="?", help="the frontier; default: the command's spider's"
+    )
+    autoscale.add_argument(
+        "--min", metavar="N", type=_limit, default=1, help="workers at least (default: 1)"
+    )
+    autoscale.add_argument(
+        "--max", metavar="N", type=_limit, help="workers at most (default: the number of CPUs)"
+    )
+    autoscale.add_argument(
+        "--max-cpu",
+        metavar="PERCENT",
+        type=_limit,
+        default=90,
+        help="start no more than --min while the CPUs are that busy; 0: never mind (default: 90)",
+    )
+    autoscale.add_argument(
+        "--patience",
+        metavar="SECONDS",
+        type=_limit,
+        default=30,
+        help="stop a worker when there has been one too many for so long (default: 30)",
+    )
+    autoscale.add_argument(
+        "--logs",
+        metavar="FOLDER",
+        help="write what workers say to files there (default: on a terminal below "
+        ".scrapy/autoscale, else where this writes)",
     )
 
 

@@ -55,6 +55,7 @@ class Project:
     """
 
     def __init__(self, settings: Settings, frontier: str | None = None) -> None:
+        self.given = settings
         spider = _spider_of(settings, frontier) if frontier else None
         self.spider_name: str = spider.name if spider else ""
         # It never crawls; it is how Scrapy puts settings together and builds what they name.

@@ -1,0 +1,14 @@
+"""Worker processes of one machine: started and stopped by what the frontier says.
+
+``fleet``          how many there should be, which starts and stops next, when to give up
+``process``        one of them: signals, output, what becomes of it if its starter is killed
+``machine``        CPU and memory: whether there is room for one more
+``crawl_command``  what a worker's command line says
+"""
+
+from scrapy_redisq.autoscale.crawl_command import CrawlCommand
+from scrapy_redisq.autoscale.fleet import Fleet, Pace
+from scrapy_redisq.autoscale.machine import Load, Machine
+from scrapy_redisq.autoscale.process import Process
+
+__all__ = ["CrawlCommand", "Fleet", "Load", "Machine", "Pace", "Process"]

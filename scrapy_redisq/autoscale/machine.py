@@ -1,0 +1,117 @@
+"""CPU and memory of this machine, or of the container that this process is in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+RESERVE = 0.10
+"""Share of the memory that is left free when a worker is started."""
+
+SHORT = 0.04
+"""Share of the memory below which there is one worker too many."""
+
+FIRST_GUESS = 200 * 2**20
+"""Bytes that a worker takes, while none has run for a while."""
+
+
+def processors() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was seen: ``cpu``, the share that was busy; bytes of memory. None: nobody says."""
+
+    cpu: float | None = None
+    free: int | None = None
+    total: int | None = None
+
+    def has_room(self, worker_bytes: int, most_cpu: float) -> bool:
+        """For one more worker, that takes as much as the largest."""
+        if self.cpu is not None and most_cpu and self.cpu >= most_cpu:
+            return False
+        if self.free is None or self.total is None:
+            return True
+        return self.free - max(worker_bytes, FIRST_GUESS) > RESERVE * self.total
+
+    @property
+    def is_short(self) -> bool:
+        """Memory is about to run out."""
+        return self.free is not None and self.total is not None and self.free < SHORT * self.total
+
+
+class Machine:
+    """Looks again and again; the CPU's share is that since the last look."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None
+
+    def look(self) -> Load:
+        free, total = _memory()
+        return Load(self._cpu(), free, total)
+
+    def _cpu(self) -> float | None:
+        now = _ticks()
+        if now is None:  # not Linux
+            with contextlib.suppress(OSError, AttributeError):
+                return os.getloadavg()[0] / processors()
+            return None
+        busy, all_ = now
+        before, self._last = self._last, now
+        if before is None or all_ <= before[1]:
+            return None
+        return (busy - before[0]) / (all_ - before[1])
+
+
+def _ticks() -> tuple[float, float] | None:
+    """-> busy, all: of the container where it has a share of its own, else of the machine."""
+    quota = re.match(r"(\d+) (\d+)", _read(CGROUP / "cpu.max"))
+    used = re.search(r"usage_usec (\d+)", _read(CGROUP / "cpu.stat"))
+    if quota and used:
+        share = int(quota[1]) / int(quota[2])
+        return int(used[1]) / 1e6, time.monotonic() * share
+    told = re.match(r"cpu +([\d ]+)", _read(PROC / "stat"))
+    if not told:
+        return None
+    user, nice, system, idle, waiting, *others = map(int, told[1].split()[:8])
+    busy = user + nice + system + sum(others)
+    return busy, busy + idle + waiting
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """-> bytes that are available, and bytes there are."""
+    told = dict(re.findall(r"^(\w+): +(\d+) kB", _read(PROC / "meminfo"), re.M))
+    if not {"MemAvailable", "MemTotal"} <= set(told):
+        return None, None
+    free, total = (int(told[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
+    most, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
+    if most.isdecimal() and used.isdecimal() and int(most) < total:
+        # What the cache of files takes is given back.
+        cached = re.search(r"^inactive_file (\d+)", _read(CGROUP / "memory.stat"), re.M)
+        total = int(most)
+        free = min(free, total - int(used) + (int(cached[1]) if cached else 0))
+    return free, total
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has, 0 if nobody says."""
+    found = re.search(r"^VmRSS:\s+(\d+) kB", _read(PROC / str(pid) / "status"), re.M)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,347 @@
+"""Workers of one machine: which starts and stops next, real processes, and a real crawl."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.launcher import Forked, fork
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site, linked_pages
+from scrapy_redisq.autoscale import CrawlCommand, Fleet, Load, Machine, Pace, Process
+from scrapy_redisq.autoscale.machine import processors, resident
+from scrapy_redisq.control import Frontier
+from tests.harness.command import Redisq
+from tests.harness.crawl import PROJECT
+
+GIB = 2**30
+ROOMY = Load(0.1, 8 * GIB, 10 * GIB)
+
+
+class Pretended(Process):
+    """A process that ends when the test says so."""
+
+    def __init__(self, rig: Rig, number: int) -> None:
+        self.rig, self.number, self.log = rig, number, None
+        self.began, self.stopping, self.ended = rig.now, False, None
+        self.signals: list[str] = []
+
+    pid = 7
+    rss = GIB
+
+    @property
+    def age(self) -> float:
+        return self.rig.now - self.began
+
+    def code(self) -> int | None:
+        return self.ended
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.signals.append("TERM")
+
+    def kill(self) -> None:
+        self.signals.append("KILL")
+
+
+class Rig:
+    """A fleet whose clock is the test's."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 0.0
+        self.said: list[str] = []
+        self.fleet = Fleet(
+            lambda number: Pretended(self, number),
+            self.said.append,
+            clock=lambda: self.now,
+            **{"least": 1, "most": 8, **options},
+        )
+
+    @property
+    def processes(self) -> list[Any]:
+        return self.fleet.processes
+
+    def go(self, seconds: float, wanted: int, load: Load = ROOMY) -> list[int]:
+        """-> the numbers of the workers that are meant to run."""
+        end = self.now + seconds
+        while True:
+            self.fleet.reap()
+            self.fleet.judge(over=wanted == 0)
+            self.fleet.scale(wanted, load)
+            if self.now >= end:
+                return [process.number for process in self.fleet.running]
+            self.now += 1
+
+    def end(self, number: int, code: int) -> None:
+        (process,) = [process for process in self.processes if process.number == number]
+        process.ended = code
+
+
+def test_it_grows_one_by_one_and_stops_the_newest() -> None:
+    """The least at once, the others one after the other; one too many is stopped after a while."""
+    rig = Rig(least=2)
+    assert rig.go(0, 5) == [1, 2]
+    assert rig.go(3, 5) == [1, 2, 3]
+    assert rig.go(20, 5) == [1, 2, 3, 4, 5]
+    assert rig.go(29, 1) == [1, 2, 3, 4, 5]
+    assert rig.go(2, 5) == [1, 2, 3, 4, 5]  # it was only for a moment
+    assert rig.go(31, 4) == [1, 2, 3, 4]
+    assert rig.processes[-1].signals == ["TERM"]
+    assert rig.go(300, 0) == [1, 2]
+    assert rig.go(300, 100)[-1] == 11
+    assert len(rig.fleet.running) == rig.fleet.most
+
+
+@pytest.mark.parametrize(
+    ("load", "workers"),
+    [
+        (Load(0.95, 8 * GIB, 10 * GIB), 1),
+        (Load(0.5, GIB, 10 * GIB), 1),
+        (Load(None, None, None), 4),
+        (ROOMY, 4),
+    ],
+)
+def test_what_the_machine_has_room_for(load: Load, workers: int) -> None:
+    """Beyond the least no worker is started on a busy machine, or one without memory for it."""
+    rig = Rig()
+    assert len(rig.go(30, 4, load)) == workers
+    assert bool(rig.fleet.held_back) == (workers < 4)
+
+
+def test_short_memory() -> None:
+    """The newest is stopped then, though there is work, down to the least."""
+    rig = Rig()
+    rig.go(30, 4)
+    assert rig.go(30, 4, Load(0.1, 0, 10 * GIB)) == [1]
+
+
+def test_what_crashes_is_replaced() -> None:
+    """After a pause that doubles, and begins anew with one that has worked for a while."""
+    rig = Rig(least=2, pace=Pace(first_pause=2))
+    rig.go(20, 2)
+    rig.end(1, 137)
+    assert rig.go(1, 2) == [2]
+    assert rig.go(1, 2) == [2, 3]
+    rig.end(3, 1)
+    assert rig.go(3, 2) == [2]
+    assert rig.go(1, 2) == [2, 4]
+    assert rig.fleet.failures == 2
+    rig.go(11, 2)
+    assert rig.fleet.failures == 0
+    rig.end(4, 0)
+    assert rig.go(0, 2) == [2, 5]
+    rig.end(5, 0)
+    assert rig.go(1, 2) == [2]
+    assert not rig.fleet.has_failed()
+
+
+def test_it_gives_up() -> None:
+    """When all end at once and nothing gets done; not while pages are finished meanwhile."""
+    rig = Rig()
+    for number in range(1, 6):
+        assert not rig.fleet.has_failed()
+        while not rig.go(1, 1):
+            pass
+        rig.end(number, 3)
+    rig.fleet.reap()
+    rig.fleet.judge(over=False)
+    assert rig.fleet.has_failed()
+    assert not rig.fleet.has_failed(finished=5)
+    assert "exit code 3 after" in rig.said[-1]
+    assert "the next starts in 16 s" in rig.said[-1]
+
+
+def test_the_end_is_no_failure() -> None:
+    """Workers that end well at once because nothing is left are not counted."""
+    rig = Rig(least=2)
+    rig.go(0, 2)
+    rig.end(1, 0)
+    rig.end(2, 0)
+    rig.fleet.reap()
+    rig.fleet.judge(over=True)
+    assert (rig.fleet.failures, rig.fleet.codes) == (0, [0, 0])
+
+
+def test_signals_go_on() -> None:
+    """The first stops all, the second at once, the third kills; nothing is started meanwhile."""
+    rig = Rig(least=2)
+    rig.go(0, 2)
+    for _ in range(3):
+        rig.fleet.stop()
+    rig.end(1, 0)
+    rig.go(100, 5)
+    assert [process.signals for process in rig.processes] == [["TERM", "TERM", "KILL"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "spider", "settings"),
+    [
+        ("scrapy crawl books", "books", {}),
+        ("scrapy crawl -s A=1 -a x=y books", "books", {"A": "1"}),
+        ("scrapy crawl -sB=2 --set=C=3=4 --set D= books", "books", {"B": "2", "C": "3=4", "D": ""}),
+        ("scrapy crawl books -L INFO -o b.jsonl", "books", {}),
+        ("uv run scrapy runspider spider.py -o x.jsonl", "spider.py", {}),
+        ("scrapy crawl", "", {}),
+        ("./crawl.sh books -s A=1", "", {}),
+    ],
+)
+def test_what_a_command_says(words: str, spider: str, settings: dict[str, str]) -> None:
+    """The spider and the settings of a crawl, in whatever order."""
+    command = CrawlCommand(words.split())
+    assert (command.spider, command.settings) == (spider, settings)
+
+
+def test_the_machine() -> None:
+    """CPU and memory of this one, of which there is some."""
+    machine = Machine()
+    machine.look()
+    load = wait_until(lambda: (found := machine.look()).cpu is not None and found, 10, "CPU")
+    assert 0 <= load.cpu <= 1.5
+    assert 0 < load.free < load.total
+    assert processors() > 0
+    assert resident(os.getpid()) > 2**20
+    assert resident(2**30) == 0
+
+
+# Processes
+
+STUBBORN = "import signal,time; signal.signal(15, print); print('up', flush=True); time.sleep(100)"
+
+
+def test_a_real_process(tmp_path: Path) -> None:
+    """Its output, its end by SIGTERM and SIGKILL, and whose process is whose."""
+    log = tmp_path / "log"
+    process = Process(1, ["sh", "-c", "echo hello; sleep 100 & wait"], log)
+    wait_until(lambda: log.read_text() == "hello\n", 10, "its output")
+    assert process.code() is None
+    assert process.has(process.pid)
+    assert not process.has(os.getpid())
+    process.stop()
+    assert wait_until(process.code, 10, "its end") == 128 + signal.SIGTERM
+    stubborn = Process(2, [sys.executable, "-c", STUBBORN], log)
+    wait_until(lambda: "up" in log.read_text(), 10, "it is up")
+    stubborn.stop()
+    stubborn.kill()
+    assert wait_until(stubborn.code, 10, "its end") == 128 + signal.SIGKILL
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from scrapy_redisq.autoscale.process import Process
+process = Process(1, ["sleep", "100"])
+print(process.pid, flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child")
+def test_no_orphans() -> None:
+    """A worker ends when its starter is killed by SIGKILL."""
+    starter = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    with starter.stdout:
+        worker = int(starter.stdout.readline())
+    assert Path(f"/proc/{worker}").exists()
+    starter.kill()
+    starter.wait(10)
+    wait_until(lambda: _is_gone(worker), 10, "the worker's end")
+
+
+def _is_gone(pid: int) -> bool:
+    """Ended, though nobody may have asked how."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+# Crawls
+
+
+@pytest.fixture
+def autoscale(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
+    """Starts ``scrapy redisq autoscale ARGUMENTS``; -> its process and log."""
+    started: list[Forked] = []
+
+    def start(*arguments: str) -> tuple[Forked, Path]:
+        log = tmp_path / f"autoscale-{len(started)}.log"
+        log.touch()
+        options = [
+            "-s",
+            f"REDISQ_URL={redis_server.url}",
+            "--logs",
+            str(tmp_path),
+            "--max-cpu",
+            "0",
+        ]
+        words = ["redisq", "autoscale", *options, *arguments]
+        started.append(fork("scrapy", words, PROJECT, log, dict(os.environ)))
+        return started[-1], log
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(10)
+
+
+def test_a_crawl(autoscale: Any, redis_server: RedisServer) -> None:
+    """It begins with one worker, another is added when there is work for it; one that is killed is
+    replaced, in the same run; it ends with the run, and says so."""
+    pages, go_on = linked_pages(60, links=60), threading.Event()
+
+    def page(path: str) -> Answer | None:
+        answer = pages(path)
+        if answer is not None and path[1:].isdecimal() and int(path[1:]) >= 20:
+            answer.until = go_on
+        return answer
+
+    with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
+
+        def workers() -> list[int]:
+            return [one["pid"] for one in frontier.status()["workers"] if one["alive"]]
+
+        command = [sys.executable, "-m", "scrapy", "crawl", "follow", "-a", f"site={site.url}"]
+        command += ["-s", f"REDISQ_URL={redis_server.url}", "-s", "REDISQ_LEASE_TTL=4"]
+        process, log = autoscale("--max", "2", "--", *command)
+        wait_until(lambda: len(workers()) == 2, 60, f"two workers, see {log}")
+        run = frontier.status()["run"]
+        os.kill(workers()[0], signal.SIGKILL)
+        wait_until(lambda: "worker 3 started" in log.read_text(), 60, f"a third one, see {log}")
+        go_on.set()
+        assert process.wait(60) == 0, log.read_text()
+        status = frontier.status()
+    assert (status["state"], status["run"]) == ("complete", run)
+    assert f"the run {status['run_name']} is complete" in log.read_text()
+
+
+def test_signals(autoscale: Any) -> None:
+    """SIGTERM goes on to the workers, whose exit code is the verdict; the second one, too."""
+    script = "trap 'echo TERM; sleep 0 & [ $n ] && exit 3; n=1' TERM; while :; do sleep 0.05; done"
+    process, log = autoscale("books", "--", "sh", "-c", f"echo up; {script}")
+    of_worker = log.with_name("worker-1.log")
+    wait_until(lambda: of_worker.exists() and "up" in of_worker.read_text(), 30, f"see {log}")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "TERM" in of_worker.read_text(), 30, "the first signal")
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 3, log.read_text()
+    assert "give its workers one REDISQ_RUN" in log.read_text()
+
+
+def test_a_crawl_that_fails_at_once(redisq: Redisq, tmp_path: Path) -> None:
+    """A command that there is not, one without a crawl, and wrong bounds are told in a line."""
+    ran = redisq("autoscale", "books", "--", "no-such-scrapy", "crawl", "books")
+    assert (ran.code, "no-such-scrapy" in ran.err) == (1, True)
+    assert redisq("autoscale", "books").code == 2
+    assert redisq("autoscale", "--max", "0", "books", "--", "scrapy", "crawl", "books").code == 2
+    ran = redisq("autoscale", "--", "./crawl.sh")
+    assert (ran.code, "NAME" in ran.err) == (1, True)
