@@ -13,6 +13,7 @@ from scrapy_redisq.frontier.operations import (
     Delivered,
     Enqueue,
     Finish,
+    GoesOn,
     Lease,
     Letter,
     Operation,
@@ -62,6 +63,9 @@ class Cargo:
         elif isinstance(operation, Settle):
             claim = operation.claim
             self._data["settled"].append((claim.field, claim.lease, operation.done))
+        elif isinstance(operation, GoesOn):
+            field = operation.claim.field if operation.claim else ""
+            self._data["gone_on"].append((field, operation.lease))
         elif isinstance(operation, Delivered):
             self._data["delivered"].append(operation.post)
 
@@ -172,5 +176,7 @@ def _sort(request: Enqueue | Claim, became: str, told: Reply) -> None:
         told.waits.append(request)
     else:
         told.claimed.append(request)
-        if became == "4":
+        if became == "1":
+            told.new_claims.add(request)
+        elif became == "4":
             told.suspects.append(request)

@@ -175,7 +175,21 @@ class Settle:
         return self.claim.slot
 
 
-Operation = Enqueue | Finish | Letter | Claim | Settle | Delivered
+@dataclass(frozen=True)
+class GoesOn:
+    """Something new came of a request whose end is far: of a ``claim`` that no page stands for, or
+    of the page that has this ``lease``. Deaths from before do not count against it any more."""
+
+    claim: Claim | None = None
+    lease: str = ""
+
+    @property
+    def held(self) -> str | Claim:
+        """What the worker has of it."""
+        return self.claim or self.lease
+
+
+Operation = Enqueue | Finish | Letter | Claim | Settle | GoesOn | Delivered
 
 
 @dataclass(frozen=True)
@@ -257,6 +271,8 @@ class Reply:
     accepted: list[Enqueue] = field(default_factory=list)
     duplicates: list[Enqueue | Claim] = field(default_factory=list)
     claimed: list[Claim] = field(default_factory=list)
+    new_claims: set[Claim] = field(default_factory=set)
+    """Of those, what nobody had before."""
     suspects: list[Claim] = field(default_factory=list)
     """Of those, what may be what its workers died of."""
     deadly: list[Claim] = field(default_factory=list)

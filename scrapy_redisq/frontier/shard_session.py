@@ -24,6 +24,7 @@ from scrapy_redisq.frontier.operations import (
     Delivered,
     Enqueue,
     Finish,
+    GoesOn,
     Lease,
     Letter,
     Operation,
@@ -81,8 +82,11 @@ class BackOff:
 
 
 def _is_void_claim(item: Operation) -> bool:
-    """Whether it concerns a claim that went with the lease of a page, which is void by now."""
-    return isinstance(item, Claim) or (isinstance(item, Settle) and bool(item.claim.lease))
+    """Whether it concerns a claim that went with the lease of a page, which is void by now. What
+    goes on says so again."""
+    return isinstance(item, (Claim, GoesOn)) or (
+        isinstance(item, Settle) and bool(item.claim.lease)
+    )
 
 
 def _is_of_nobody(operation: Enqueue | Letter) -> bool:
@@ -208,6 +212,8 @@ class ShardSession:
             self.suspects.discard(operation.lease)
         elif isinstance(operation, Settle):
             self.suspects.discard(operation.claim)
+        elif isinstance(operation, GoesOn):
+            self.suspects.discard(operation.held)
         self._parentless_bytes += self._parentless(operation)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:

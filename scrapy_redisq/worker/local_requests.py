@@ -16,7 +16,7 @@ from scrapy.http import Request
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Claim, Letter, Settle
+from scrapy_redisq.frontier.operations import Claim, GoesOn, Letter, Settle
 from scrapy_redisq.serialization.identity import Repeats, of_refused
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.local_queue import LocalQueue
@@ -100,8 +100,8 @@ class LocalRequests:
 
     # What the frontier says of claims
 
-    def granted(self, claim: Claim) -> None:
-        """The request is this worker's."""
+    def granted(self, claim: Claim, *, is_new: bool = False) -> None:
+        """The request is this worker's; ``is_new``: no other worker had it before."""
         assert isinstance(claim.tag, Request)
         known = self._queue.granted(claim.tag)
         if known is None:
@@ -110,8 +110,22 @@ class LocalRequests:
             return
         page, delay = known
         page.claim = claim
+        if is_new:
+            self._goes_on(page)
         self._queue.push(claim.tag, delay)
         self._will_run(delay)
+
+    def _goes_on(self, page: Page) -> None:
+        """Something new came of what ``page`` comes of: a request, or the end of one. Once in the
+        life of a worker is enough, that its death may count again."""
+        root = page.root
+        if root is None or root.gone_on or root.is_void:
+            return
+        root.gone_on = True
+        if root.lease.id and root.lease.deliveries:
+            root.session.add(GoesOn(lease=root.lease.id))
+        elif root.claim is not None:
+            root.session.add(GoesOn(root.claim))
 
     def give_up(self, claim: Claim) -> None:
         """So many workers have died with it that it may be what they died of: it is not tried."""
@@ -171,6 +185,7 @@ class LocalRequests:
         no page stands for is claimed again, also what has begun: what comes of it may be the whole
         crawl."""
         for _, page in self._queue.in_progress():
+            page.gone_on = False
             if page.claim is not None and not (page.root or page).is_void:
                 self._exchange_loop.enqueue(page.claim)
         for request, page, asked, delay in self._queue.forget_waiting(asked=True):
@@ -232,6 +247,7 @@ class LocalRequests:
         if page.claim is not None and (is_lost or not (page.root and page.root.is_void)):
             settle = Settle(page.claim, dealt_with)
             if dealt_with:
+                self._goes_on(page)
                 session = self._exchange_loop.run_session.shard_of(settle.slot)
                 run_session = self._exchange_loop.run_session
                 run_session.finish(session, settle, page.sent, page.links)

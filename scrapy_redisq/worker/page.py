@@ -115,6 +115,8 @@ class Page:
     asker: Page | None = None
     claim: Claim | None = None
     lost: bool = False
+    gone_on: bool = False
+    """Something new came of a root in this worker, see `GoesOn`."""
     comes_again: bool = True
     """Of a request that stays here: its root asks for it when it is fetched again, or if there is
     none each worker's ``start()``."""

@@ -453,7 +453,7 @@ class Worker:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
         for claim in reply.claimed:
-            self._local_requests.granted(claim)
+            self._local_requests.granted(claim, is_new=claim in reply.new_claims)
         for claim in reply.deadly:
             self._local_requests.give_up(claim)
         for claim in reply.waits:

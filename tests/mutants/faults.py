@@ -349,6 +349,20 @@ MUTANTS = [
     ),
     Mutant(
         SHARED + "kept.lua",
+        "record_of(slot, priority, with_deliveries(entry, 0))",
+        "record_of(slot, priority, entry)",
+        LOCAL,
+    ),
+    Mutant("worker/local_requests.py", "if is_new:", "if False:", LOCAL),
+    Mutant(
+        "worker/local_requests.py",
+        "                self._goes_on(page)\n                session",
+        "                session",
+        LOCAL,
+    ),
+    Mutant("worker/local_requests.py", "page.gone_on = False", "pass", LOCAL),
+    Mutant(
+        SHARED + "kept.lua",
         "if not was_mine then",
         "if true then",
         LOCAL,

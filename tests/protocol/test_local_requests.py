@@ -119,7 +119,7 @@ class Process:
                 )
                 assert reply is not None
                 for claim in reply.claimed:
-                    self.requests.granted(claim)
+                    self.requests.granted(claim, is_new=claim in reply.new_claims)
                 for claim in reply.deadly:
                     self.requests.give_up(claim)
                 for claim in reply.waits:
@@ -821,6 +821,70 @@ def test_a_suspect_that_has_begun_goes_on(
     worker.rejoin()
     assert [number for _ in range(8) for number in fetch_tree(worker)] == list("3456789")
     assert not worker.local
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_deaths_count_while_nothing_new_comes(
+    client: redis.Redis, process: NewProcess, stored: bool
+) -> None:
+    """Of a start request, or of a page, that all of a crawl comes of and that is not over before:
+    its workers may be killed as often as it takes. Five deaths with nothing new between are its
+    own fault."""
+
+    if stored:
+        push(process(), "http://a/0")
+
+    def live(pages: int) -> None:
+        worker = process()
+        worker.ask(worker.fetch() if stored else None, "http://a/1")
+        for number in range(2, pages + 2):
+            worker.exchange()
+            if (request := worker.start()) and number < 9:
+                worker.ask(request, f"http://a/{number}")
+        worker.exchange()
+        worker.die()
+
+    for pages in (2, 3, 4, 5, 6, 7, 8, 8, 8):
+        live(pages)
+    assert client.hlen("redisq:{books:0}:letters") == 0
+    live(8)
+    if not stored:
+        live(0)
+    assert client.hlen("redisq:{books:0}:letters") == 1
+
+
+def test_an_end_is_something_new(client: redis.Redis, process: NewProcess) -> None:
+    """Of one request that came of it: that one is not fetched again, whoever dies."""
+    for _ in range(6):
+        worker = process()
+        start = worker.ask(None, "http://a/start")
+        worker.exchange()
+        assert worker.start() is start
+        for number in range(7):
+            worker.ask(start, f"http://a/{number}")
+        worker.exchange()
+        child = worker.start()
+        assert child is not None
+        worker.end(child)
+        worker.exchange()
+        worker.die()
+    assert kept(client) == 2
+
+
+def test_what_was_new_is_told_again(client: redis.Redis, process: NewProcess) -> None:
+    """When its worker joins again, as the server may have lost it."""
+    worker = process()
+    start = worker.ask(None, "http://a/start")
+    worker.exchange()
+    (field,) = client.hkeys(KEPT % 0)
+    assert worker.start() is start
+    for number in range(2):
+        worker.ask(start, f"http://a/{number}")
+        worker.exchange()
+        deaths, _, rest = client.hget(KEPT % 0, field).partition(b" ")
+        assert deaths == b"0"
+        client.hset(KEPT % 0, field, b"3 " + rest)
+        worker.rejoin()
 
 
 def test_only_deaths_count(client: redis.Redis, process: NewProcess) -> None:

@@ -11,7 +11,7 @@
 --          remembered); (the rest only if there is some) queues, enqueue, also, claims (see
 --          shared/enqueue.lua), former {id = true} (that the worker had before), bundled
 --          {lease...} (leases that the worker must hold for what is enqueued with them), settled
---          (see shared/kept.lua), letters {{identity, slot, priority, entry or '', reason, detail,
+--          (see shared/kept.lua), gone_on (see there), letters {{identity, slot, priority, entry or '', reason, detail,
 --          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
 --          retried {{lease, priority, serialised request, ms}...}, released {lease...}, dead
 --          {{lease, reason, detail, error, status, whether nobody has enqueued it}...}, delayed
@@ -71,7 +71,9 @@ end
 if not foreign and (meta[5] or input.turns or input.outcomes) then
   foreign = foreign_of({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE})
 end
-if not foreign and (input.claims or input.settled) then foreign = foreign_of({'HLEN', KEPT}) end
+if not foreign and (input.claims or input.settled or input.gone_on) then
+  foreign = foreign_of({'HLEN', KEPT})
+end
 if not foreign and (input.posts or input.delivered) then
   foreign = foreign_of({'ZCARD', POST, 'HLEN', POSTED})
 end
@@ -136,6 +138,7 @@ if not replayed then
   for name, by in pairs(input.tally or NONE) do count(name, by) end
 
   -- 5. finish
+  if input.gone_on then go_on() end
   if input.settled then settle() end
   local leases, taken = leases_of(worker), {}
   -- Takes the leases out; calls f(record, item) for each that the worker still held.

@@ -10,7 +10,7 @@
 -- page for claim()}...}, input.also fingerprints that are only recorded. `void` are leases {lease
 -- = true} that the worker does not hold.
 -- -> a string of one character each: '1' it was new, '0' a duplicate, '2' its lease is void, '3' to
--- '5' see claim()
+-- '6' see claim()
 local function enqueue(seen_add, run, generation, order, void)
   local queues = input.queues or {}
   for _, queue in ipairs(queues) do

@@ -1,6 +1,6 @@
 -- Requests that cannot be stored, and stay in the process of the worker that has claimed them.
 --
--- Include  shared/keys
+-- Include  shared/keys shared/records
 
 -- Whether a worker is in the run, and has not been taken for dead.
 local function is_member(worker)
@@ -22,16 +22,18 @@ end
 -- Claims a request that cannot be stored for the worker, in whose process it stays; `is_new`: its
 -- fingerprint or identity was. A claim ends with its worker, or when its page has gone on to
 -- somebody else, who asks for all of it again; else it is there until it is settled.
--- -> '1' it is the worker's, '0' a duplicate, '3' another worker has it, and no page stands for it
--- there or here: ask again. What a page stands for never waits: two such might wait for each other.
--- What no page stands for may be what its workers died of, as a stored request may (a page's own
--- lease counts that): '4' it is the worker's, and a suspect, '5' it is to be given up.
+-- -> '1' it is the worker's, and new, '6' it is the worker's, and was another's, '0' a duplicate,
+-- '3' another worker has it, and no page stands for it there or here: ask again. What a page stands
+-- for never waits: two such might wait for each other. What no page stands for may be what its
+-- workers died of, as a stored request may (a page's own lease counts that): '4' it is the worker's,
+-- and a suspect, '5' it is to be given up.
 local function claim(is_new, field, lease, page)
   local owner, its_lease, its_page, kept, deaths = claimant(field)
   local is_mine = owner == input.worker and its_lease == lease
   local has_moved = owner and page ~= '' and its_page == page and not is_mine
   if is_new or has_moved or (kept and not (owner and is_member(owner))) then
-    local answer, was_mine = '1', owner and input.former and input.former[owner]
+    local answer = is_new and '1' or '6'
+    local was_mine = owner and input.former and input.former[owner]
     if is_new then
       deaths = 0
     elseif page == '' then
@@ -50,6 +52,27 @@ local function claim(is_new, field, lease, page)
     return answer
   end
   return owner and owner ~= input.worker and page == '' and its_page == '' and '3' or '0'
+end
+
+-- Deaths count from here: input.gone_on is {{field in `kept`, or '' of a page; its lease}...}, of
+-- which something new came that only this worker has. It may be all of a crawl that comes of it,
+-- before it is over. If a server loses this, or it is not sent any more, one death more is counted.
+local function go_on()
+  for _, item in ipairs(input.gone_on) do
+    local field, lease = item[1], item[2]
+    if field ~= '' then
+      local owner, its_lease, page = claimant(field)
+      if owner == input.worker then
+        redis.call('HSET', KEPT, field, '0 ' .. owner .. ' ' .. its_lease .. ' ' .. page)
+      end
+    else
+      local slot, priority, entry = parse_record(redis.call('HGET', leases_of(input.worker), lease) or '')
+      if slot then
+        redis.call('HSET', leases_of(input.worker), lease,
+          record_of(slot, priority, with_deliveries(entry, 0)))
+      end
+    end
+  end
 end
 
 -- Ends claims: input.settled is {{field in `kept`, lease, whether it was dealt with}...}. What was
