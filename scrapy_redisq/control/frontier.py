@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +44,11 @@ from scrapy_redisq.server.condition import Condition, condition_of
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE = 0.2
+"""Seconds between attempts to join, while workers may come back."""
 
 PUSH_BATCH = 300
 PUSH_BYTES = 4_000_000
@@ -166,14 +173,25 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
             config = replace(config, backend="redisbloom" if found else "bitmap")
         else:
             config = replace(config, backend="exact")
-        joined = drive(
-            self._run,
-            runs.join_as_producer(
-                self.name, config, keep_config=self._keep_config, keep_seen=self._keep_seen
-            ),
-        )
+        joined = self._join(config)
         self._seeds.check_fingerprinter(joined.config.fingerprinter)
         return joined, seen_filter(joined.config)
+
+    def _join(self, config: FrontierConfig) -> calls.Joined:
+        told = False
+        while True:
+            try:
+                return drive(
+                    self._run,
+                    runs.join_as_producer(
+                        self.name, config, keep_config=self._keep_config, keep_seen=self._keep_seen
+                    ),
+                )
+            except calls.MayComeBack as waiting:
+                if not told:
+                    logger.info("%s", waiting)
+                told = True
+            time.sleep(RETRY_PAUSE)
 
     # Pushing
 

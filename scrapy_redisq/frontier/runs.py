@@ -204,9 +204,14 @@ def _clear(name: str, shard: int, **options: Any) -> Steps[None]:
 def conclude(name: str, run: str = "", *, producer: bool = False) -> Steps[bool]:
     """Complete the run (with "" whichever there is) if nothing is left and nobody is there.
 
-    -> it is complete, by this call.
+    -> it is complete, by this call. Raises `calls.MayComeBack` without ``run`` if workers may.
     """
     found: calls.Conclusion = yield calls.conclude(name, 0, run=run, producer=producer)
+    if found.what == "wait":
+        raise calls.MayComeBack(
+            f"the run of frontier {name!r} is complete, but after an outage its workers may still "
+            "come back: waiting for them before another one begins"
+        )
     if found.what == "sealed":
         for shard in shard_numbers(name, min(found.shards, MOST_SHARDS), found.spread)[1:]:
             part = yield calls.conclude(name, shard, run=found.run, seal=found.number)

@@ -161,7 +161,7 @@ MUTANTS = [
     ),
     Mutant(
         SHARED + "workers.lua",
-        "if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end",
+        "if patient and patient - NOW <= ttl then deadline = math.max(deadline, patient) end",
         "",
         PROTOCOL,
     ),
@@ -346,6 +346,12 @@ MUTANTS = [
         "if owner and not was_mine then",
         "if owner then",
         LOCAL,
+    ),
+    Mutant(
+        CONCLUDE,
+        "ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0",
+        "false",
+        RUNS,
     ),
     Mutant(
         SHARED + "kept.lua",

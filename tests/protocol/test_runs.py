@@ -985,3 +985,27 @@ def test_workers_that_were_cut_off(client: redis.Redis, config: FrontierConfig, 
         shift(client, "patient", -0.6)
         second = join(client, config, terms=ANEW, ttl=1.0)
         assert second.joined.run != worker.joined.run
+
+
+@pytest.mark.parametrize("how", ["come back", "stay away"])
+def test_idle_workers_that_were_cut_off(
+    client: redis.Redis, frontier: Frontier, config: FrontierConfig, how: str
+) -> None:
+    """They have nothing left to do, and are kept open all the same (DontCloseSpider): what they are
+    about to add is not lost because another worker, or a producer, comes first after an outage."""
+    worker = join(client, config, ttl=1.0)
+    send(worker, "a", "b")
+    crawl(worker)
+    expire(client, worker)
+    shift(client, "sign", -60)
+    with pytest.raises(calls.MayComeBack):
+        join(client, config, ttl=1.0)
+    if how == "come back":
+        send(worker, "c")
+        second = join(client, config, ttl=1.0)
+        assert second.joined.run == worker.joined.run
+        assert crawl(second) == ["c"]
+    else:  # a producer waits for it, too
+        assert frontier.push(["http://a/d"]).accepted == 1
+        second = join(client, config, ttl=1.0)
+        assert second.joined.run != worker.joined.run

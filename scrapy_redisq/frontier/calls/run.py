@@ -57,8 +57,8 @@ ANY_RUN = RunTerms()
 
 
 class MayComeBack(FrontierError):
-    """Raised by `join` when a run is to be forgotten (REDISQ_RESUME = False) whose workers may only
-    have been cut off: join again a little later."""
+    """Raised when another run is to begin, and workers of the last one may only have been cut off:
+    join again a little later."""
 
 
 class ClearFirst(FrontierError):

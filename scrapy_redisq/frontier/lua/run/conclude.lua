@@ -7,6 +7,8 @@
 --            complete    the run is, by this call
 --            sealed      this shard is, with `number`; so must be all others, and then this must
 --                        be called on shard 0 again
+--            wait        with run '': it is, but Redis was away, and workers that have nothing left
+--                        to do (they may be kept open) may still come back: again later
 --            unfinished  it is not, or not known to be, or was complete before
 -- Cost     O(workers), none of which is alive
 -- Retry    safe
@@ -33,12 +35,22 @@ for i = 1, #workers, 2 do
   if leases_held(workers[i]) > 0 then return unfinished end
 end
 
--- It ended with the last sign of life, not when somebody came to look.
+local longest, ttls = 0, {}
+for i = 1, #workers, 2 do
+  ttls[i] = number_of(redis.pcall('HMGET', worker_key(workers[i]), 'ttl')[1])
+  longest = math.max(longest, ttls[i])
+end
 redis.call('HDEL', META, 'stuck')
+-- At least a second, or who asks again would begin to wait anew each time.
+if input.run == '' and longest > 0
+    and ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0 then
+  return {'wait', meta.run, 0, 0, ''}
+end
+
+-- It ended with the last sign of life, not when somebody came to look.
 local ended = number_of(meta.left or meta.began)
 for i = 1, #workers, 2 do
-  local ttl = number_of(redis.pcall('HMGET', worker_key(workers[i]), 'ttl')[1])
-  ended = math.max(ended, tonumber(workers[i + 1]) - ttl)
+  ended = math.max(ended, tonumber(workers[i + 1]) - ttls[i])
   remove_worker(workers[i]) -- one that comes back after all has to go by shard 0
   return_tokens(workers[i])
 end

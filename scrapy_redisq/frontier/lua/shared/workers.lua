@@ -26,21 +26,21 @@ local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') 
 -- While Redis is away or stopped nobody can give one, and
 -- somebody is the first to come back: after half a TTL without any no worker is dead before
 -- `patient`. A shorter gap leaves each a quarter of its TTL to come back. `sign`: when the last
--- one was, more or less.
-local function ms_until_dead(sign, patient)
-  sign, patient = tonumber(sign or ''), tonumber(patient or '')
-  if NOW - (sign or NOW) > input.ttl / 2 then
-    patient = NOW + math.max(input.ttl / 4, math.min(1000000, input.ttl / 2))
+-- one was, more or less. `ttl`: input.ttl by default.
+local function ms_until_dead(sign, patient, ttl)
+  sign, patient, ttl = tonumber(sign or ''), tonumber(patient or ''), ttl or input.ttl
+  if NOW - (sign or NOW) > ttl / 2 then
+    patient = NOW + math.max(ttl / 4, math.min(1000000, ttl / 2))
     redis.call('HSET', META, 'patient', integer(patient))
   end
-  if not (math.abs(NOW - (sign or 0)) <= input.ttl / 16) then -- or no number at all
+  if not (math.abs(NOW - (sign or 0)) <= ttl / 16) then -- or no number at all
     redis.call('HSET', META, 'sign', integer(NOW))
   end
   if NOW - SERVER_TIME ~= BEHIND then
     redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME))
   end
   local deadline = tonumber(redis.call('ZRANGE', WORKERS, 0, 0, 'WITHSCORES')[2] or NOW)
-  if patient and patient - NOW <= input.ttl then deadline = math.max(deadline, patient) end
+  if patient and patient - NOW <= ttl then deadline = math.max(deadline, patient) end
   return math.max(0, math.ceil((deadline - NOW) / 1000))
 end
 
