@@ -42,6 +42,7 @@ class Sentinel(RedisServer):
         if password:
             self._command += ["--requirepass", password]
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self.start()
 
 

@@ -104,6 +104,17 @@ def _copy_data(source: Path, target: Path) -> None:
         shutil.copyfile(file, copy)
 
 
+def watcher(pid: int, folder: Path, signal_name: str = "KILL") -> subprocess.Popen[bytes]:
+    """Ends a server, and removes its folder, if this process dies without doing so: then its end of
+    the pipe closes."""
+    script = 'read _; kill -"$1" "$2"; sleep 1; rm -rf "$3"'
+    return subprocess.Popen(
+        ["sh", "-c", script, "sh", signal_name, str(pid), str(folder)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
 class RedisServer:
     """One redis-server process. Stop, kill and restart keep its folder and so its data.
 
@@ -143,12 +154,14 @@ class RedisServer:
             self._command += ["--requirepass", password, "--masterauth", password]
         self._command += list(options)
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         log.close()
+        self._watcher = watcher(self._process.pid, self.folder)
         wait_until(self._answers, 15, f"redis-server up, see {self.folder / 'log'}")
 
     def _answers(self) -> bool:
@@ -210,6 +223,10 @@ class RedisServer:
             self._process.send_signal(number)
             self._process.wait(15)
             self._process = None
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
 
     def close(self) -> None:
         """Kill the server and remove its folder."""

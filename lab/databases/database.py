@@ -17,7 +17,7 @@ import psutil
 import sqlalchemy
 
 from lab import session
-from lab.servers import free_port, wait_until
+from lab.servers import free_port, wait_until, watcher
 
 PASSWORD = "pa ss:w@rd/%41?#"
 """Of the servers' user: whatever shows it, as it is or as it stands in a URL, has leaked it."""
@@ -164,13 +164,7 @@ class DatabaseServer(Database):
             return
         with (self.folder / "log").open("ab") as log:
             self._process = self._spawn(self._command(), stdout=log, stderr=log)
-        # Ends the server if this process dies without doing so: then its end of the pipe closes.
-        what = [self.abandon.name[3:], str(self._process.pid), str(self.folder)]
-        self._watcher = subprocess.Popen(
-            ["sh", "-c", 'read _; kill -"$1" "$2"; sleep 1; rm -rf "$3"', "sh", *what],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._watcher = watcher(self._process.pid, self.folder, self.abandon.name[3:])
         wait_until(self._answers, 60, f"{self.kind} up, see {self.folder / 'log'}")
 
     def _spawn(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

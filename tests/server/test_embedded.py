@@ -132,6 +132,16 @@ def servers_of(folder: Path) -> list[int]:
     return found
 
 
+def watchers_of(folder: Path) -> list[int]:
+    """Process ids of what ends the server when all its users were killed."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder.resolve()) in (process.info["cmdline"] or [])
+        and process.info["cmdline"][3].endswith("watcher.py")
+    ]
+
+
 def is_ending(pid: int) -> bool:
     """One that ends closes its files, and with them its lock, a moment before it is gone. See
     PF_EXITING in proc_pid_stat(5), which is not in the list of states."""
@@ -249,19 +259,24 @@ def test_the_server_outlives_who_started_it_and_ends_with_the_last(
     assert third.join() == pid
     second.leave()
     assert servers_of(folder) == [pid]
+    assert len(watchers_of(folder)) == 1
     third.leave()
-    assert servers_of(folder) == []
+    assert servers_of(folder) == watchers_of(folder) == []
 
 
-def test_an_orphan_is_adopted_and_stopped_by_the_next(folder: Path, users: list[User]) -> None:
-    """All users are SIGKILLed: the server stays; the next user finds it, and is the last."""
+@pytest.mark.parametrize("later", [False, True])
+def test_a_server_whose_users_were_all_killed_ends(
+    folder: Path, users: list[User], later: bool
+) -> None:
+    """Soon, also where who started it has left; what it holds stays."""
     users += [User(folder), User(folder)]
     pid = users[0].join()
-    users[0].kill()
-    assert servers_of(folder) == [pid]
-    assert users[1].join() == pid
-    users[1].leave()
-    assert servers_of(folder) == []
+    if later:
+        assert users[1].join() == pid
+        users[0].leave()
+    users[later].kill()
+    wait_until(lambda: not psutil.pid_exists(pid), 20, "the server has ended")
+    assert not embedded.status(folder).running
 
 
 @pytest.mark.servers("ends")

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ FILES_OF_PROCESSES = Path("/proc/self/fdinfo")
 """There where the kernel tells who holds which lock (Linux)."""
 
 NAMES = ("start.lock", "users.lock", "server.lock")
+WATCH = "watch.lock"
+WATCHER_END = 1.0
+"""Seconds for a watcher to end."""
 
 
 @contextlib.contextmanager
@@ -132,6 +136,33 @@ class Locks:
     def in_use(self) -> bool:
         """Whether anybody else is a user."""
         return not self._is_free(self._users, fcntl.LOCK_EX)
+
+    @contextlib.contextmanager
+    def for_watcher(self) -> Iterator[list[int]]:
+        """Files of its own for a watcher to inherit: ``watch.lock``, which it alone holds
+        afterwards, and those of `NAMES`. None if there is a watcher, or the folder was replaced."""
+        files: list[int] = []
+        try:
+            with file_errors(self.folder):
+                for name in (WATCH, *NAMES):
+                    files.append(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600))
+            same = all(map(os.path.samestat, map(os.fstat, files[1:]), map(os.fstat, self._files)))
+            yield files if same and self._try(files[0], fcntl.LOCK_EX) else []
+        finally:
+            for file in files:
+                os.close(file)
+
+    def dismiss_watcher(self) -> None:
+        """End the watcher, whose server has ended; else it would see that itself a second later."""
+        deadline = time.monotonic() + WATCHER_END
+        with contextlib.suppress(OSError, ValueError):
+            file = os.open(self.folder / WATCH, os.O_RDWR)
+            try:
+                while not self._is_free(file, fcntl.LOCK_EX) and time.monotonic() < deadline:
+                    os.kill(int(os.pread(file, 20, 0)), signal.SIGTERM)
+                    time.sleep(0.002)
+            finally:
+                os.close(file)
 
     # Which process the server is
 

@@ -10,6 +10,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,7 @@ from scrapy_redisq.server.embedded.binaries import ServerBinary, bloom_module, f
 from scrapy_redisq.server.embedded.folder import ServerFolder
 from scrapy_redisq.server.embedded.locks import Locks
 
-__all__ = ["answers", "client", "ensure", "is_loading", "listens", "shut_down"]
+__all__ = ["answers", "client", "ensure", "is_loading", "listens", "shut_down", "watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +183,32 @@ def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path)
     if said is not None:
         raise _failure(folder, binary, said)
     return path
+
+
+def watch(folder: ServerFolder, locks: Locks) -> None:
+    """See to it that the server ends also when all its users are killed. Only under `exclusive`."""
+    with locks.for_watcher() as files:
+        if not files:
+            return
+        script = Path(__file__).with_name("watcher.py")
+        try:
+            subprocess.run(
+                [sys.executable, "-I", "-S", script, folder.path, *map(str, files)],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=files,
+                timeout=START_TIMEOUT,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            logger.warning(
+                "nothing will stop the embedded server in %s if all who use it are killed: %s",
+                folder.path,
+                error,
+            )
 
 
 def shut_down(folder: ServerFolder, locks: Locks) -> bool:

@@ -119,6 +119,7 @@ def _join(place: ServerFolder, binary: str) -> tuple[Locks, Path]:
     with place.exclusive() as locks:
         locks.join()
         try:
+            process.watch(place, locks)
             return locks, process.ensure(place, locks, binary)
         except Exception:
             locks.leave()
@@ -146,6 +147,7 @@ def _end_if_last(place: ServerFolder, locks: Locks) -> None:
         return
     if locks.are_current():
         if place.keep.exists():
+            locks.dismiss_watcher()
             return
         if locks.alive() and process.is_loading(place):
             logger.warning(
@@ -154,7 +156,8 @@ def _end_if_last(place: ServerFolder, locks: Locks) -> None:
                 place.path,
             )
             return
-    process.shut_down(place, locks)
+    if process.shut_down(place, locks) and locks.are_current():
+        locks.dismiss_watcher()
 
 
 atexit.register(EmbeddedServer._close_all)
