@@ -347,19 +347,19 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
             if config is None:
                 return explain(absent(self.name))
         except TROUBLE as error:
-            return unreachable(self._server.redact(error))
+            return unreachable(self._server.redact(error).rstrip("."))
         for shard in config.shard_numbers(self.name):
             try:
                 waits += self._waits(shard)
             except TROUBLE as error:
-                away[shard] = self._server.redact(error)
+                away[shard] = self._server.redact(error).rstrip(".")
             except FrontierCorrupt as error:
                 return corrupt(error)
         try:
             status = status or self.status()
         except TROUBLE as error:
             if not away:
-                return unreachable(self._server.redact(error))
+                return unreachable(self._server.redact(error).rstrip("."))
             status = {**absent(self.name), "state": "running"}
         return explain(status, waits, [] if away else self._conditions(), away)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import redis
 from redis.crc import key_slot
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
@@ -21,8 +23,9 @@ def examine(
     """All that is to be said of the cluster; raises what its client does."""
     masters = client.masters()
     nodes = list(client.router.map.masters)
-    told = Told(masters[0])
-    info = told.ask(masters[0].execute_command, "CLUSTER INFO")
+    one = _that_answers(masters)
+    told = Told(one)
+    info = told.ask(told.client.execute_command, "CLUSTER INFO")
     known = _fields(info) if info else {}
     covered = int(known.get("cluster_slots_assigned", 0) or 0)
     if known and (known.get("cluster_state") != "ok" or covered < 16_384):
@@ -34,7 +37,7 @@ def examine(
         )
     else:
         yield ok(CLUSTER, f"{len(masters)} masters, all slots covered")
-    timeout = told.ask(masters[0].config_get, "cluster-node-timeout") or {}
+    timeout = told.ask(one.config_get, "cluster-node-timeout") or {}
     if seconds := int(timeout.get("cluster-node-timeout", 0)) / 1_000:
         failover = seconds + 2
         if failover > lease_ttl:
@@ -47,6 +50,15 @@ def examine(
             )
     if name is not None and shards:
         yield from _balance(client, name, shards, nodes)
+
+
+def _that_answers(masters: Sequence[redis.Redis]) -> redis.Redis:
+    """One of them, the last one if none does."""
+    for master in masters:
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
+            master.ping()
+            return master
+    return masters[-1]
 
 
 def _balance(

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.doctor.report import Level, Line, note, ok, problem, warning
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.settings.settings import RedisqSettings
 
 CRAWL, MEMORY = "Crawl", "Memory"
@@ -24,7 +25,11 @@ MANY_DEAD = 0.1
 
 def examine(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
     """All that is to be said of the frontier. Raises what `Frontier.status` does."""
-    status = frontier.status()
+    try:
+        status = frontier.status()
+    except TROUBLE:
+        yield _why(frontier.why())
+        return
     if status["state"] == "absent":
         yield note(CRAWL, f"there is no frontier {frontier.name}", "It was not begun, or reset.")
         return
@@ -37,15 +42,19 @@ def examine(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
 
 def _state(frontier: Frontier, status: Mapping[str, Any]) -> Iterator[Line]:
     why = frontier.why(status)
+    yield _why(why, f"{status['state']}: ")
+    for text in why["also"]:
+        yield ok(CRAWL, text)
+
+
+def _why(why: Mapping[str, Any], state: str = "") -> Line:
     level = Level.OK
     for worse, reasons in ((Level.NOTE, TOLD), (Level.WARNING, IN_NEED), (Level.PROBLEM, BAD)):
         if why["reason"] in reasons:
             level = worse
-    remedy = "see scrapy redisq status, and slots" if level else ""
     matters = "The crawl does not go on, or not with all it has." if level else ""
-    yield Line(level, CRAWL, f"{status['state']}: {why['text']}", matters, remedy)
-    for text in why["also"]:
-        yield ok(CRAWL, text)
+    remedy = "see scrapy redisq status, and slots" if level else ""
+    return Line(level, CRAWL, f"{state}{why['text']}", matters, remedy)
 
 
 def seen(status: Mapping[str, Any]) -> Iterator[Line]:

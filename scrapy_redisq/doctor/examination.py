@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.doctor import cluster, crawl, rights, server
 from scrapy_redisq.doctor.report import Line, Report, note, ok, problem
-from scrapy_redisq.errors import FrontierError, RedisqError
+from scrapy_redisq.errors import RedisqError, ServerBusy
 from scrapy_redisq.frontier.calls import meta_key, wake_channel
+from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.server.cluster import Cluster, nodes_of
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -22,24 +24,31 @@ NOBODY = "redisq-doctor"
 def examine(report: Report, opened: Server, settings: RedisqSettings, name: str | None) -> None:
     """Add to ``report`` what is to be said of the server, and of the frontier ``name``."""
     with Frontier(opened, name or NOBODY, dead_max=settings.dead_max) as frontier:
+
+        def look(about: str, lines: Iterable[Line]) -> None:
+            try:
+                report.add(lines)  # as far as it comes
+            except (redis.RedisError, RedisqError, OSError) as error:
+                report.add([_unreadable(about, opened.redact(error))])
+
+        config: FrontierConfig | None = None
         try:
             config = frontier.config() if name else None
-        except FrontierError as error:
-            report.add([_unreadable(error)])
-            config, name = None, None
+        except (redis.RedisError, RedisqError, OSError) as error:
+            report.add([_unreadable(crawl.CRAWL, opened.redact(error))])
+            name = None
         shards = config.shard_numbers(frontier.name) if config else (0,)
-        report.add(_servers(opened, frontier, settings))
-        bloom = config.backend == "redisbloom" if config else False
-        report.add(_rights(opened, frontier, shards, settings, bloom=bloom, there=bool(config)))
+        bloom = config is not None and config.backend == "redisbloom"
+        look(server.SERVER, _servers(opened, frontier))
+        look(rights.RIGHTS, _rights(opened, frontier, shards, settings, bloom, there=bool(config)))
         if isinstance(frontier.client, Cluster):
-            report.add(
-                cluster.examine(frontier.client, name, shards if config else (), settings.lease_ttl)
+            placed = shards if config else ()
+            look(
+                cluster.CLUSTER,
+                cluster.examine(frontier.client, name, placed, settings.lease_ttl),
             )
         if name:
-            try:
-                report.add(crawl.examine(frontier, settings))
-            except RedisqError as error:
-                report.add([_unreadable(error)])
+            look(crawl.CRAWL, crawl.examine(frontier, settings))
 
 
 def unreachable(error: object) -> Line:
@@ -49,11 +58,13 @@ def unreachable(error: object) -> Line:
     )
 
 
-def _unreadable(error: object) -> Line:
-    return problem(crawl.CRAWL, str(error), "No crawl of it goes on.", "what the message says")
+def _unreadable(about: str, error: str) -> Line:
+    return problem(
+        about, error, "The rest of this part could not be looked at.", "what the message says"
+    )
 
 
-def _servers(opened: Server, frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
+def _servers(opened: Server, frontier: Frontier) -> Iterator[Line]:
     """Each server, and those of a cluster once where they are alike."""
     if opened.embedded is not None:
         yield note(
@@ -66,8 +77,11 @@ def _servers(opened: Server, frontier: Frontier, settings: RedisqSettings) -> It
     is_cluster = isinstance(frontier.client, Cluster)
     said: dict[Line, list[int]] = {}
     for number, node in enumerate(nodes):
-        for line in server.examine(node, cluster=is_cluster, sentinel=opened.by_sentinels):
-            said.setdefault(line, []).append(number)
+        try:
+            for line in server.examine(node, cluster=is_cluster, sentinel=opened.by_sentinels):
+                said.setdefault(line, []).append(number)
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            said.setdefault(_silent(opened.redact(error)), []).append(number)
     for line, numbers in said.items():
         whose = ""
         if len(numbers) < len(nodes) and isinstance(frontier.client, Cluster):
@@ -77,10 +91,22 @@ def _servers(opened: Server, frontier: Frontier, settings: RedisqSettings) -> It
     yield from _clocks(nodes)
 
 
+def _silent(error: str) -> Line:
+    return problem(
+        server.SERVER,
+        f"it does not answer: {error}",
+        "Shards that it has stand still; those of other masters go on.",
+        "the server, or its network",
+    )
+
+
 def _clocks(nodes: list[redis.Redis]) -> Iterator[Line]:
     if len(nodes) < 2:
         return
-    times = [server.Told.ask(node.time) for node in nodes]
+    times = []
+    for node in nodes:
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
+            times.append(server.Told.ask(node.time))
     known = [at[0] + at[1] / 1e6 for at in times if at]
     if known and max(known) - min(known) > 1:
         yield note(
@@ -98,8 +124,8 @@ def _rights(
     frontier: Frontier,
     shards: tuple[int, ...],
     settings: RedisqSettings,
-    *,
     bloom: bool,
+    *,
     there: bool,
 ) -> Iterator[Line]:
     """Of the user, on each server that has a part of the frontier: what any of them denies is."""
@@ -109,6 +135,8 @@ def _rights(
         key = meta_key(frontier.name, shard)
         try:
             may = rights.allowed(client, key, has_meta=there, bloom=bloom)
+        except (redis.ConnectionError, redis.TimeoutError, ServerBusy, OSError):
+            continue  # which is said of the server
         except redis.ResponseError as error:
             yield rights.keys_denied(opened.redact(error))
             return
@@ -117,13 +145,13 @@ def _rights(
     if opened.by_sentinels or settings.wait_replicas:
         outside += rights.WITH_WAIT
     unknown = [name for name, may in found.items() if may is None]
+    key, channel = meta_key(frontier.name, 0), wake_channel(frontier.name, 0)
     for node in nodes_of(client):
-        key = meta_key(frontier.name, 0)
-        told = rights.dry_run(node, unknown, key)
-        found.update({name: may for name, may in told.items() if may is not None})
-        _merge(found, rights.allowed_outside(node, outside))
-        channel = wake_channel(frontier.name, 0)
-        _merge(found, {"subscribe": rights.may_subscribe(node, channel)})
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
+            told = rights.dry_run(node, unknown, key)
+            found.update({name: may for name, may in told.items() if may is not None})
+            _merge(found, rights.allowed_outside(node, outside))
+            _merge(found, {"subscribe": rights.may_subscribe(node, channel)})
     yield from rights.examine(found)
 
 

@@ -125,6 +125,20 @@ def test_no_server(redisq: Redisq) -> None:
     assert "secret" not in ran.out
 
 
+@pytest.mark.parametrize("key", ["meta", "limits", "ready"])
+def test_keys_of_another_hand(redisq: Redisq, redis_server: RedisServer, key: str) -> None:
+    """They are a problem of the crawl's, and the other parts are looked at all the same."""
+    with redis_server.client() as client:
+        with Frontier.from_url(redis_server.url, "books") as frontier:
+            frontier.push(["https://a.example/"])
+        client.set(f"redisq:{{books:0}}:{key}", "x")
+    found = json.loads(redisq("doctor", "books", "--json").out)["lines"]
+    bad = [line for line in found if line["level"] == "problem"]
+    assert {line["about"] for line in bad} == {"Crawl"}
+    assert all(f"redisq:{{books:0}}:{key}" in line["what"] for line in bad)
+    assert {"Server", "Speed", "Rights", "Settings"} <= {line["about"] for line in found}
+
+
 # Rights
 
 

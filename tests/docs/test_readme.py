@@ -423,7 +423,7 @@ def test_acl_names_the_commands_of_the_scripts() -> None:
 
 @pytest.mark.servers("ends")
 def test_acl_suffices(tmp_path: Path, each_binary: Path) -> None:
-    """A user with the README's rights can crawl, push, look, requeue, rule slots and reset."""
+    """A user with the README's rights can crawl, push, look, ask, requeue, rule slots and reset."""
     server = RedisServer(each_binary, aof=True)
     asking = server.client(decode_responses=True)
     with contextlib.closing(server), asking as client, Site(linked_pages(20)) as site:
@@ -445,6 +445,8 @@ def test_acl_suffices(tmp_path: Path, each_binary: Path) -> None:
                 assert [slot.queued for slot in frontier.slots()] == [4]
                 assert frontier.drop("127.0.0.1") == 4
                 assert frontier.push([f"{site.url}/new"]).accepted == 1
+                assert frontier.url(f"{site.url}/new")["seen"]
+                assert frontier.why()["reason"] == "no_workers"
                 frontier.reset()
             assert list(client.scan_iter("*")) == []
         denied = {entry["object"] for entry in client.acl_log()}
