@@ -153,18 +153,32 @@ class ExchangeLoop:
 
     # What the shards share
 
+    def may_ask(self, loop: ShardLoop) -> bool:
+        """Whether the worker should ask this shard when it runs low.
+
+        Of those that have enough one at a time, by turns: so that as much comes with an exchange
+        as if there were but one shard. If none is known to have enough, all of them.
+        """
+        enough = [other for other in self._loops.values() if other.has_enough()]
+        return not enough or (
+            loop is min(enough, key=lambda other: other.asked_at)
+            and not any(other.wanted for other in enough)
+        )
+
     def share(self, loop: ShardLoop, demand: Demand) -> tuple[int, bool]:
         """How many entries the next exchange of ``loop`` may claim, and whether a suspect.
 
-        What is wanted is parted between the shards that may have something. One that asks although
-        it had nothing lately has a part as well; one that does not answer would take its own from
-        the others for as long as it is waited for.
+        One that has enough gets all that is wanted; else it is parted between the shards that may
+        have something. One that asks although it had nothing lately has a part as well; one that
+        does not answer would take its own from the others for as long as it is waited for.
         """
         if loop.is_silent and len(self._loops) > 1:
             return 0, False
-        others = [other for other in self._loops.values() if not (other is loop or other.is_silent)]
+        others = [one for one in self._loops.values() if one is not loop and one.answers()]
         left = demand.want - sum(other.wanted or 0 for other in others)
-        askers = 1 + sum(other.wanted is None and other.pace.may_have_more() for other in others)
+        askers = 1
+        if not loop.has_enough():
+            askers += sum(other.wanted is None and other.pace.may_have_more() for other in others)
         suspects = self.run_session.suspects_to_claim()
         return max(0, math.ceil(left / askers)), bool(
             suspects
@@ -172,9 +186,9 @@ class ExchangeLoop:
         )
 
     def held_elsewhere(self, loop: ShardLoop) -> int:
-        """Leases that the worker holds on other shards, or may be given there right now."""
+        """Requests of other shards that the worker has not ended, or may be given right now."""
         return sum(
-            len(other.session.held) + (other.wanted or 0)
+            other.session.unended() + (other.wanted or 0)
             for other in self._loops.values()
             if other is not loop
         )
@@ -240,7 +254,7 @@ class ExchangeLoop:
             self.worker.stuck(least)
         if not self._all_said_so():
             self.complete = self._certain = False
-        elif not self._looks_for_end:
+        elif not self._looks_for_end and not (self.complete and self.stopping):
             self._looks_for_end = True
             try:
                 # Something may have been said while it was looked at.

@@ -35,17 +35,21 @@ FULL_RETRY = 1.0
 class Pace:
     """What the last exchanges brought, and from that the pause before the next.
 
-    ``heartbeat`` is the longest pause in seconds, a quarter of the lease TTL.
+    ``heartbeat`` is the longest pause in seconds, a quarter of the lease TTL. ``shards``: so many
+    part what is to be sent, and what goes to one waits longer for as much company.
     """
 
-    def __init__(self, heartbeat: float) -> None:
+    def __init__(self, heartbeat: float, shards: int = 1) -> None:
         self._heartbeat = heartbeat
+        self._gather = min(FLUSH * shards, BUSY)
         self._sent_at = 0.0
         self._idle = IDLE_FIRST
         self._more = True
+        self.has_enough = False
+        """All entries that were asked for last have come, or new ones have been pushed since."""
         self._next_due: float | None = None
         self._overdue_in = 0.0
-        self._flush = FLUSH
+        self._flush = self._gather
         self._full_until = 0.0
         self.woken = False
         """Another worker has said that there is something to do."""
@@ -58,7 +62,8 @@ class Pace:
         self,
         *,
         claimed: int,
-        filled: bool,
+        filled: bool | None,
+        accepted: int = 0,
         low: bool,
         next_due: int | None,
         others_wait: bool = False,
@@ -66,15 +71,19 @@ class Pace:
     ) -> None:
         """An exchange with all shards is over.
 
-        ``filled``: as much was claimed as was wanted, so there is probably more. ``next_due``:
-        milliseconds until it is worth asking again. ``others_wait``: some worker found nothing.
-        ``overdue_in``: milliseconds until one may have to be taken for dead.
+        ``filled``: as much was claimed as was wanted, so there is probably more; None if nothing
+        was wanted. ``accepted``: requests that are new to the frontier. ``next_due``: milliseconds
+        until it is worth asking again. ``others_wait``: some worker found nothing. ``overdue_in``:
+        milliseconds until one may have to be taken for dead.
         """
         self._sent_at = time.monotonic()
-        self._more = filled
+        if filled is not None:
+            self._more = self.has_enough = filled
+        elif accepted:
+            self.has_enough = True
         self._next_due = None if next_due is None else next_due / 1000
         self._overdue_in = overdue_in / 1000
-        self._flush = FLUSH_SHARED if others_wait else FLUSH
+        self._flush = FLUSH_SHARED if others_wait else self._gather
         if claimed or not low:
             self._idle = IDLE_FIRST
         else:

@@ -41,6 +41,9 @@ LOOK_FOR_ENDED = 0.05
 FAILING = 600.0
 """Seconds after which a worker gives up, if Redis answers and yet no script passes."""
 
+LATE = 0.5
+"""Seconds without an answer after which other shards are asked for what is wanted."""
+
 STILL = 10.0
 """Seconds without a claim or a finish after which a worker beside a full Redis stands still."""
 
@@ -49,16 +52,17 @@ class ShardLoop:
     """Exchanges with the shard of ``session`` when that is due.
 
     ``wanted``: entries that the exchange under way may claim, None while there is none.
-    ``wants_suspect``: one of them may be a suspect. ``last``: what was said last, None if nothing
-    was since the worker has joined. ``is_silent``: the last attempt had no answer, so the next one
-    claims nothing.
+    ``wants_suspect``: one of them may be a suspect. ``asked_at``: when it was last asked for some
+    (time.monotonic()). ``last``: what was said last, None if nothing was since the worker has
+    joined. ``is_silent``: the last attempt had no answer, so the next one claims nothing.
     """
 
     def __init__(self, session: ShardSession, every: ExchangeLoop, lease_ttl: float) -> None:
         self.session = session
-        self.pace = Pace(heartbeat=lease_ttl / 4)
+        self.pace = Pace(lease_ttl / 4, shards=len(every.run_session.sessions))
         self.wanted: int | None = None
         self.wants_suspect = False
+        self.asked_at = 0.0
         self.last: Reply | None = None
         self.is_silent = False
         self._every = every
@@ -69,6 +73,15 @@ class ShardLoop:
         self._retry_last = min(RETRY_LAST, lease_ttl / 8)
         self._moved_at = time.monotonic()
         self._stands_still = False
+
+    def answers(self) -> bool:
+        """Whether what it is asked for may be expected soon."""
+        late = self.wanted and time.monotonic() - self.asked_at > LATE
+        return not (self.is_silent or late)
+
+    def has_enough(self) -> bool:
+        """Whether it surely has what is wanted, as far as is known."""
+        return self.pace.has_enough and self.answers()
 
     # When
 
@@ -89,7 +102,7 @@ class ShardLoop:
         demand = self._every.worker.demand()
         waiting = len(self.session)
         return self.pace.pause(
-            low=demand.low,
+            low=demand.low and self._every.may_ask(self),
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
             waiting=waiting > 0,
@@ -149,6 +162,7 @@ class ShardLoop:
                     self._away = False
                     logger.warning("Redis answers again; the crawl goes on")
                 return
+            self.pace.has_enough = False  # others are asked meanwhile
             await self._every.stopped_within(pause)
             pause = min(pause * 2, self._retry_last)
 
@@ -177,8 +191,10 @@ class ShardLoop:
         """
         await self._every.come_back(self.session)
         self.pace.woken = self.pace.told = False
-        self.wanted, self.wants_suspect = self._every.share(self, demand)
-        want = self.wanted
+        want, self.wants_suspect = self._every.share(self, demand)
+        self.wanted = want
+        if want:
+            self.asked_at = time.monotonic()
         try:
             reply = await self._exchange(want, demand)
         finally:
@@ -190,7 +206,8 @@ class ShardLoop:
         dues = [due for due in (reply.next_due, reply.post_due) if due is not None]
         self.pace.exchanged(
             claimed=len(reply.leases),
-            filled=0 < want <= len(reply.leases),
+            filled=want <= len(reply.leases) if want else None,
+            accepted=len(reply.accepted),
             low=demand.low or demand.rests,
             next_due=min(dues, default=None),
             others_wait=bool(reply.waiting),

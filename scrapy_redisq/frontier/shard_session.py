@@ -204,6 +204,12 @@ class ShardSession:
         flying = len(self._in_flight.operations) if self._in_flight else 0
         return len(self.unsent) + flying
 
+    def unended(self) -> int:
+        """Leases of which no end waits to be sent, or is on its way."""
+        flying = self._in_flight.operations if self._in_flight else ()
+        ends = {one.lease for one in (*self.unsent, *flying) if isinstance(one, Finish)}
+        return len(self.held.keys() - ends)
+
     def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
         self.unsent.append(operation)

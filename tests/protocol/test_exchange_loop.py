@@ -435,8 +435,8 @@ def test_nothing_is_reserved_for_a_shard_that_does_not_answer(redis_server: Redi
 
 
 def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) -> None:
-    """Together they give as much as one shard would, wherever it is, and never more than may be
-    held."""
+    """Together they give as much as one shard would, wherever it is, and never more than the worker
+    may have begun or have waiting."""
 
     async def crawl() -> None:
         client = redis.asyncio.Redis.from_url(redis_server.url)
@@ -454,7 +454,7 @@ def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) 
         done = 0
         while done < 300:
             await until(lambda: puppet.leases, f"more than {done}")
-            assert sum(len(session.held) for session in run_session.sessions) <= 60
+            assert sum(session.unended() for session in run_session.sessions) <= 60
             for session, lease in puppet.leases:
                 exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
                 done += 1
@@ -501,3 +501,63 @@ def test_a_worker_that_rests(redis_server: RedisServer, monkeypatch: pytest.Monk
 
     with redis_server.client() as client:
         asyncio.run(crawl(client, Worker(client, NAME, EXACT)))
+
+
+class Eater(Puppet):
+    """A busy worker that wants nine when it is ``hungry``. ``meals``: shards, and how many each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hungry = False
+        self.meals: list[tuple[int, int]] = []
+
+    def is_busy(self) -> bool:
+        return True
+
+    def demand(self) -> Demand:
+        want = 9 - len(self.leases)
+        return Demand(True, want, want, {}, most=9) if self.hungry and want else NOTHING
+
+    def received(self, session: ShardSession, reply: Reply, *told: Any) -> None:
+        super().received(session, reply, *told)
+        if reply.leases:
+            self.meals.append((session.shard, len(reply.leases)))
+
+
+def test_one_shard_at_a_time_is_asked_where_each_has_enough(redis_server: RedisServer) -> None:
+    """So that an exchange brings as much as with a single shard; all have their turns, and one that
+    is running out is followed by the next."""
+
+    async def crawl() -> None:
+        client = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Eater()
+        terms = Terms(NAME, replace(EXACT, shards=3), 60.0, 5, 100, 10_000)
+        run_session = RunSession(client, terms)
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        for n in range(75):
+            fingerprint = run_session.seen.encode(fingerprint_of(f"{n}"))
+            exchange_loop.enqueue(Enqueue(slot_in(run_session, n % 3), 0, b"", fingerprint))
+
+        async def eat() -> list[tuple[int, int]]:
+            before = len(puppet.meals)
+            puppet.hungry = True
+            exchange_loop.wake()
+            await until(lambda: len(puppet.leases) == 9, "enough")
+            puppet.hungry = False
+            for session, lease in puppet.leases:
+                exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
+            puppet.leases.clear()
+            return puppet.meals[before:]
+
+        exchange_loop.start(puppet)
+        assert sorted(await eat()) == [(0, 3), (1, 3), (2, 3)]
+        for _ in range(2):
+            meals = [await eat() for _ in range(3)]
+            assert sorted(meals) == [[(0, 9)], [(1, 9)], [(2, 9)]]
+        assert sum(number for _, number in await eat()) == 9
+        await exchange_loop.stop()
+        await exchange_loop.leave()
+        await client.aclose()
+
+    asyncio.run(crawl())

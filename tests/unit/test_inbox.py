@@ -8,7 +8,15 @@ from typing import Any
 from scrapy.http import Request
 
 from scrapy_redisq.frontier.operations import Claim, Lease
-from scrapy_redisq.frontier.pace import FLUSH, FLUSH_SHARED, IDLE_FIRST, RUNNING_LOW, UNHEARD, Pace
+from scrapy_redisq.frontier.pace import (
+    BUSY,
+    FLUSH,
+    FLUSH_SHARED,
+    IDLE_FIRST,
+    RUNNING_LOW,
+    UNHEARD,
+    Pace,
+)
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
 from scrapy_redisq.worker.inbox import Inbox
@@ -192,6 +200,25 @@ class TestPace:
         assert pace.pause(low=False, waiting=True, many=True, busy=True) == 0
         pace.exchanged(claimed=0, filled=False, low=False, next_due=None, others_wait=True)
         assert pace.pause(low=False, waiting=True, many=False, busy=True) <= FLUSH_SHARED
+
+    def test_what_is_parted_between_shards_gathers_for_longer(self) -> None:
+        """An exchange with one of several carries as much as with a single one."""
+        for shards, longest in ((3, 3 * FLUSH), (64, BUSY)):
+            pace = Pace(heartbeat=15, shards=shards)
+            pace.listening = True
+            pace.exchanged(claimed=1, filled=None, low=False, next_due=None)
+            pause = pace.pause(low=False, waiting=True, many=False, busy=True)
+            assert 0.5 * longest < pause <= longest
+
+    def test_whether_there_is_enough(self) -> None:
+        """All that was asked for has come, or something new has been pushed; asking for nothing
+        says nothing."""
+        pace = Pace(heartbeat=15)
+        told = []
+        for filled, accepted in ((True, 0), (None, 0), (False, 1), (None, 0), (None, 1)):
+            pace.exchanged(claimed=0, filled=filled, accepted=accepted, low=True, next_due=None)
+            told.append(pace.has_enough)
+        assert told == [True, True, False, False, True]
 
     def test_due_entries_and_heartbeat(self) -> None:
         """It asks when something falls due, and never later than the heartbeat allows."""
