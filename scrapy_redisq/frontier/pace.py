@@ -80,7 +80,7 @@ class Pace:
         if filled is not None:
             self._more = self.has_enough = filled
         elif accepted:
-            self.has_enough = True
+            self._more = self.has_enough = True
         self._next_due = None if next_due is None else next_due / 1000
         self._overdue_in = overdue_in / 1000
         self._flush = FLUSH_SHARED if others_wait else self._gather

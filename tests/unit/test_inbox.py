@@ -219,6 +219,8 @@ class TestPace:
             pace.exchanged(claimed=0, filled=filled, accepted=accepted, low=True, next_due=None)
             told.append(pace.has_enough)
         assert told == [True, True, False, False, True]
+        # The link of a page that another shard has: nothing else may come for long.
+        assert pace.pause(low=True, waiting=False, many=False, busy=False) <= RUNNING_LOW
 
     def test_due_entries_and_heartbeat(self) -> None:
         """It asks when something falls due, and never later than the heartbeat allows."""
