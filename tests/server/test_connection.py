@@ -24,7 +24,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from lab.cluster import Cluster
 from lab.proxy import Proxy
+from lab.sentinels import SERVICE, Sentinel
 from lab.servers import RedisServer, any_server, binaries, free_port, wait_until
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
 from scrapy_redisq.server import embedded
@@ -528,15 +530,19 @@ def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     folder = tmp_path_factory.mktemp("tls")
     make_certificates(folder)
     port = free_port()
-    server = RedisServer(
-        binaries()["redis-7"],
+    server = RedisServer(binaries()["redis-7"], *tls_options(folder, port))
+    yield f"localhost:{port}", folder / "ca.pem"
+    server.close()
+
+
+def tls_options(folder: Path, port: int) -> list[str]:
+    """Of a server or a Sentinel that speaks TLS on ``port``, with certificates in ``folder``."""
+    return [
         *("--tls-port", str(port), "--tls-auth-clients", "no"),
         *("--tls-cert-file", str(folder / "server.pem")),
         *("--tls-key-file", str(folder / "server.key")),
         *("--tls-ca-cert-file", str(folder / "ca.pem")),
-    )
-    yield f"localhost:{port}", folder / "ca.pem"
-    server.close()
+    ]
 
 
 def make_certificates(folder: Path) -> None:
@@ -592,6 +598,44 @@ def test_tls_with_a_known_authority_works(
     entry(server, "wait")
     with server.client() as client:
         assert client.ping()
+
+
+def test_tls_to_a_cluster(tls_server: tuple[str, Path]) -> None:
+    """Nodes are verified by the names by which they call each other."""
+    _, authority = tls_server
+    port = free_port()
+    options = [
+        *tls_options(authority.parent, port),
+        *("--tls-cluster", "yes", "--cluster-announce-hostname", "localhost"),
+        *("--cluster-preferred-endpoint-type", "hostname"),
+    ]
+    with Cluster(binaries()["redis-7"], *options, masters=1):
+        server = open_server(f"rediss+cluster://localhost:{port}?ssl_ca_certs={authority}")
+        server.wait()
+        asyncio.run(server.wait_async())
+        with server.client() as client:
+            assert client.eval("return redis.call('SET', KEYS[1], 1)", 1, "key") == b"OK"
+
+
+def test_tls_to_sentinels(tls_server: tuple[str, Path]) -> None:
+    """Sentinel and primary have the same authority."""
+    address, authority = tls_server
+    port = free_port()
+    options = tls_options(authority.parent, port)
+    lines = [
+        *("sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"),
+        f"sentinel monitor {SERVICE} {address.replace(':', ' ')} 1",
+        "tls-replication yes",
+        *(f"{name[2:]} {value}" for name, value in zip(options[::2], options[1::2], strict=True)),
+    ]
+    config = "\n".join([*lines, ""])
+    with contextlib.closing(Sentinel(binaries()["redis-7"], config, port=free_port())):
+        url = f"rediss+sentinel://localhost:{port}/{SERVICE}?ssl_ca_certs={authority}"
+        server = open_server(url)
+        server.wait()
+        asyncio.run(server.wait_async())
+        with server.client() as client:
+            assert client.ping()
 
 
 def test_tls_that_cannot_be_verified_is_refused_at_once(
