@@ -188,7 +188,7 @@ def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path)
 def watch(folder: ServerFolder, locks: Locks) -> None:
     """See to it that the server ends also when all its users are killed. Only under `exclusive`."""
     with locks.for_watcher() as files:
-        if not files:
+        if not files or getattr(sys, "frozen", False):  # then sys.executable is no Python
             return
         script = Path(__file__).with_name("watcher.py")
         try:
