@@ -21,10 +21,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lab.servers import RedisServer, any_server
-from scrapy_redisq.commands import display, export, slots
+from scrapy_redisq.commands import display, slots
 from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
 from scrapy_redisq.commands.table import Column, Table
-from scrapy_redisq.control import Frontier, SlotStatus
+from scrapy_redisq.control import Frontier, SlotStatus, told_letters
 from scrapy_redisq.control import dead_letters as letters
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.control.told_letters import as_json
@@ -400,7 +400,7 @@ def test_redis_goes_away_in_an_export(
                 server.kill()
             return as_json(letter)
 
-        monkeypatch.setattr(export, "as_json", write)
+        monkeypatch.setattr(told_letters, "as_json", write)
         ran = redisq("dead", "export", "books", str(path), REDISQ_URL=server.url)
     finally:
         server.close()
