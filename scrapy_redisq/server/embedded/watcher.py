@@ -51,19 +51,23 @@ class Watcher:
     def __init__(self, folder: Path, start: int, users: int, server: int) -> None:
         self._folder = folder
         self._start, self._users, self._server = start, users, server
-        self._loading_until = 0.0
+        self._loading_until = self._silent_since = 0.0
 
     def look(self) -> bool:
         """-> whether there is nothing left to look after. Only under ``start.lock``."""
         if not is_free(self._users, fcntl.LOCK_EX):
-            self._loading_until = 0.0
+            self._loading_until = self._silent_since = 0.0
             return False
         if not self._is_alive() or (self._is_current() and self._is_to_be_kept()):
             return True
         said = self._ask(b"PING\r\n")
-        if said.startswith(b"-LOADING") or not said:
-            self._loading_until = self._loading_until or time.monotonic() + LOADED_GRACE
-        if time.monotonic() < self._loading_until:
+        now = time.monotonic()
+        if said.startswith(b"-LOADING"):
+            self._loading_until = self._loading_until or now + LOADED_GRACE
+        # One that reads its data may be silent for seconds; so may one that is busy.
+        self._silent_since = 0.0 if said else self._silent_since or now
+        is_silent = self._silent_since and now < self._silent_since + STOP_TIMEOUT
+        if is_silent or now < self._loading_until:
             return False
         self._end()
         return True
