@@ -23,6 +23,7 @@ from scrapy_redisq._scrapy.output import (
     current_page,
     dealing_with,
     in_download,
+    pace_output,
     watch_output,
 )
 from scrapy_redisq.errors import RedisqError
@@ -188,6 +189,10 @@ class Engine:
     @property
     def _closed(self) -> bool:
         return self._engine.spider is None  # Scrapy 2.13 keeps its slot
+
+    def pace_links(self, may_go: Callable[[Request], Awaitable[None]]) -> None:
+        """Await ``may_go(page)`` before a request that ``page`` has asked for is taken."""
+        pace_output(self._crawler, may_go)
 
     def watch_pages(
         self,

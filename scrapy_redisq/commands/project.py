@@ -139,6 +139,7 @@ class Project:
             keep_config=not self.spider_name,
             keep_seen=self.settings.keep_seen,
             dead_max=self.settings.dead_max,
+            growth=self.settings.growth_limit(),
         )
         try:
             stored = frontier.config()

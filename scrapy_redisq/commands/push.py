@@ -67,6 +67,9 @@ def run(arguments: Namespace, project: Project) -> int:
         project.server(to_write=True) as server,
         project.frontier_to_push(server, arguments.name) as frontier,
     ):
+        frontier.waiting_to_push = lambda why: print(
+            f"{clean(frontier.name)}: {why}", file=sys.stderr, flush=True
+        )
         try:
             for batch in batches:
                 _push(frontier, batch, unit, total)

@@ -33,6 +33,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
+from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
@@ -53,6 +54,9 @@ RETRY_PAUSE = 0.2
 PUSH_BATCH = 300
 PUSH_BYTES = 4_000_000
 """Requests that one push script adds, and bytes of them but for the first."""
+
+PUSH_WAIT = 0.5
+"""Seconds between two looks for room in a full frontier."""
 
 
 @dataclass
@@ -86,6 +90,7 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
         keep_config: bool = False,
         keep_seen: bool = False,
         dead_max: int = RedisqSettings.dead_max.default,
+        growth: GrowthLimit = NO_LIMIT,
         owns_server: bool = False,
     ) -> None:
         super().__init__(check_frontier_name(name), server.client())
@@ -96,6 +101,10 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
         self._seeds = seeds or SeedReader()
         self._keep_seen = keep_seen
         self.dead_max = dead_max
+        self.growth = growth
+        """How large pushes may make it; without a limit of its own that of its workers holds."""
+        self.waiting_to_push: Callable[[str], None] = lambda why: logger.info("%s", why)
+        """Called with the reason when a push has to wait for room."""
 
     @classmethod
     def from_url(
@@ -138,6 +147,7 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
                 keep_config=keep_config,
                 keep_seen=settings.keep_seen,
                 dead_max=settings.dead_max,
+                growth=settings.growth_limit(),
                 owns_server=True,
             )
         except BaseException:
@@ -201,14 +211,16 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
 
         On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
         on. What is wrong with single requests is reported in the result's ``errors`` and does not
-        stop the others. Raises TypeError for a single one that is not in a list.
+        stop the others. Waits while the frontier is full (``growth``). Raises TypeError for one
+        that is not in a list.
         """
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
             raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
         result = Pushed()
         joined: calls.Joined | None = None
         numbered = enumerate(requests_or_urls, start=1)
-        while chunk := list(itertools.islice(numbered, PUSH_BATCH)):
+        growth = self.growth or self._growth_limit_of_workers()
+        while chunk := list(itertools.islice(numbered, self._room(growth))):
             seeds = []
             for at, item in chunk:
                 try:
@@ -240,6 +252,31 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
                     result.duplicates += outcome.count("0")
                     seeds = others
         return result
+
+    def _growth_limit_of_workers(self) -> GrowthLimit:
+        meta = self._meta(self._status(0))
+        try:
+            return GrowthLimit(int(meta.get("max_pending", 0)), float(meta.get("max_memory", 0)))
+        except ValueError:  # of another hand
+            return NO_LIMIT
+
+    def _room(self, growth: GrowthLimit) -> int:
+        """How many requests may be pushed now, at most `PUSH_BATCH`. Waits until there is room."""
+        told = False
+        while growth:
+            config = self.config()
+            shards = config.shard_numbers(self.name) if config else (0,)
+            fills: list[Fill] = [self._run(calls.fill(self.name, shard)) for shard in shards]
+            unfinished = sum(fill.unfinished for fill in fills)
+            if not (reached := growth.reached(unfinished, fills)):
+                room = growth.pending - unfinished if growth.pending else PUSH_BATCH
+                return min(room, PUSH_BATCH)
+            if not told:
+                nobody = "" if self.status()["state"] == "running" else ", and no worker is there"
+                self.waiting_to_push(f"waits for room: {reached}{nobody}")
+            told = True
+            time.sleep(PUSH_WAIT)
+        return PUSH_BATCH
 
     def _parted(
         self, seeds: list[Seed], joined: calls.Joined

@@ -12,7 +12,8 @@
                    ``trouble`` what passes by itself; ``loop`` all of them, and what they share:
                    ``worker_protocol`` is what it asks of the worker, ``listener`` hears what
                    others publish
-``seen``           the dupefilters; ``config`` what all workers must agree on
+``seen``           the dupefilters; ``config`` what all workers must agree on, ``growth`` how large
+                   the frontier may become
 ``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which
                    shard keeps them; ``shared_robots`` their robots.txt
 

@@ -84,6 +84,12 @@ class ExchangeLoop:
         """Enqueues and finishes that Redis has not acknowledged."""
         return self.run_session.waiting()
 
+    def unfinished(self) -> int:
+        """Requests of the frontier that are not finished, as the last exchanges told, and what has
+        not been sent yet."""
+        told = sum(reply.created - reply.finished for reply in self._last_replies())
+        return told + self.waiting()
+
     def wake(self) -> None:
         """Something has changed: exchange earlier than planned where that is due."""
         for loop in self._loops.values():

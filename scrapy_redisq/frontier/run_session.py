@@ -18,6 +18,7 @@ from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.growth import Fill
 from scrapy_redisq.frontier.held_back import HeldBack
 from scrapy_redisq.frontier.operations import (
     Claim,
@@ -230,6 +231,12 @@ class RunSession:
                 problem = error
         if problem is not None:
             raise problem
+
+    async def fills(self) -> list[Fill]:
+        """How full each shard and its server are."""
+        return [
+            await self.run(calls.fill(self.terms.name, session.shard)) for session in self.sessions
+        ]
 
     def suspects_to_claim(self) -> int:
         """A worker holds one suspect at a time, so that a request that kills its workers takes no

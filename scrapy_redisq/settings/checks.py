@@ -108,6 +108,14 @@ def size(low: int, high: int) -> Check[int]:
     return whole(low, high, "bytes")
 
 
+@taking("a share from 0 to 1 such as 0.8, or whole bytes, up to 1e15")
+def memory(value: Any) -> float:
+    amount = float(value)
+    _require(0 <= amount <= 1e15 and not isinstance(value, bool))
+    _require(amount <= 1 or amount.is_integer())
+    return amount
+
+
 def one_of(*choices: str) -> Check[str]:
     @taking(" or ".join(map(repr, choices)))
     def check(value: Any) -> str:

@@ -130,6 +130,18 @@ class CrawlSettings:
         "Requests that wait to be sent to Redis before the worker stops starting pages; half as "
         "many, before it stops reading `start()`.",
     )
+    max_pending = Setting(
+        0,
+        checks.whole(0, 10**12),
+        "Back-pressure: from so many unfinished requests on `start()` and `push` wait, and links "
+        "wait in their page's callback while the worker has other pages to finish. 0: no limit.",
+    )
+    max_memory = Setting(
+        0.0,
+        checks.memory,
+        "The same from so much of the server's memory on: bytes, or up to 1 a share of its "
+        "`maxmemory`. 0: no limit.",
+    )
     dead_max = Setting(
         10_000,
         checks.whole(0, 10_000_000),

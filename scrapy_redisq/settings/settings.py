@@ -10,6 +10,7 @@ from typing import Any
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, parse_rate
 from scrapy_redisq.settings import checks, scrapys_limits
 from scrapy_redisq.settings.crawl import CrawlSettings
@@ -79,6 +80,10 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
             any_shards=self.shards is None,
             **others,
         )
+
+    def growth_limit(self) -> GrowthLimit:
+        """How large the frontier may become."""
+        return GrowthLimit(self.max_pending, self.max_memory)
 
     @property
     def heeds_crawl_delay(self) -> bool:

@@ -7,6 +7,7 @@
 ``inbox``        leases that wait to be started
 ``in_progress``  what becomes of the requests in progress; ``page`` is one of them
 ``local_requests``  what becomes of those that cannot be stored; ``local_queue`` has them in order
+``back_pressure``  who waits while the frontier is as large as it may be
 ``orders``       what people have told it
 ``release``      which code and settings it runs, ``report`` what it costs and does: for people
 ``shared_values``   notices objects of which each request would get a copy

@@ -27,6 +27,7 @@ from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.back_pressure import BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
@@ -126,6 +127,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             outbox,
             gate,
             retry_pauses,
+            BackPressure(settings.growth_limit(), inbox.most, exchange_loop.unfinished),
         )
     )
     _watch(worker, in_progress)
@@ -149,6 +151,8 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
         item_failed=in_progress.item_failed,
     )
     engine.watch_retries(in_progress.gave_up)
+    if settings.growth_limit():
+        engine.pace_links(worker.back_pressure.link_may_go)
     connect = worker.crawler.signals.connect
     connect(in_progress.item_error, signals.item_error)
     connect(worker.item_scraped, signals.item_scraped)

@@ -101,7 +101,11 @@ class WorkerConnection:
             dead_max=settings.dead_max,
             max_entry_bytes=settings.max_entry_bytes,
             run=RunTerms(
-                settings.run_name(spider), settings.resume, settings.keep_seen, settings.keep_alive
+                settings.run_name(spider),
+                settings.resume,
+                settings.keep_seen,
+                settings.keep_alive,
+                settings.growth_limit(),
             ),
             started=started,
             limits=settings.limits(),

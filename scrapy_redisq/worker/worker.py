@@ -9,6 +9,7 @@ middlewares and pipelines of this package. Nothing in it waits for the network.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shlex
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redis.exceptions import RedisError
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
@@ -28,10 +30,12 @@ from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, ShardSession
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.inbox import Inbox
@@ -75,6 +79,7 @@ class Parts:
     outbox: Outbox
     gate: DownloadGate
     retry_pauses: RetryPauses
+    back_pressure: BackPressure
 
 
 class Worker:
@@ -91,6 +96,7 @@ class Worker:
         self.inbox = parts.inbox
         self.gate = parts.gate
         self.retry_pauses = parts.retry_pauses
+        self.back_pressure = parts.back_pressure
         self.stats: Any = parts.crawler.stats
         self.pages = 0
         self.items = 0
@@ -109,14 +115,19 @@ class Worker:
         self._counted = (0, 0, 0)
         self._orders = Orders(parts.engine, self._orders_changed)
         self._reporter = Reporter(lambda: self.pages, self._doing)
+        self._memory_watch: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
         self.exchange_loop.start(self)
         self.engine.pace_start(self._room_in_outbox)
+        if self.settings.max_memory:
+            self._memory_watch = asyncio.ensure_future(self._watch_memory())
 
     async def close(self, reason: str) -> None:
         """Send what is buffered, give back what was not started, leave the run."""
+        if self._memory_watch is not None:
+            self._memory_watch.cancel()
         try:
             await asyncio.wait_for(self._leave(reason), self.settings.close_timeout)
         except asyncio.TimeoutError:
@@ -240,8 +251,15 @@ class Worker:
             or self._run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
+        await self.back_pressure.start_may_go_on()
         # Scrapy reads on without a pause while its downloader is busy, and nothing else has a turn.
         await asyncio.sleep(0)
+
+    async def _watch_memory(self) -> None:
+        while True:
+            with contextlib.suppress(*TROUBLE, RedisError):
+                self.back_pressure.filled(await self._run_session.fills())
+            await asyncio.sleep(LOOK)
 
     def _next_from_inbox(self) -> Request | None:
         downloading = self.gate.downloading()
@@ -404,6 +422,7 @@ class Worker:
 
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
+        self.back_pressure.look(len(working_on), closing=self.engine.closing)
         self._outbox.send_late_children()
         self._local_requests.collect_ended()
         self._local_requests.ask()

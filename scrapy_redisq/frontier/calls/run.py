@@ -17,6 +17,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
+from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 
 
@@ -45,12 +46,13 @@ class Joined:
 @dataclass(frozen=True)
 class RunTerms:
     """Which run a worker wants to be in: REDISQ_RUN, REDISQ_RESUME, REDISQ_KEEP_SEEN and
-    REDISQ_KEEP_ALIVE."""
+    REDISQ_KEEP_ALIVE; and how large it may become."""
 
     name: str = ""
     resume: bool = True
     keep_seen: bool = False
     keep_alive: bool = False
+    growth: GrowthLimit = NO_LIMIT
 
 
 ANY_RUN = RunTerms()
@@ -83,6 +85,8 @@ class Crawl:
             "resume": self.terms.resume,
             "keep_alive": self.terms.keep_alive,
             "keep_seen": self.terms.keep_seen,
+            "max_pending": str(self.terms.growth.pending or ""),
+            "max_memory": str(self.terms.growth.memory or ""),
         }
 
 
@@ -176,6 +180,8 @@ _NO_TERMS = {
     "keep_alive": False,
     "keep_seen": False,
     "keep_config": False,
+    "max_pending": "",
+    "max_memory": "",
 }
 
 
@@ -337,6 +343,11 @@ def recover(
     """-> how many of these queues (slot, priority) and workers had been cut off."""
     data = {"queues": queues, "workers": workers}
     return Call.of(load("run/recover"), meta_key(name, shard), data, int)
+
+
+def fill(name: str, shard: int) -> Call[Fill]:
+    """-> how full the shard and its server are."""
+    return Call.of(load("run/fill"), meta_key(name, shard), {}, lambda reply: Fill(*reply))
 
 
 def status(name: str, shard: int) -> Call[dict[str, Any]]:

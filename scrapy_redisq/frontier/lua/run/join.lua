@@ -11,8 +11,9 @@
 --          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
 --          of AutoThrottle's terms, see there, or ''), release, settings (these two: what a worker
 --          runs, '' if that is not known), name, resume, keep_alive, keep_seen
---          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes), age (us
---          since the worker that crawls was started), keep_config (of who pushes: also a new run
+--          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes), max_pending,
+--          max_memory (numbers as texts, or ''; of who crawls), age (us since the worker that crawls
+--          was started), keep_config (of who pushes: also a new run
 --          takes the stored one, and what was seen if the last worker kept that), began (us),
 --          inherits, begun (whether shard 0 knows that this one has begun the run; all three of who
 --          follows)
@@ -200,6 +201,10 @@ if intent == 'crawl' then
   if input.keep_alive then redis.call('HSET', META, 'keep_alive', 1) end
   if input.keep_seen then redis.call('HSET', META, 'keep_seen', 1)
   else redis.call('HDEL', META, 'keep_seen') end
+  for _, name in ipairs({'max_pending', 'max_memory'}) do
+    if input[name] ~= '' then redis.call('HSET', META, name, input[name])
+    else redis.call('HDEL', META, name) end
+  end
 end
 
 if decision ~= 'resume' and (intent == 'crawl' or intent == 'push') then

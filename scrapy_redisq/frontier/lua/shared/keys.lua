@@ -8,8 +8,8 @@
 --   meta            hash    format, the shared configuration, and the run: its id, name, state
 --                           (open, complete or resetting), seeded (some worker has added all its
 --                           start requests), began, left (when the last worker went), ended (us),
---                           generation of its dupefilter, inherits, keep_alive and keep_seen (of
---                           workers), shards (that former runs had), sealed and visited (see
+--                           generation of its dupefilter, inherits, keep_alive, keep_seen, max_pending and
+--                           max_memory (of workers), shards (that former runs had), sealed and visited (see
 --                           shared/run_state.lua), begun:J (on shard 0: shard J has begun the run
 --                           for good, see run/join.lua), sign and patient (see ms_until_dead()),
 --                           behind (us, see NOW), stuck and retry (see shared/slots/aside.lua),

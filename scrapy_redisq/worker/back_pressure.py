@@ -1,0 +1,131 @@
+"""Back-pressure: what would make a full frontier larger waits, as long as anything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+from scrapy.http import Request
+
+from scrapy_redisq.frontier.growth import Fill, GrowthLimit
+
+logger = logging.getLogger(__name__)
+
+STALL = 0.25
+"""Seconds without anything else to do after which one of those that wait goes on."""
+
+LOOK = 5.0
+"""Seconds between two looks at the server's memory."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """``page``: whose link it is; None: it is a request of ``start()``."""
+
+    page: Request | None
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class BackPressure:
+    """Lets requests into the frontier while there is room, and one after the other while there is
+    none and nothing else goes on.
+
+    A page whose link waits keeps its lease. So that a worker can always claim and finish something,
+    at most half of the ``most`` requests that it may hold wait, and none does when no other page is
+    in progress: then the one that has waited longest goes on, with all of its links. A request of
+    ``start()`` waits longest, for what is in the frontier comes first.
+
+    ``unfinished``: requests of the frontier, as far as this worker knows. ``fills`` asks how full
+    the servers are.
+    """
+
+    def __init__(self, limit: GrowthLimit, most: int, unfinished: Callable[[], int]) -> None:
+        self.limit = limit
+        self._most_waiting = max(1, most // 2)
+        self._unfinished = unfinished
+        self._fills: list[Fill] = []
+        self._pages: list[_Waiting] = []
+        self._start: list[_Waiting] = []
+        self._let_through: WeakSet[Request] = WeakSet()
+        self._idle_since: float | None = None
+        self._reached = ""
+        self._warned = False
+
+    @property
+    def holds_back(self) -> bool:
+        """Something waits for room."""
+        return bool(self._pages or self._start)
+
+    def filled(self, fills: list[Fill]) -> None:
+        """How full the servers are by now."""
+        self._fills = fills
+        if self._warned or not self.limit.memory > 0:
+            return
+        self._warned = True
+        if not any(fill.used for fill in fills):
+            logger.warning("REDISQ_MAX_MEMORY has no effect: this user may not ask Redis for INFO")
+        elif self.limit.memory <= 1 and not all(fill.maxmemory for fill in fills):
+            logger.warning(
+                "REDISQ_MAX_MEMORY = %g has no effect: it is a share of a maxmemory that the "
+                "server does not have; give bytes",
+                self.limit.memory,
+            )
+
+    async def link_may_go(self, page: Request) -> None:
+        """Wait until a request that the callback of ``page`` has yielded may be taken."""
+        if page not in self._let_through and self._is_full():
+            await self._wait(_Waiting(page), self._pages)
+
+    async def start_may_go_on(self) -> None:
+        """Wait until the next request of ``start()`` may be asked for."""
+        if self._is_full():
+            await self._wait(_Waiting(None), self._start)
+
+    async def _wait(self, waiting: _Waiting, line: list[_Waiting]) -> None:
+        line.append(waiting)
+        try:
+            await waiting.go_on.wait()
+        finally:
+            if waiting in line:  # cancelled
+                line.remove(waiting)
+
+    def _is_full(self) -> bool:
+        reached = self.limit.reached(self._unfinished(), self._fills)
+        if reached and not self._reached:
+            logger.info(
+                "Back-pressure: %s. start() waits, and links wait in their pages' callbacks",
+                reached,
+            )
+        elif self._reached and not reached:
+            logger.info("Back-pressure: there is room again")
+        self._reached = reached
+        return bool(reached)
+
+    def look(self, in_progress: int, *, closing: bool) -> None:
+        """Let go on what may, often. ``in_progress``: requests that Scrapy works on."""
+        if not self.holds_back:
+            self._idle_since = None
+            return
+        if closing or not self._is_full():
+            while self.holds_back:
+                self._let_one_go()
+            return
+        while len(self._pages) > self._most_waiting:
+            self._let_one_go()
+        if in_progress > len(self._pages):
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since > STALL:
+            self._idle_since = None
+            self._let_one_go()
+
+    def _let_one_go(self) -> None:
+        waiting = (self._pages or self._start).pop(0)
+        if waiting.page is not None:
+            self._let_through.add(waiting.page)
+        waiting.go_on.set()
