@@ -372,8 +372,8 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
         """Why nothing, or little, happens: ``reason`` (a code), ``text`` (a sentence with figures),
         ``also`` (more of them), and figures; see `scrapy_redisq.control.why.explain`.
 
-        ``status`` as `status` has just given it, if that is known. About 50 slots are looked at at
-        a time, and 200 in all, however many there are. That Redis is away is a reason, too, and
+        ``status`` as `status` has just given it, if that is known. About 20 slots are looked at at
+        a time, and 100 in all, however many there are. That Redis is away is a reason, too, and
         not raised.
         """
         config: FrontierConfig | None = None
@@ -439,7 +439,7 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
         status: Mapping[str, Any] | None = None,
     ) -> Wanted:
         """How many workers would have work now, from ``least`` to ``most``, and why; see
-        `scrapy_redisq.control.scaling.wanted_workers`. At most 200 slots of a shard are looked at.
+        `scrapy_redisq.control.scaling.wanted_workers`. At most 100 slots of a shard are looked at.
         """
         status = status or self.status()
         waits: list[calls.Waits] = []

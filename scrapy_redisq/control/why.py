@@ -91,9 +91,10 @@ class _Look:
         self.last_delayed = max((delay[2] for delay in delays), default=0) / 1e6
         nexts = [wait.next for wait in first.values() if wait.next >= 0]
         self.next_start = min(nexts) / 1e6 if nexts else None
-        # A worker that found nothing on one shard may have work of another.
+        # A worker that found nothing on one shard may have work of another, or from before.
         waiting = min((wait.waiting for wait in first.values()), default=0)
-        self.idle = max(0, min(int(waiting), len(self.alive)))
+        without = sum(not worker.get("leased") for worker in self.alive)
+        self.idle = max(0, min(int(waiting), without))
         self.starting = max((int(wait.starting) for wait in first.values()), default=0)
         self.stuck = min((wait.stuck for wait in first.values()), default=-1) / 1e6
         self.keep_alive = any(wait.keep_alive for wait in first.values())
@@ -116,17 +117,10 @@ class _Look:
                     self.allowed += sum(by)
                 elif by and kind in self.causes:
                     self.causes[kind].update({str(what): int(n) for what, n in dict(by).items()})
-        # Few of many slots may be set aside or paused, and are named in sets of their own.
-        for kind, sets in (
-            ("aside", [wait.aside for wait in first]),
-            ("paused", [wait.paused for wait in first]),
-        ):
-            there = sum(
-                with_requests * total / looked_at
-                for total, looked_at, with_requests in sets
-                if looked_at
-            )
-            self.kinds[kind] = there
+        if self.estimated:
+            # Few of many slots may be set aside or paused, and are named in sets of their own.
+            self.kinds["aside"] = sum(_with_requests(wait.aside) for wait in first)
+            self.kinds["paused"] = sum(_with_requests(wait.paused) for wait in first)
         limited = bool(waits) and all(wait.starts >= 0 for wait in waits) and not self.estimated
         self.starts = round(sum(wait.starts for wait in waits), 1) if limited else None
         if not self.slots:
@@ -275,7 +269,8 @@ class _Look:
             text += f"; {self._idle()}"
         moving = {"delay", "parked", "aside"} & set(kept_back)
         if moving and self.next_start is not None:
-            text += f"; the next start is in {_time(self.next_start)}"
+            at = f"in {_time(self.next_start)}" if self.next_start >= 0.1 else "due now"
+            text += f"; the next start is {at}"
         return f"{text}."
 
     def _how(self, kind: str, n: int, *, alone: bool) -> str:
@@ -340,6 +335,12 @@ class _Look:
         if reason in {*KINDS, "set_aside"} and self.leased:
             told.append(f"{_n(self.leased, 'request')} in progress.")
         return told
+
+
+def _with_requests(told: tuple[int, int, int]) -> float:
+    """How many slots of a set have requests, as far as those that were looked at say."""
+    total, looked_at, with_requests = told
+    return with_requests * total / looked_at if looked_at else 0.0
 
 
 # Words

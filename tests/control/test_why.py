@@ -75,8 +75,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         "after too many failures, 3 paused by a person; the next start is in 3.1 s.",
     ),
     "concurrency": (
-        {"leased": 1, "workers": [worker()] * 4},
-        {"kinds": {"concurrency": (1, [1])}, "waiting": 3},
+        {"leased": 1, "workers": [worker(leased=1), *[worker()] * 3]},
+        {"kinds": {"concurrency": (1, [1])}, "waiting": 4},
         [],
         "The only host with requests has reached its limit of 1 at a time; 3 of 4 workers have "
         "nothing to do.",

@@ -15,8 +15,8 @@ from scrapy_redisq.frontier.calls.requests import claimed_field, fingerprint_ite
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 from scrapy_redisq.frontier.seen import SeenFilter, exact_member
 
-MOST_LOOKED_AT = 200
-"""Slots that a look at what a shard waits for takes in, 50 a call."""
+MOST_LOOKED_AT = 100
+"""Slots that a look at what a shard waits for takes in, 20 a call."""
 
 
 class Waits(msgspec.Struct):
