@@ -34,16 +34,32 @@ def run(arguments: Namespace, project: Project) -> int:
 
 def _check_choice(arguments: Namespace) -> None:
     filters = arguments.reason is not None or arguments.slot is not None
-    exported = arguments.action == "purge" and arguments.exported is not None
-    if sum([bool(arguments.ids), arguments.all, filters, exported]) != 1:
+    purge = arguments.action == "purge"
+    exported = purge and arguments.exported is not None
+    chosen = sum([bool(arguments.ids), arguments.all, filters, exported])
+    if chosen > 1 or (chosen == 0 and not purge):
         choice = "either IDs, or --all, or --reason R and --slot S"
-        arguments.error(f"{choice}, or --exported FILE" if arguments.action == "purge" else choice)
+        arguments.error(f"{choice}, or --exported FILE" if purge else choice)
+    arguments.sure = chosen == 1
+
+
+def _is_meant(frontier: Frontier) -> bool:
+    """Whether all dead letters are to be deleted, of whom a person did not say so; scripts mean
+    it."""
+    if not sys.stdin or not sys.stdin.isatty():
+        return True
+    dead = frontier.status()["dead"]
+    print(f"Delete all dead letters of {clean(frontier.name)} ({dead:,} counted)? [y/N] ", end="")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _change(arguments: Namespace, frontier: Frontier) -> int:
     """Requeue or purge."""
     if arguments.action == "purge" and arguments.exported is not None:
         return purge_exported(arguments, frontier)
+    if not arguments.sure and not _is_meant(frontier):
+        return 1
     ids = list(dict.fromkeys(arguments.ids)) or None
     change = frontier.requeue if arguments.action == "requeue" else frontier.purge
     changed = change(ids, reason=arguments.reason, slot=arguments.slot)

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,8 +170,8 @@ def test_show(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
 
 
 def test_purge(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
-    """Those chosen, or all where that is said; they remain counted."""
-    ran = redisq("dead", "purge", "books")
+    """Those chosen, then all; they remain counted."""
+    ran = redisq("dead", "purge", "books", letters[0], "--all")
     assert (ran.code, ran.out) == (2, "")
     assert "--all, or --reason R and --slot S, or --exported FILE" in ran.err
     assert redisq("dead", "purge", "books", letters[0]).out == "books: 1 dead letter purged\n"
@@ -178,7 +179,7 @@ def test_purge(redisq: Redisq, frontier: Frontier, letters: list[str]) -> None:
     ran = redisq("dead", "purge", "books", "--reason", "item_error")
     assert ran.out == "books: 5 dead letters purged\n"
     assert redisq("dead", "purge", "books", "0-1", "--reason", "x").code == 2
-    assert redisq("dead", "purge", "books", "--all").out == "books: 19 dead letters purged\n"
+    assert redisq("dead", "purge", "books").out == "books: 19 dead letters purged\n"
     assert list(frontier.dead()) == []
     told = frontier.status()
     assert (told["dead"], told["finished"], told["created"]) == (25, 25, 25)
@@ -202,6 +203,26 @@ def test_export(redisq: Redisq, frontier: Frontier, letters: list[str], tmp_path
     assert ran.code == 1
     assert "no/file" in ran.err or "No such file" in ran.err
     assert [each.name for each in tmp_path.iterdir() if "letters" in each.name] == [path.name]
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 25), ("", 25)])
+def test_who_sits_at_a_terminal_is_asked(
+    redisq: Redisq,
+    frontier: Frontier,
+    letters: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    left: int,
+) -> None:
+    """Before all dead letters are deleted without having been named."""
+    ours, theirs = os.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        ran = redisq("dead", "purge", "books")
+    os.close(ours)
+    assert "[y/N]" in ran.out
+    assert (ran.code, len(list(frontier.dead()))) == (int(left > 0), left)
 
 
 def die(frontier: Frontier, worker: str, count: int, reason: str = "download") -> None:
