@@ -8,7 +8,6 @@ of rows that fail alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -20,7 +19,7 @@ from scrapy.http import Request
 
 from scrapy_redisq._scrapy.crawl import awaited, cannot_start
 from scrapy_redisq._scrapy.output import current_item, watch_output
-from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch
+from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.participation import is_tool
 from scrapy_redisq.pipelines.rows import Row, key_by_content, key_by_place
 from scrapy_redisq.pipelines.waiting import Endings, ItemRefused, ItemReturned
@@ -172,7 +171,11 @@ class _Batches:
             pipeline.settings = RedisqSettings.read(self._crawler.settings)
             pipeline.spider_name = spider.name
             pipeline.frontier_name = pipeline.settings.frontier_name(spider.name)
-            await pipeline.open()
+            try:
+                await pipeline.open()
+            except asyncio.CancelledError:
+                name = type(pipeline).__name__
+                raise SinkUnavailable(f"no answer to {name}.open() before the end") from None
         except RedisqError as error:
             if is_tool(self._crawler.settings):  # the crawl has begun
                 logger.error("Items cannot be written: %s", error)
@@ -185,13 +188,23 @@ class _Batches:
         """Write what waits."""
         if self._opening is None:
             return
-        with contextlib.suppress(Exception):  # those who wait for it have been told
-            await self._opening
-        answers = await self.writer.close() if self.writer else True
+        # Of which those who wait for it have been told, if it fails.
+        await asyncio.wait([self._opening], timeout=self._patience())
+        answers = self._opening.done()
+        if not answers:
+            self._opening.cancel()
+        if self.writer is not None:
+            answers = await self.writer.close()
         try:
-            await asyncio.wait_for(self._pipeline.close(), None if answers else CLOSING_GRACE)
+            patience = self._patience() if answers else CLOSING_GRACE
+            await asyncio.wait_for(self._pipeline.close(), patience)
         except asyncio.TimeoutError:
             logger.warning("%s is left as it is: no answer", type(self._pipeline).__name__)
+
+    def _patience(self) -> float:
+        """Seconds for opening and closing once the crawl is to end."""
+        settings = getattr(self._pipeline, "settings", None)  # none, if they are wrong
+        return max(settings.close_timeout if settings else 0.0, CLOSING_GRACE)
 
     async def take(self, item: Any) -> None:
         """Have an item written."""

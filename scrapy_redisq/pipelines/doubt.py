@@ -46,6 +46,8 @@ class Doubt:
     tries: int = 0
     due: float = 0.0
     """When it is to be tried again (time.monotonic())."""
+    dear: bool = False
+    """Each try costs a time limit or a connection: others that pass do not hasten it."""
     together: bool = False
     """It waits for other rows, and is tried again with those that do so, too."""
     passed: dict[object, int] = field(default_factory=dict)
@@ -87,7 +89,7 @@ class Doubts(Generic[Row]):
             self._doubts.pop(row, None)
         soon = time.monotonic() + FIRST
         for row in self._aside:  # now there is something to compare with
-            if self._doubts[row].passed:
+            if self._doubts[row].passed and not self._doubts[row].dear:
                 self._doubts[row].due = min(self._doubts[row].due, soon)
 
     def like(self, row: Row) -> list[Row]:
@@ -124,7 +126,7 @@ class Doubts(Generic[Row]):
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
         """It is tried again later, alone, or with others; a ``slow`` one is dear."""
         doubt = self.of(row)
-        doubt.together = together
+        doubt.together, doubt.dear = together, slow
         doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, LAST_OF_SLOW if slow else LAST)
         doubt.tries = min(doubt.tries + 1, 20)
         self._aside.append(row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -20,11 +21,12 @@ def encoder(form: str) -> Callable[[Any], bytes]:
 
     Both write dates as ISO 8601, Decimals and UUIDs as text, sets as arrays, nested items as
     objects. JSON has no bytes (base64 there); NaN, and mappings two of whose keys are one text, are
-    refused there. MessagePack has no integers of more than 64 bits, and times with a time zone are
-    its timestamps. Raises `TypeError`, `ValueError`, `OverflowError` and `RecursionError`.
+    refused there. MessagePack has no integers of more than 64 bits, and datetimes with a time zone
+    are its timestamps; what is text has offsets of whole minutes only. Raises `TypeError`,
+    `ValueError`, `OverflowError` and `RecursionError`.
     """
-    if form == "msgpack":
-        return msgspec.msgpack.Encoder(enc_hook=_plain).encode
+    packs = form == "msgpack"
+    as_text = time if packs else (datetime, time)
 
     def plain(value: Any) -> Any:
         made = _plain(value)
@@ -32,17 +34,21 @@ def encoder(form: str) -> Callable[[Any], bytes]:
             check(made)
         return made
 
-    json = msgspec.json.Encoder(enc_hook=plain)
+    encoders: Any = msgspec.msgpack if packs else msgspec.json
+    encode_plain = encoders.Encoder(enc_hook=plain).encode
 
     def check(value: Any) -> None:
-        """Raise ValueError for what JSON would change."""
+        """Raise ValueError for what would be changed."""
         if isinstance(value, float):
-            if not math.isfinite(value):
+            if not packs and not math.isfinite(value):
                 raise ValueError(f"JSON has no number {value}")
+        elif isinstance(value, as_text):
+            if (offset := value.utcoffset()) is not None and offset % _MINUTE:
+                raise ValueError("offsets from UTC are whole minutes there")
         elif isinstance(value, dict):
             if any(type(key) is not str for key in value):
                 check(tuple(value))
-                if len({json.encode({key: None}) for key in value}) < len(value):
+                if not packs and len({encode_plain({key: None}) for key in value}) < len(value):
                     raise ValueError("keys in JSON are text, and two of these are the same")
             for one in value.values():
                 check(one)
@@ -52,10 +58,13 @@ def encoder(form: str) -> Callable[[Any], bytes]:
 
     def encode(values: Any) -> bytes:
         check(values)
-        return json.encode(values)
+        encoded: bytes = encode_plain(values)
+        return encoded
 
     return encode
 
+
+_MINUTE = timedelta(minutes=1)
 
 _LOOKED_INTO: tuple[type[Any], ...] = (dict, list, tuple, set, frozenset, float)
 """What a check of the values sees by itself, also subclasses, which msgspec does not know."""

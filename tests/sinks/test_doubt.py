@@ -122,21 +122,22 @@ def urls(database: Database, table: str = "book") -> list[str]:
     return sorted(url for (url,) in database.query(f"SELECT url FROM {table}"))
 
 
-def fail(database: Database, condition: str) -> None:
+def fail(database: Database, condition: str, code: str = "") -> None:
     """Let the table of books fail, in a way that no list of codes knows, where it is true."""
+    code = code or {"postgres": "XX000", "mariadb": "1180"}.get(database.kind, "")
     sql = {
         "sqlite": [
             f"CREATE TRIGGER t BEFORE INSERT ON book WHEN {condition} BEGIN SELECT json('x'); END"
         ],
         "postgres": [
             "CREATE OR REPLACE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            f" IF {condition} THEN RAISE 'malformed' USING ERRCODE = 'XX000'; END IF;"
+            f" IF {condition} THEN RAISE 'malformed' USING ERRCODE = '{code}'; END IF;"
             " RETURN NEW; END $$",
             "CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW EXECUTE FUNCTION no()",
         ],
         "mariadb": [
             f"CREATE TRIGGER t BEFORE INSERT ON book FOR EACH ROW IF {condition} THEN"
-            " SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1180, MESSAGE_TEXT = 'malformed'; END IF"
+            f" SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'malformed'; END IF"
         ],
     }
     for each in sql[database.kind]:
@@ -226,6 +227,18 @@ def test_a_row_at_fault_that_no_other_can_stand_for(each_database: Database) -> 
     assert each_database.query("SELECT * FROM book") == [("other", 5, "old")]
 
 
+def test_keys_that_the_table_does_not_take(each_database: Database) -> None:
+    """No other row can be written under one: those are under keys that are like theirs."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, *books(3))) == [None] * 3
+            fail(each_database, "NEW.url LIKE 'x%'")
+            assert await results(put(sink, Book("x1"), Book("x2"))) == [ItemRefused] * 2
+
+    asyncio.run(crawl())
+
+
 @pytest.mark.parametrize("condition", ["NEW.stock = 13", "NEW.url = 'x'", "NEW.url LIKE '%x%'"])
 def test_a_row_at_fault_in_an_empty_table(each_database: Database, condition: str) -> None:
     """It is one if the table would take it without one of its values, which is not kept."""
@@ -265,7 +278,8 @@ def test_an_outage_of_rows_that_have_a_value(each_database: Database) -> None:
 
     async def crawl() -> None:
         async with pipeline(each_database) as sink:
-            assert await results(put(sink, Book("before"))) == [None]
+            others = put(sink, Book("a", None), Book("before"), Book("x", None))  # type: ignore[arg-type]
+            assert await results(others) == [None] * 3
             fail(each_database, "NEW.stock IS NOT NULL")
             tasks = put(sink, *books(3))
             await until(lambda: retries(sink) > 25, "it has been tried often")

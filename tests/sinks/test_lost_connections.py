@@ -11,10 +11,12 @@ from lab.databases import Database, PostgresServer
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
+from tests.conftest import DATABASE_FIXTURES
 from tests.sinks.test_doubt import (
     LIMITED,
     Book,
     books,
+    fail,
     pipeline,
     put,
     results,
@@ -81,6 +83,27 @@ def test_a_row_that_ends_its_connection(
 
     asyncio.run(crawl())
     assert len(urls(each_database)) == MANY
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("postgres", "53200"), ("postgres", "55000"), ("mariadb", "1041")]
+)
+def test_a_row_that_fails_as_a_server_in_need_does(
+    request: pytest.FixtureRequest, kind: str, code: str
+) -> None:
+    """Out of memory, or in a state that others do not meet: it is refused, others are written."""
+    database: Database = request.getfixturevalue(DATABASE_FIXTURES[kind])
+    database.empty()
+
+    async def crawl() -> None:
+        async with opened(database) as sink:
+            assert await results(put(sink, Book("before"))) == [None]
+            fail(database, "NEW.stock = 13", code)
+            tasks = put(sink, *books(3), Book("x", 13))
+            assert await results(tasks) == [None] * 3 + [ItemRefused]
+            assert not sink._batches.writer._away
+
+    asyncio.run(crawl())
 
 
 def test_all_connections_end(each_database: Database, caplog: pytest.LogCaptureFixture) -> None:

@@ -111,6 +111,12 @@ def test_the_projects_tables_are_used_as_they_are(
         (sqlalchemy.Uuid(as_uuid=False), "no-uuid", "takes UUID"),
         (sqlalchemy.Interval(), "007", "takes timedelta"),
         (mysql.YEAR(), 1, "takes years of four digits"),
+        (mysql.SET("a"), {"A"}, "takes a set of a"),
+        (postgresql.ARRAY(sqlalchemy.String(2)), [["abc"]], "at most 2 characters"),
+        (postgresql.ARRAY(sqlalchemy.Integer), [1.6], "takes int"),
+        (sqlalchemy.Numeric(5, -2), Decimal(1234), "-2 after it"),
+        (postgresql.DOMAIN("short", sqlalchemy.String(2)), "abc", "at most 2 characters"),
+        (sqlalchemy.types.NCHAR(2), "a ", "final spaces"),
     ],
 )
 def test_types_of_databases_own_take_what_they_are_in_python(

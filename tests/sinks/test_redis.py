@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from scrapy_redisq.errors import (
     SinkUnavailable,
 )
 from scrapy_redisq.pipelines import RedisPipeline
+from scrapy_redisq.pipelines.encoding import encoder
 from scrapy_redisq.server import embedded
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
@@ -192,6 +193,20 @@ def test_what_json_would_change_is_refused(redis_server: RedisServer, value: Any
             pipeline.row({"url": "u", "x": value}, "k")
 
     asyncio.run(run())
+
+
+def test_offsets_of_seconds_are_refused_where_they_are_text() -> None:
+    """JSON's times and MessagePack's times of day would have them rounded to minutes."""
+    zone = timezone(timedelta(hours=5, minutes=21, seconds=10))
+    moment = datetime(1890, 1, 1, tzinfo=zone)
+    for form, value in (
+        ("json", moment),
+        ("json", {"t": moment.timetz()}),
+        ("msgpack", [moment.timetz()]),
+    ):
+        with pytest.raises(ValueError, match="whole minutes"):
+            encoder(form)({"at": value})
+    assert msgspec.msgpack.decode(encoder("msgpack")({"at": moment})) == {"at": moment}
 
 
 def test_too_large_a_number(redis_server: RedisServer) -> None:

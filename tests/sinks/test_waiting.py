@@ -14,8 +14,8 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_redisq._scrapy.output import current_item
-from scrapy_redisq.errors import BatchTooLarge, RowRefused, WriteFailed
-from scrapy_redisq.pipelines import doubt, writer
+from scrapy_redisq.errors import BatchTooLarge, RowRefused, SinkUnavailable, WriteFailed
+from scrapy_redisq.pipelines import batch, doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemRefused, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
 
@@ -271,6 +271,39 @@ def test_a_row_that_only_the_driver_refuses() -> None:
 
     asyncio.run(crawl())
     assert [page.url for page in pages.refused] == ["http://x/13"]
+
+
+def test_others_do_not_hasten_a_row_whose_tries_are_dear() -> None:
+    """It costs a time limit, or a connection, each time."""
+    doubts: doubt.Doubts[str] = doubt.Doubts(lambda row: ("kind",))
+    doubts.passed(["other"])
+    doubts.failed("slow", others_pass=True, slow=True)
+    doubts.set_aside("slow", slow=True)
+    due = doubts.of("slow").due = doubts.of("slow").due + 60
+    doubts.passed(["other"])
+    assert doubts.due_at() == due
+
+
+def test_a_sink_that_hangs_when_it_is_opened_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not keep a crawl from ending."""
+    monkeypatch.setattr(batch, "CLOSING_GRACE", 0.05)
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def crawl() -> None:
+        async with opened(HeldPages(), close_timeout=0.1) as sink:
+            await asyncio.gather(*put(sink, 1))
+            sink.close = hang  # type: ignore[method-assign]
+            other = Sink(sink.crawler)
+            other.open = hang  # type: ignore[method-assign]
+            opening = asyncio.ensure_future(other.open_spider())
+            await asyncio.sleep(0)
+            await other.close_spider()
+            with pytest.raises(SinkUnavailable, match="no answer"):
+                await opening
+
+    asyncio.run(asyncio.wait_for(crawl(), 30))
 
 
 def test_a_row_in_doubt_does_not_use_up_the_patience_of_others() -> None:

@@ -132,6 +132,7 @@ def column_kind(type_: TypeEngine[Any]) -> str:
 
 # The first that fits: an Enum is a String for SQLAlchemy, and in some releases a Float a Numeric.
 _KIND_OF_COLUMN: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
+    (mysql.SET, OTHER),
     (sqlalchemy.Enum, "enum"),
     (sqlalchemy.Boolean, "bool"),
     (sqlalchemy.String, "str"),
@@ -177,7 +178,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("int", "float"): Pair(converted=True),
     ("int", "decimal"): Pair(converted=True, alike=_ALL),
     ("float", "decimal"): Pair(converted=True),
-    ("str", "enum"): Pair(converted=True, alike=_ALL),
+    ("str", "enum"): Pair(converted=True),
     ("int", "enum"): Pair(converted=True),
 }
 """What goes into a column of another kind. All kinds go into their own, and those of `OTHER`."""
@@ -195,24 +196,31 @@ class Form(NamedTuple):
     """Whether points in time have a zone there."""
     fixed: bool = False
     """Whether the database fills up what is shorter, or takes it for filled up."""
+    in_bytes: bool = False
+    """Whether a text is measured by the bytes of its UTF-8."""
 
     def holds(self, other: Form) -> bool:
         """Whether all that is in a column of the other form can be in one of this, of its kind."""
-        if self.kind == "decimal" and self.whole < other.whole:
+        if self.kind in ("decimal", "int") and self.whole < other.whole:
             return False
         return self.after >= other.after and self.aware == other.aware
 
 
 def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
     """The form of a column in the database, by the words that make it."""
+    if isinstance(type_, postgresql.DOMAIN):
+        made_of = form(type_.data_type, dialect)
+        return Form(OTHER) if made_of.kind in ("json", "enum") else made_of
     kind = column_kind(type_)
+    if isinstance(type_, (mysql.YEAR, mysql.BIT)):
+        return Form(kind, 4 if isinstance(type_, mysql.YEAR) else 1)
     if kind in ("int", "bool", "date", "json", "enum", OTHER):
         return Form(kind)
     try:
         text = str(type_.compile(dialect=dialect)).upper()
     except sqlalchemy.exc.CompileError:  # such as a length that MySQL asks for
         return Form(kind)
-    found = re.search(r"\(([\d, ]+)\)", text)
+    found = re.search(r"\(([-\d, ]+)\)", text)
     numbers = [int(number) for number in found[1].split(",")] if found else []
     if kind == "decimal":
         if numbers:
@@ -223,6 +231,8 @@ def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
         return Form(kind)  # its types are names
     size = numbers[0] if numbers else None
     if kind == "float":
+        if len(numbers) > 1:  # MySQL's DOUBLE(30, 2) rounds
+            return Form(kind, after=0)
         single = "FLOAT" if dialect.name in MYSQL else "REAL"
         is_single = size <= _SINGLE_BITS if size is not None else text.split()[0] == single
         return Form(kind, after=_SINGLE_BITS if is_single else 53)
@@ -231,7 +241,9 @@ def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
         return Form(
             kind, after=_SECOND_DIGITS.get(dialect.name, 6) if size is None else size, aware=aware
         )
-    fixed = text.startswith(("CHAR", "NCHAR", "BINARY"))
+    if size is None and dialect.name in MYSQL and text.split()[0] in _TEXT_BYTES:
+        return Form(kind, _TEXT_BYTES[text.split()[0]], in_bytes=True)
+    fixed = text.startswith(("CHAR", "NCHAR", "NATIONAL CHAR", "BINARY"))
     if fixed and size is None:
         size = 1
     return Form(kind, math.inf if size is None else size, fixed=fixed)
@@ -249,15 +261,30 @@ def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dia
     One that refuses too long a text or too large an integer fits: no value is changed by that.
     """
     if isinstance(meant, TypeDecorator):
-        meant = meant.impl_instance
+        made_of: Any = meant.dialect_impl(dialect)
+        meant = getattr(made_of, "impl_instance", made_of)
     ours, there = form(meant, dialect), form(found, dialect)
-    if OTHER in (ours.kind, there.kind):
+    if ours.kind == OTHER:
         return True
+    if there.kind == OTHER:  # SQLite's columns without a type take all as it is
+        return dialect.name == "sqlite"
+    if isinstance(found, postgresql.DOMAIN):  # of which SQLAlchemy sees no digits and no length
+        if isinstance(meant, postgresql.DOMAIN):
+            return True
+        if not isinstance(found.data_type, _WITHOUT_DIGITS):
+            return False
+    if type(found) is sqlalchemy.String and dialect.name == "postgresql":
+        return False  # "char" and name, which cut off what is too long
     if ours.kind == there.kind:
         return dialect.name == "sqlite" or there.holds(ours)
     return dialect.name in PAIRS.get((ours.kind, there.kind), Pair()).alike
 
 
+_WITHOUT_DIGITS = (
+    *(sqlalchemy.Text, sqlalchemy.Integer, sqlalchemy.Float, sqlalchemy.Boolean),
+    *(sqlalchemy.Date, sqlalchemy.types.LargeBinary),
+)
+_TEXT_BYTES = {"TINYTEXT": (1 << 8) - 1, "TEXT": (1 << 16) - 1, "MEDIUMTEXT": (1 << 24) - 1}
 _SINGLE_BITS = 24
 # Where the type does not say: before and after the point; of seconds.
 _DIGITS = {"postgresql": (131_072, 16_383), **dict.fromkeys(MYSQL, (10, 0))}

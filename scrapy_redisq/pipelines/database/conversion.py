@@ -28,7 +28,15 @@ import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import TypeDecorator
 
-from scrapy_redisq.pipelines.database.columns import MYSQL, OTHER, Form, JsonText, form, takes
+from scrapy_redisq.pipelines.database.columns import (
+    MYSQL,
+    OTHER,
+    Form,
+    JsonText,
+    column_kind,
+    form,
+    takes,
+)
 from scrapy_redisq.pipelines.database.fields import ANY
 from scrapy_redisq.pipelines.exact_json import json_text
 from scrapy_redisq.pipelines.values import (
@@ -61,7 +69,9 @@ def converter(
     if not takes(kind, there):
         return None
     if target == "json":
-        return json_text if isinstance(column.type, JsonText) else _plain_json
+        if isinstance(column.type, JsonText):
+            return json_text
+        return _json_of_64_bits if dialect.name == "sqlite" else _plain_json
     if target == "str":
         return _text_converter(kind, column, there, dialect)
     if target == "float":
@@ -72,6 +82,8 @@ def converter(
     if target == "datetime":
         aware = dialect.name == "postgresql" and there.aware
         return _cut_seconds(aware_utc if aware else naive_utc, there)
+    if target == "time" and there.aware:
+        return None  # it would give a zone to what has none
     if target == "time":
         return _cut_seconds(time_of_day, there)
     if target == "enum":
@@ -100,6 +112,27 @@ def _cut_seconds(convert: Convert, there: Form) -> Convert:
     return exact
 
 
+def held(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> Any:
+    """A text, or bytes, that the column neither cuts off nor fills up; other values as they are.
+
+    Final spaces that are too many are no error for a database.
+    """
+    if isinstance(value, bytes):
+        return _of_length(value, there, "bytes") if there.fixed else value
+    if not isinstance(value, str):
+        return value
+    if (4 if there.in_bytes else 1) * len(value) > there.whole:
+        size = len(value.encode() if there.in_bytes else value)
+        if size > there.whole:
+            units = "bytes" if there.in_bytes else "characters"
+            raise WrongValue(f"takes at most {there.whole:,} {units}, and these are {size:,}")
+    if there.fixed and value.endswith(" "):
+        raise WrongValue("final spaces would be cut off")
+    if there.fixed and dialect.name == "postgresql":
+        _of_length(value, there, "characters")
+    return value
+
+
 def _of_length(value: Any, there: Form, units: str) -> Any:
     if len(value) != there.whole:
         raise WrongValue(f"takes {there.whole:g} {units}, neither more nor fewer")
@@ -119,13 +152,7 @@ def _text_converter(
         return plain
 
     def convert(value: Any) -> str:
-        text: str = plain(value)
-        if len(text) > there.whole:
-            raise WrongValue(f"takes at most {there.whole} characters, and these are {len(text):,}")
-        if there.fixed and text.endswith(" "):
-            raise WrongValue("final spaces would be cut off")
-        if there.fixed and dialect.name == "postgresql":
-            _of_length(text, there, "characters")
+        text: str = held(plain(value), there, dialect)
         if not nul_stored and "\0" in text:
             raise WrongValue("PostgreSQL stores no text with the character NUL")
         return text
@@ -197,10 +224,18 @@ def _enum_converter(type_: Any) -> Convert:
     return convert
 
 
-def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
+def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert | None:
     """For a type that only SQLAlchemy or the project knows: what it is in Python, if it says so."""
     if isinstance(type_, sqlalchemy.Uuid):
         return lambda value: _uuid(value, type_)
+    if isinstance(type_, postgresql.MONEY):  # rounds, and gives texts back
+        return None
+    if isinstance(type_, mysql.SET):
+        return partial(_subset, frozenset(type_.values))
+    if isinstance(type_, sqlalchemy.ARRAY):
+        element = sqlalchemy.Column("element", type_.item_type)
+        convert_one = converter(column_kind(type_.item_type), element, dialect)
+        return None if convert_one is None else partial(_elements, convert_one)
     try:
         known = type_.python_type
     except NotImplementedError:
@@ -214,6 +249,27 @@ def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert:
         return copy.deepcopy(value)  # the item may be changed before it is written
 
     return convert
+
+
+def _elements(convert: Convert, value: Any) -> list[Any]:
+    """The elements of an array, which may be arrays; what the column's cast would cut off or round
+    is refused."""
+
+    def element(one: Any) -> Any:
+        if isinstance(one, (list, tuple)):
+            return _elements(convert, one)
+        return None if one is None else convert(one)
+
+    if not isinstance(value, (list, tuple)):
+        raise WrongValue("takes list")
+    return [element(one) for one in value]
+
+
+def _subset(members: frozenset[str], value: Any) -> set[str]:
+    """Of these exactly: MySQL takes "A" for "a"."""
+    if not isinstance(value, (set, frozenset)) or not members.issuperset(value):
+        raise WrongValue(f"takes a set of {', '.join(sorted(members))}")
+    return set(value)
 
 
 def _check_of_stored(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any], object]:
@@ -289,6 +345,12 @@ def _year(value: Any) -> int:
 
 def _plain_json(value: Any) -> Any:
     return json.loads(json_text(value))
+
+
+def _json_of_64_bits(value: Any) -> Any:
+    # A column of type JSON makes a number of a text that is one, and a float of a long one.
+    made = _plain_json(value)
+    return integer(made) if type(made) is int else made
 
 
 _CONVERTERS: dict[str, Convert] = {

@@ -44,6 +44,10 @@ _BEGIN = {
 }
 """How a transaction begins."""
 
+_CLOSES = not sqlalchemy.__version__.startswith("2.0.")
+"""Whether SQLAlchemy closes a connection that cannot be prepared. PyMySQL takes it amiss if it is
+closed twice, and that would be logged with fifty lines."""
+
 _PACKET = "max_allowed_packet"
 """MySQL's limit for one statement in bytes, in a connection's ``info``."""
 
@@ -127,7 +131,8 @@ def _on_connect(engine: sqlalchemy.Engine, prepare: Callable[[Any, Any], None]) 
         try:
             prepare(driver_connection, record.info)
         except BaseException:
-            driver_connection.close()
+            if not _CLOSES:
+                driver_connection.close()
             raise
 
 

@@ -29,24 +29,28 @@ LONGEST_WORDS = 500
 """Characters of an error's words that are kept."""
 
 _CODES: dict[str | int | None, type[SinkError]] = {
-    # PostgreSQL: connection, transaction state (read-only), authorisation, rollback (deadlock,
-    # serialisation), resources (disk full), prerequisite state, operator intervention, system.
-    **dict.fromkeys(("08", "25", "28", "40", "53", "55", "57", "58"), SinkUnavailable),
+    # PostgreSQL: connection, authorisation, operator intervention; transaction state, rollback
+    # (deadlock, serialisation), resources (memory), prerequisite state, system (a broken page).
+    **dict.fromkeys(("08", "28", "57"), SinkUnavailable),
+    **dict.fromkeys(("25006", "53100"), SinkUnavailable),  # read-only, disk full
+    # These may also be of one row: they are treated as those with which a connection ends.
+    **dict.fromkeys(("25", "40", "53", "55", "58"), ConnectionLost),
     "57014": BatchTooLarge,  # statement_timeout
     "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
     "55P03": RowLocked,
     "23503": ReferenceMissing,
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
-    **dict.fromkeys((1021, 1026, 1037, 1038, 1041, 1114), SinkUnavailable),
-    **dict.fromkeys((1020, 1213, 1614), SinkUnavailable),
+    **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
+    **dict.fromkeys((1037, 1038, 1041, 1020, 1213, 1614), ConnectionLost),
     **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1317, 1927), SinkUnavailable),
     **dict.fromkeys((1036, 1290, 1792, 1836), SinkUnavailable),
     1205: RowLocked,
     **dict.fromkeys((1969, 3024), BatchTooLarge),  # max_statement_time, max_execution_time
     **dict.fromkeys((1216, 1452), ReferenceMissing),
-    # Of values, and PyMySQL does not count them among those: no default, wrong value, CHECK.
-    **dict.fromkeys((1292, 1364, 3819, 4025), RowRefused),
+    # Of values, and PyMySQL does not count them among those: no default, wrong value, no
+    # partition, CHECK.
+    **dict.fromkeys((1292, 1364, 1526, 3819, 4025), RowRefused),
 }
 """Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
 

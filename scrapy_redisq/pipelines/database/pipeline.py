@@ -18,6 +18,7 @@ from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database.probe import (
     copy_under,
     rolls_back,
+    takes_another,
     takes_its_rows,
     variations,
 )
@@ -117,6 +118,9 @@ class DatabasePipeline(BatchPipeline):
         def copies(connection: Connection) -> bool:
             return all(copy_under(connection, record) for record in row.records)
 
+        def takes_others(connection: Connection) -> bool:
+            return all(takes_another(connection, record) for record in row.records)
+
         def can_be_tried(connection: Connection) -> bool:
             return all(rolls_back(connection, record.target.table) for record in row.records)
 
@@ -125,7 +129,7 @@ class DatabasePipeline(BatchPipeline):
 
         if not self._would(can_be_tried):
             return False
-        if self._would(copies):
+        if self._would(copies) or self._would(takes_others):
             return True
         until = time.monotonic() + self.silent_seconds
         return self._would(rewrites) and any(

@@ -16,11 +16,11 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.pipelines.database.columns import MYSQL, JsonText
+from scrapy_redisq.pipelines.database.columns import MYSQL, JsonText, column_kind
 from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.upsert import upsert_of_rows, utc
 
-__all__ = ["copy_under", "rolls_back", "takes_its_rows", "variations"]
+__all__ = ["copy_under", "rolls_back", "takes_another", "takes_its_rows", "variations"]
 
 
 def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
@@ -28,7 +28,23 @@ def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
 
     -> whether there was one, and it was taken. Raises what `upsert.write` does.
     """
-    return _copy(connection, record, under_its_key=True)
+    return _copy(connection, record, _key_of(record))
+
+
+def takes_another(connection: sqlalchemy.Connection, record: Record) -> bool:
+    """Write a row that is there under a key of its kind that is new; to be rolled back.
+
+    So a table is known that takes rows, but not with this key: it has no partition for it, or a
+    trigger looks at it. -> whether there was one with a text or an integer in its key, and it was
+    taken.
+    """
+    name = record.target.key[0]
+    column = record.target.table.columns[name]
+    one_more = _ONE_MORE.get(column_kind(column.type))
+    if one_more is None:
+        return False
+    new = sqlalchemy.select(sqlalchemy.func.max(column) + one_more).scalar_subquery()
+    return _copy(connection, record, {name: new})
 
 
 def takes_its_rows(connection: sqlalchemy.Connection, record: Record) -> bool:
@@ -37,27 +53,65 @@ def takes_its_rows(connection: sqlalchemy.Connection, record: Record) -> bool:
     What its database does not take even so is not the fault of ``record``. Raises what
     `upsert.write` does.
     """
-    _copy(connection, record, under_its_key=False)
+    _copy(connection, record, {})
     return True
 
 
-def _copy(connection: sqlalchemy.Connection, record: Record, *, under_its_key: bool) -> bool:
-    target = _overwriting(record.target)
-    # Python's defaults are not computed here.
-    defaults = [c.key for c in target.table.columns if c.default is not None]
-    columns = tuple(dict.fromkeys([*target.key, *record.values, *defaults]))
-    own = {
-        name: sqlalchemy.literal(utc(record.values.get(name)), target.table.columns[name].type)
-        for name in target.key
+_ONE_MORE: dict[str, Any] = {"str": sqlalchemy.literal("~"), "int": 1}
+"""What makes a new key of the greatest one that is there."""
+
+_LOOKED_AT = 1_000
+"""Rows among which the one is chosen that is written again."""
+
+
+def _key_of(record: Record) -> dict[str, Any]:
+    columns = record.target.table.columns
+    return {
+        name: sqlalchemy.literal(utc(record.values.get(name)), columns[name].type)
+        for name in record.target.key
     }
-    is_own = sqlalchemy.and_(*(target.table.columns[name] == key for name, key in own.items()))
-    given = own if under_its_key else {}
-    copied = [given.get(name, target.table.columns[name]) for name in columns]
-    source = sqlalchemy.select(*copied).where(sqlalchemy.not_(is_own)).limit(1)
-    if connection.execute(source).first() is None:
+
+
+def _copy(connection: sqlalchemy.Connection, record: Record, given: dict[str, Any]) -> bool:
+    """Write a row that is there with these values in the place of its own."""
+    target = _overwriting(record.target)
+    row = _fullest(connection, record)
+    if row is None:
         return False
-    connection.execute(upsert_of_rows(target, columns, source, connection.dialect))
+    table = target.table
+    # Python's defaults are not computed here.
+    defaults = [c.key for c in table.columns if c.default is not None]
+    columns = tuple(dict.fromkeys([*target.key, *record.values, *defaults]))
+    copied = [given.get(name, table.columns[name]) for name in columns]
+    source = sqlalchemy.select(*copied).where(
+        *(table.columns[name] == value for name, value in zip(target.key, row, strict=True))
+    )
+    connection.execute(upsert_of_rows(target, columns, source.limit(1), connection.dialect))
     return True
+
+
+def _fullest(connection: sqlalchemy.Connection, record: Record) -> Sequence[Any] | None:
+    """The key of another row, one with most of the values that ``record`` has: an outage may be of
+    rows with one of them alone."""
+    table = record.target.table
+    has = [table.columns[name] for name, value in record.values.items() if value is not None]
+    full = sum(
+        (sqlalchemy.case((column.is_not(None), 1), else_=0) for column in has),
+        start=sqlalchemy.literal(0),
+    )
+    keys = [
+        table.columns[name].label(f"redisq_{number}")
+        for number, name in enumerate(record.target.key)
+    ]
+    is_own = sqlalchemy.and_(*(table.columns[name] == key for name, key in _key_of(record).items()))
+    some = (
+        sqlalchemy.select(*keys, full.label("redisq_full"))
+        .where(sqlalchemy.not_(is_own))
+        .limit(_LOOKED_AT)
+        .subquery()
+    )
+    *of_key, values = some.c
+    return connection.execute(sqlalchemy.select(*of_key).order_by(values.desc()).limit(1)).first()
 
 
 def variations(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy
+
+from scrapy_redisq.pipelines.database.columns import Form
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +23,8 @@ class Target:
     key: tuple[str, ...]
     on_conflict: str = "update"
     version: str | None = None
+    found: dict[str, Form] = field(default_factory=dict)
+    """What columns can hold as they are in the database, where they are described otherwise."""
 
 
 @dataclass(frozen=True)

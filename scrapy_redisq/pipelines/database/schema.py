@@ -7,15 +7,23 @@ when two make the same table, an advisory lock lets one go first.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError
 from sqlalchemy.schema import CreateTable
 
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
-from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL, exact_collation, fits, form
+from scrapy_redisq.pipelines.database.columns import (
+    KEY_COLUMN,
+    MYSQL,
+    exact_collation,
+    fits,
+    form,
+)
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.keys import has_default, has_unique, inexact, is_generated
@@ -106,9 +114,12 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
     for name, column in wanted.items():
         if name not in found.columns:
             differences.missing(column)
-        elif not fits(column.type, found.columns[name].type, dialect):
+            continue
+        if not fits(column.type, found.columns[name].type, dialect):
             differences.other_type(column, found.columns[name])
-        elif is_generated(found.columns[name]):
+            continue
+        _note_found(plan, column, found.columns[name].type, dialect)
+        if is_generated(found.columns[name]):
             if not plan.leave_to_database(column.key):
                 what = f"column {name!r} is filled by the database alone"
                 cure = f"Leave the field {name!r} out of the class, or let the column take values."
@@ -134,6 +145,18 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             for name in inexact(connection, found, [name for name in key if name != KEY_COLUMN]):
                 differences.inexact(wanted[name], only_told=plan.given)
     differences.raise_if_any(class_path(plan.item_class))
+
+
+def _note_found(
+    plan: Plan, column: sqlalchemy.Column[Any], found: Any, dialect: sqlalchemy.Dialect
+) -> None:
+    """Have texts and bytes held to what the column really is: final spaces that are too many are
+    no error for a database."""
+    there = form(found, dialect)
+    seen = not isinstance(found, postgresql.DOMAIN)  # of these SQLAlchemy sees no length
+    changes = there.whole < math.inf and (there.kind == "str" or there.fixed)
+    if changes and seen and there != form(column.type, dialect):
+        plan.target.found[column.key] = there
 
 
 def _missing(
@@ -217,6 +240,8 @@ class _Differences:
             )
 
     def _type(self, column: sqlalchemy.Column[Any]) -> str:
+        if isinstance(column.type, sqlalchemy.types.NullType):
+            return "of a type that SQLAlchemy does not know"
         return str(column.type.compile(dialect=self._dialect))
 
     def _change(self, column: sqlalchemy.Column[Any], type_: str, *, null: bool) -> str:

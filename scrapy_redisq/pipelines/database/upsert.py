@@ -19,7 +19,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.database import arrays
-from scrapy_redisq.pipelines.database.columns import MYSQL
+from scrapy_redisq.pipelines.database.columns import MYSQL, Form
+from scrapy_redisq.pipelines.database.conversion import held
 from scrapy_redisq.pipelines.database.records import Record, Target
 
 __all__ = ["upsert_of_rows", "utc", "write"]
@@ -154,9 +155,12 @@ def statement(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dial
         name: sqlalchemy.bindparam(binds[name], type_=column.type) for name, column in fills.items()
     }
     insert = upsert(_insert(target, dialect).values(values), target, columns)
+    converters = tuple(
+        _converter(column, target.found.get(name), dialect) for name, column in fills.items()
+    )
     compiled = insert.compile(dialect=dialect)
     if compiled.positional or set(compiled.binds) != set(binds.values()):
-        return _Upsert(insert, None, binds, (), None)
+        return _Upsert(insert, None, binds, converters, None)
     by_arrays = None
     if dialect.driver == "psycopg":
         by_name = {binds[name]: column for name, column in fills.items()}
@@ -164,7 +168,6 @@ def statement(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dial
         if rows is not None:
             insert_all = upsert_of_rows(target, columns, rows, dialect)
             by_arrays = str(insert_all.compile(dialect=dialect))
-    converters = tuple(_converter(column, dialect) for column in fills.values())
     return _Upsert(insert, str(compiled), binds, converters, by_arrays)
 
 
@@ -236,15 +239,21 @@ def utc(value: Any) -> Any:
 
 
 def _converter(
-    column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect
+    column: sqlalchemy.Column[Any], there: Form | None, dialect: sqlalchemy.Dialect
 ) -> Callable[[Any], Any] | None:
-    """What has to be done to the values of a column before the driver gets them; None: nothing."""
+    """What has to be done to the values of a column before the driver gets them; None: nothing.
+
+    ``there``: what the column can hold, if that is not what its type says.
+    """
     bind = column.type.dialect_impl(dialect).bind_processor(dialect)
-    if not isinstance(column.type, (sqlalchemy.DateTime, sqlalchemy.types.TypeDecorator)):
-        return bind
-    if bind is None:
-        return utc
-    return lambda value: bind(utc(value))
+    steps: list[Callable[[Any], Any]] = [bind] if bind else []
+    if isinstance(column.type, (sqlalchemy.DateTime, sqlalchemy.types.TypeDecorator)):
+        steps.insert(0, utc)
+    if there is not None:
+        steps.append(functools.partial(held, there=there, dialect=dialect))
+    if len(steps) > 1:
+        return lambda value: functools.reduce(lambda made, step: step(made), steps, value)
+    return steps[0] if steps else None
 
 
 @dataclass(frozen=True)
@@ -261,13 +270,13 @@ class _Upsert:
     """The same for many rows, whose values are arrays."""
 
     def execute(self, connection: sqlalchemy.Connection, rows: list[Values]) -> None:
-        if self.sql is None:
+        columns = self._converted(rows)
+        if self.sql is None:  # SQLAlchemy converts them, too
             connection.execute(
                 self.insert,
                 [{self.binds[name]: utc(value) for name, value in row.items()} for row in rows],
             )
             return
-        columns = self._converted(rows)
         names = tuple(self.binds.values())
         if self.by_arrays is not None and len(rows) > 1 and arrays.take(columns):
             connection.exec_driver_sql(self.by_arrays, dict(zip(names, columns, strict=True)))
