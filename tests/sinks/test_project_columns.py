@@ -14,6 +14,7 @@ from sqlalchemy.dialects import mysql, postgresql
 
 from scrapy_redisq.errors import RowRefused, SinkMismatch
 from scrapy_redisq.pipelines.database.tables import Tables
+from scrapy_redisq.pipelines.database.upsert import write
 from tests.sinks.tables import (
     KEY,
     SQLITE,
@@ -92,6 +93,7 @@ def test_parts_of_seconds_are_not_cut_off(
     types: dict[str, Any] = {}
     if engine.dialect.name == "postgresql":
         types = {"at": postgresql.TIMESTAMP(precision=0), "clock": postgresql.TIME(precision=0)}
+        types["name"] = postgresql.INET
     tables = given_table(engine, *page_columns(**types))
     tables.prepare(engine.begin)
     whole = Page("whole", datetime(2024, 1, 1, 1, 1, 1), time(1, 1, 1))
@@ -107,6 +109,7 @@ def test_parts_of_seconds_are_not_cut_off(
         with pytest.raises(RowRefused, match="takes 0 digits after the point of seconds"):
             tables.records(item, KEY)
     assert caplog.text.count("keeps 0 digits") == 2
+    assert ("'name' of table page is of type INET" in caplog.text) == ("name" in types)
 
 
 SINGLE: dict[str, list[Any]] = {
@@ -184,6 +187,20 @@ def test_a_text_in_a_json_column_of_sqlite_stays_itself(sqlite_engine: sqlalchem
     tables = Tables({item: {"key": ["url"]}}, None, sqlite_engine.dialect)
     with pytest.raises(SinkMismatch, match="column 'name' is JSON, not TEXT"):
         tables.prepare(sqlite_engine.begin)
+
+
+def test_none_is_null_in_json(engine: sqlalchemy.Engine) -> None:
+    """SQLAlchemy would write the JSON null, which is none of the database's."""
+    name = sqlalchemy.Column("name", sqlalchemy.JSON)
+    tables = given_table(engine, *page_columns()[:2], page_columns()[3], name)
+    records = [
+        tables.records(Page(url, name=text), KEY)[0] for url, text in (("a", None), ("b", "x"))
+    ]
+    tables.prepare(engine.begin)
+    with engine.begin() as connection:
+        write(connection, records)
+        query = "SELECT url FROM page WHERE name IS NULL"
+        assert connection.exec_driver_sql(query).scalars().all() == ["a"]
 
 
 def test_lists_of_other_types_are_copies() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from lab.databases import Database
+from lab.databases import Database, PostgresServer
 from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
@@ -132,10 +132,11 @@ def test_a_table_made_by_hand_can_be_used(engine: sqlalchemy.Engine) -> None:
         "mysql": "id INTEGER AUTO_INCREMENT PRIMARY KEY",
     }[engine.dialect.name]
     collation = " COLLATE utf8mb4_nopad_bin" if engine.dialect.name == "mysql" else ""
+    hidden = "INVISIBLE" if engine.dialect.name == "mysql" else ""
     execute(
         engine,
         f"CREATE TABLE hand ({number}, url VARCHAR(200){collation} NOT NULL UNIQUE, "
-        "whole SMALLINT, made INTEGER NOT NULL DEFAULT 5, note VARCHAR(10))",
+        f"whole SMALLINT, made INTEGER {hidden} NOT NULL DEFAULT 5, note VARCHAR(10))",
     )
     options = {"table": "hand", "key": ["url"], "columns": {"url": "str", "whole": "int"}}
     tables = Tables({"dict": options}, None, engine.dialect)
@@ -197,6 +198,33 @@ def test_columns_that_would_change_values_do_not_fit(engine: sqlalchemy.Engine) 
         pair for name, pair in lossy.items() if f"column {name!r} is " not in str(mismatch.value)
     ]
     assert fits == []
+
+
+def test_what_upserts_do_not_work_with(postgres_server: PostgresServer) -> None:
+    """Rules, and indexes that are not looked at at once or not at all, would fail each row."""
+    postgres_server.empty()
+    engine = sqlalchemy.create_engine(postgres_server.url)
+    execute(
+        engine,
+        "CREATE TABLE late (url TEXT PRIMARY KEY DEFERRABLE)",
+        "CREATE TABLE ruled (url TEXT PRIMARY KEY)",
+        "CREATE RULE r AS ON INSERT TO ruled DO ALSO NOTHING",
+        "CREATE TABLE half (url TEXT, note TEXT)",
+        "CREATE UNIQUE INDEX broken ON half (url) INCLUDE (note)",
+    )
+    options: dict[str, Any] = {"key": ["url"], "columns": {"url": "str"}}
+    tables = {
+        name: Tables({"dict": {"table": name, **options}}, None, engine.dialect)
+        for name in ("late", "ruled", "half")
+    }
+    tables["half"].prepare(engine.begin)
+    execute(engine, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'broken'::regclass")
+    tables["half"] = Tables({"dict": {"table": "half", **options}}, None, engine.dialect)
+    said = ("DEFERRABLE", "rule 'r'", "no unique index")
+    for those, words in zip(tables.values(), said, strict=True):
+        with pytest.raises(SinkMismatch, match=words):
+            those.prepare(engine.begin)
+    engine.dispose()
 
 
 def test_texts_and_bytes_are_held_to_the_column_that_is_there(engine: sqlalchemy.Engine) -> None:

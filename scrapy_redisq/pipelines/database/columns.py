@@ -20,6 +20,12 @@ MYSQL = ("mysql", "mariadb")
 KEY_COLUMN = "redisq_key"
 """Column of the key that a row gets when its fields have none."""
 
+REWRITTEN = (
+    *(postgresql.INET, postgresql.CIDR, postgresql.MACADDR, postgresql.MACADDR8),
+    *(postgresql.TSVECTOR, postgresql.TSQUERY),
+)
+"""Types whose values a database has a form of its own for."""
+
 OTHER = "other"
 """Kind of the columns whose type only their own SQLAlchemy type knows."""
 

@@ -10,7 +10,15 @@ import sqlalchemy
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 
-__all__ = ["chosen_key", "has_default", "has_unique", "inexact", "is_generated"]
+__all__ = [
+    "chosen_key",
+    "fills_there",
+    "has_default",
+    "has_unique",
+    "inexact",
+    "is_generated",
+    "obstacles",
+]
 
 KEY_LENGTH = 32
 """Characters of a key that is made of the request and the item's position, hexadecimal."""
@@ -23,6 +31,19 @@ def has_default(column: sqlalchemy.Column[Any]) -> bool:
         or column.server_default is not None  # which computed columns and identities have too
         or column is column.table.autoincrement_column
     )
+
+
+def fills_there(connection: sqlalchemy.Connection, column: sqlalchemy.Column[Any]) -> bool:
+    """Whether a table in the database fills one of its columns, which `has_default` may not see."""
+    if connection.dialect.name not in MYSQL:
+        return False
+    # Of an INVISIBLE column SQLAlchemy reads no default.
+    query = sqlalchemy.text(
+        "SELECT column_default IS NOT NULL FROM information_schema.columns WHERE table_name = :name"
+        " AND table_schema = coalesce(:schema, database()) AND column_name = :column"
+    )
+    names = {"name": column.table.name, "schema": column.table.schema, "column": column.name}
+    return bool(connection.execute(query, names).scalar())
 
 
 def is_generated(column: sqlalchemy.Column[Any]) -> bool:
@@ -105,7 +126,26 @@ def has_unique(
     if connection.dialect.name == "sqlite":
         # SQLAlchemy looks for UNIQUE in the text of CREATE TABLE, and does not always see it.
         unique |= {frozenset(columns) for columns in _sqlite_indexes(connection, found)}
+    if connection.dialect.name == "postgresql":  # not all of them are valid
+        unique = {frozenset(columns) for _, _, columns in _postgres_indexes(connection, found)}
     return frozenset(names) in unique
+
+
+def obstacles(
+    connection: sqlalchemy.Connection, found: sqlalchemy.Table, key: Collection[str]
+) -> list[tuple[str, str]]:
+    """What PostgreSQL makes no upserts with in a table, and the cure of each."""
+    if connection.dialect.name != "postgresql":
+        return []
+    rules = connection.execute(sqlalchemy.text(_RULES), _names(found)).scalars()
+    return [
+        (f"its rule {name!r} is for INSERT or UPDATE", "Make triggers of such rules.")
+        for name in rules
+    ] + [
+        (f"the index {name!r} of its key is DEFERRABLE", "Make the constraint without that.")
+        for name, immediate, columns in _postgres_indexes(connection, found)
+        if not immediate and set(columns) == set(key)
+    ]
 
 
 def inexact(
@@ -120,12 +160,29 @@ def inexact(
         return []
     asked = sqlalchemy.text(_COLLATIONS[dialect]).bindparams(
         sqlalchemy.bindparam("names", list(key), expanding=True),
-        schema=found.schema,
-        name=found.name,
+        **_names(found),
     )
     return [name for (name,) in connection.execute(asked)]
 
 
+def _names(table: sqlalchemy.Table) -> dict[str, str | None]:
+    return {"schema": table.schema, "name": table.name}
+
+
+_RULES = """
+SELECT w.rulename FROM pg_rewrite w JOIN pg_class r ON r.oid = w.ev_class
+JOIN pg_namespace n ON n.oid = r.relnamespace
+WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
+AND w.ev_type IN ('2', '3')
+"""
+_UNIQUE = """
+SELECT x.relname, i.indimmediate, array_agg(a.attname::text)
+FROM pg_index i JOIN pg_class r ON r.oid = i.indrelid JOIN pg_class x ON x.oid = i.indexrelid
+JOIN pg_namespace n ON n.oid = r.relnamespace JOIN pg_attribute a ON a.attrelid = r.oid
+AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
+AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY 1, 2
+"""
 _OF_MYSQL = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
@@ -143,6 +200,13 @@ WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
 AND a.attname IN :names AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))
 """,
 }
+
+
+def _postgres_indexes(
+    connection: sqlalchemy.Connection, table: sqlalchemy.Table
+) -> list[tuple[str, bool, list[str]]]:
+    """Name of each unique index of all rows, whether it is looked at at once, and its columns."""
+    return [tuple(row) for row in connection.execute(sqlalchemy.text(_UNIQUE), _names(table))]
 
 
 def _sqlite_indexes(

@@ -20,13 +20,21 @@ from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines.database.columns import (
     KEY_COLUMN,
     MYSQL,
+    REWRITTEN,
     exact_collation,
     fits,
     form,
 )
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
-from scrapy_redisq.pipelines.database.keys import has_default, has_unique, inexact, is_generated
+from scrapy_redisq.pipelines.database.keys import (
+    fills_there,
+    has_default,
+    has_unique,
+    inexact,
+    is_generated,
+    obstacles,
+)
 from scrapy_redisq.pipelines.database.plans import Plan
 
 logger = logging.getLogger(__name__)
@@ -132,12 +140,21 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
                 "have more are refused. Give it a type with six, such as DATETIME(6)",
                 *(class_path(plan.item_class), name, table.fullname, digits),
             )
+        if isinstance(column.type, REWRITTEN):
+            logger.warning(
+                "%s: column %r of table %s is of type %s, which the database may give back in "
+                "other words than it was given",
+                *(class_path(plan.item_class), name, table.fullname, type(column.type).__name__),
+            )
     for column in found.columns:
         is_ours = column.name in wanted or plan.given
-        if not is_ours and not column.nullable and not has_default(column):
+        needed = not is_ours and not column.nullable and not has_default(column)
+        if needed and not fills_there(connection, column):
             what = f"column {column.name!r} is NOT NULL and no field fills it"
             differences.add(what, f"Give column {column.name!r} a default.")
     key = [table.columns[name].name for name in plan.target.key]
+    for what, cure in obstacles(connection, found, key):
+        differences.add(what, cure)
     if set(key) <= set(found.columns.keys()):
         if not has_unique(connection, found, key):
             differences.no_index(key)

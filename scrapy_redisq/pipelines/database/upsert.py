@@ -152,7 +152,8 @@ def statement(target: Target, columns: tuple[str, ...], dialect: sqlalchemy.Dial
         prefix += "_"
     binds = {name: f"{prefix}{number}" for number, name in enumerate(columns)}
     values = {
-        name: sqlalchemy.bindparam(binds[name], type_=column.type) for name, column in fills.items()
+        name: sqlalchemy.bindparam(binds[name], type_=_bound(column))
+        for name, column in fills.items()
     }
     insert = upsert(_insert(target, dialect).values(values), target, columns)
     converters = tuple(
@@ -238,6 +239,15 @@ def utc(value: Any) -> Any:
     return value
 
 
+def _bound(column: sqlalchemy.Column[Any]) -> Any:
+    """The type of a column's values; None is NULL in JSON, too."""
+    if not isinstance(column.type, sqlalchemy.JSON):
+        return column.type
+    type_ = column.type.adapt(type(column.type))
+    type_.none_as_null = True
+    return type_
+
+
 def _converter(
     column: sqlalchemy.Column[Any], there: Form | None, dialect: sqlalchemy.Dialect
 ) -> Callable[[Any], Any] | None:
@@ -245,7 +255,7 @@ def _converter(
 
     ``there``: what the column can hold, if that is not what its type says.
     """
-    bind = column.type.dialect_impl(dialect).bind_processor(dialect)
+    bind = _bound(column).dialect_impl(dialect).bind_processor(dialect)
     steps: list[Callable[[Any], Any]] = [bind] if bind else []
     if isinstance(column.type, (sqlalchemy.DateTime, sqlalchemy.types.TypeDecorator)):
         steps.insert(0, utc)
