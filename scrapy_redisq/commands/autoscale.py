@@ -197,7 +197,10 @@ class _Autoscaler:
         try:
             status = self._frontier.status()
             wanted = self._frontier.wanted_workers(
-                least=self._fleet.least, concurrency=self._concurrency, status=status
+                least=self._fleet.least,
+                concurrency=self._concurrency,
+                status=status,
+                run=self._begins(),
             )
         except (redis.RedisError, ServerError) as error:
             self._away = away(error)
@@ -206,6 +209,10 @@ class _Autoscaler:
         self._status = status
         self._current = self._rates.add(status, time.monotonic())
         self._wanted, self._because = wanted.workers, wanted.because
+
+    def _begins(self) -> str:
+        """The name of the run that may have to be begun; any, where workers name it themselves."""
+        return self._run_name or ("" if self._fleet.codes else "that the command names")
 
     def _step(self) -> int | None:
         """Start and stop workers; -> the exit code if it is over."""
@@ -242,8 +249,6 @@ class _Autoscaler:
     def _wanted_here(self) -> int:
         """The frontier's number without the workers that others have started."""
         assert self._status is not None
-        if self._status["state"] in {"absent", "complete"}:
-            return 1  # it begins the run
         here = socket.gethostname()
         others = [
             worker

@@ -68,6 +68,13 @@ examples:
   scrapy redisq autoscale -- scrapy crawl books
   scrapy redisq autoscale --min 2 --max 8 books -- uv run scrapy crawl books -a part=1
 """
+EXPORTER_TEXT = """\
+Answer Prometheus and autoscalers by HTTP: /metrics, of all frontiers of the server; /scale/NAME,
+how many workers would have work now, within ?min= and max= (JSON); /healthz. It changes nothing.
+
+It takes pip install "scrapy-redisq[metrics]". Anyone who reaches the address may read: the crawls'
+names and figures, no host and no URL.
+"""
 SLOT_ACTIONS = {
     "pause": """\
 Pause a slot: no worker starts a request of it until it is resumed; what is being downloaded goes
@@ -204,6 +211,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_status(commands)
     _add_autoscale(commands)
+    _add_exporter(commands)
     _add_slots(commands)
     _add_url(commands)
     _add_workers(commands)
@@ -279,6 +287,29 @@ def _add_autoscale(commands: Any) -> None:
         help="write what workers say to files there (default: on a terminal below "
         ".scrapy/autoscale, else where this writes)",
     )
+
+
+def _add_exporter(commands: Any) -> None:
+    exporter = commands.add_parser(
+        "exporter",
+        help="metrics for Prometheus, and numbers of workers for autoscalers",
+        description=EXPORTER_TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    exporter.add_argument(
+        "--bind",
+        metavar="HOST:PORT",
+        type=_address,
+        default="127.0.0.1:9449",
+        help="where to listen (default: 127.0.0.1:9449)",
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT, such as 127.0.0.1:9449")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _add_slots(commands: Any) -> None:

@@ -436,6 +436,7 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
         pages_per_minute: float | None = None,
         concurrency: int = CONCURRENCY,
         rest_after: float = math.inf,
+        run: str = "",
         status: Mapping[str, Any] | None = None,
     ) -> Wanted:
         """How many workers would have work now, from ``least`` to ``most``, and why; see
@@ -454,6 +455,7 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
             pages_per_minute=pages_per_minute,
             concurrency=concurrency,
             rest_after=rest_after,
+            run=run,
         )
 
     # Resetting

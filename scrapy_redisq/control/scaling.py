@@ -19,6 +19,9 @@ HALF_A_MINUTE = 0.5
 """Minutes of work that a further worker should find: it takes seconds to start."""
 
 
+OVER = frozenset({"absent", "complete"})
+
+
 @dataclass(frozen=True)
 class Wanted:
     """How many workers, and in a sentence why."""
@@ -36,6 +39,7 @@ def wanted_workers(
     pages_per_minute: float | None = None,
     concurrency: int = CONCURRENCY,
     rest_after: float = math.inf,
+    run: str = "",
 ) -> Wanted:
     """The number of workers that would have work now, from ``least`` to ``most``.
 
@@ -46,7 +50,12 @@ def wanted_workers(
     complete, or created = finished and nobody may still add start requests. A run that only waits
     keeps one, which sees to delays and to dead workers' requests; unless everything waits for
     longer than ``rest_after`` seconds, or for a person, and no worker holds anything.
+
+    ``run`` is the name that workers are given (REDISQ_RUN): where there is no run of that name yet,
+    one worker is wanted, which begins it.
     """
+    if run and status["state"] in OVER and status["run_name"] != run:
+        return Wanted(max(1, least), f"the run {run} has not begun")
     look = _Look(status, list(waits))
     if reason := look.over():
         return Wanted(0, reason)
@@ -72,7 +81,7 @@ class _Look:
     def over(self) -> str:
         """Why nobody has anything to do, or ""."""
         status = self._status
-        if status["state"] in {"absent", "complete"}:
+        if status["state"] in OVER:
             return f"the run is {status['state']}"
         if status["state"] == "resetting" or status["created"] > status["finished"]:
             return ""

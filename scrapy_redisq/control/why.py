@@ -40,8 +40,8 @@ def explain(
     ``away``: what shards said that did not answer. -> ``reason`` (a code), ``text`` (a sentence),
     ``also`` (what else is worth knowing), and figures: ``slots`` (hosts with requests), ``due`` (of
     them, that could start now), ``waiting`` (hosts by what they wait for), ``estimated`` (whether
-    these numbers are), ``next_start`` (seconds), ``idle_workers``, ``starts_per_minute`` (that
-    limits allow; None: no limit).
+    these numbers are), ``next_start`` (seconds), ``oldest_due`` (seconds for which a host has been
+    due), ``idle_workers``, ``starts_per_minute`` (that limits allow; None: no limit).
     """
     found = _Look(status, list(waits), servers, away or {})
     reason, text = found.reason()
@@ -91,6 +91,8 @@ class _Look:
         self.last_delayed = max((delay[2] for delay in delays), default=0) / 1e6
         nexts = [wait.next for wait in first.values() if wait.next >= 0]
         self.next_start = min(nexts) / 1e6 if nexts else None
+        oldest = max((wait.oldest for wait in first.values()), default=-1)
+        self.oldest = oldest / 1e6 if oldest >= 0 else None
         # A worker that found nothing on one shard may have work of another, or from before.
         waiting = min((wait.waiting for wait in first.values()), default=0)
         without = sum(not worker.get("leased") for worker in self.alive)
@@ -137,6 +139,7 @@ class _Look:
             },
             "estimated": self.estimated,
             "next_start": None if self.next_start is None else round(self.next_start, 3),
+            "oldest_due": None if self.oldest is None else round(self.oldest, 3),
             "idle_workers": self.idle,
             "starts_per_minute": self.starts,
         }

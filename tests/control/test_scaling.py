@@ -47,6 +47,9 @@ PAUSED = waits(kinds={"paused": (3, [])}, paused=(3, 3, 3))
 CASES: dict[str, tuple[dict[str, Any], Waits, dict[str, Any], int]] = {
     "absent": (absent(NAME), waits(), {"least": 3}, 0),
     "complete": (run(state="complete"), waits(), {"least": 3}, 0),
+    "not begun": (absent(NAME), waits(), {"run": "monday"}, 1),
+    "not begun, of several": (run(state="complete"), waits(), {"run": "a", "least": 3}, 3),
+    "begun and done": (run(state="complete", run_name="a"), waits(), {"run": "a"}, 0),
     "ending": (run(workers=[alive()]), waits(), {}, 0),
     "idle, fed by push": (run(state="stopped"), waits(keep_alive=True), {}, 0),
     "start() goes on": (run(workers=[alive()]), waits(starting=1), {}, 1),

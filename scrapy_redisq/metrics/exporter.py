@@ -1,0 +1,155 @@
+"""An HTTP server for Prometheus and autoscalers: ``/metrics``, ``/scale/NAME``, ``/healthz``.
+
+It changes nothing, and tells no URL and no host.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import redis
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
+from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.metrics.exposition import CONTENT_TYPE, Exposition
+from scrapy_redisq.metrics.scale import scale
+from scrapy_redisq.server.connection import Server
+
+RELIST = 30.0
+"""Seconds after which it is looked for new frontiers again."""
+
+MOST_KNOWN = 1_000
+"""Frontiers that are told of."""
+
+SILENT = 10.0
+"""Seconds after which a client that says nothing is left."""
+
+
+class Known:
+    """The frontiers of a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._client = server.client()
+        self._frontiers: dict[str, Frontier] = {}
+        self._listed = -RELIST
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        for frontier in self._frontiers.values():
+            frontier.close()
+        self._client.close()
+
+    def all(self) -> tuple[list[Frontier], bool]:
+        """-> those that there are, and whether they could be listed."""
+        with self._lock:
+            return self._all()
+
+    def _all(self) -> tuple[list[Frontier], bool]:
+        if time.monotonic() - self._listed < RELIST:
+            return [*self._frontiers.values()], True
+        try:
+            names, _ = frontier_names(self._client)
+        except (redis.RedisError, RedisqError, OSError):
+            return [*self._frontiers.values()], False
+        self._listed = time.monotonic()
+        for name in set(self._frontiers) - set(names):
+            self._frontiers.pop(name).close()
+        for name in names[:MOST_KNOWN]:
+            self.one(name)
+        return [self._frontiers[name] for name in names[:MOST_KNOWN]], True
+
+    def one(self, name: str) -> Frontier:
+        """The frontier called ``name``, whether it is there or not. Raises `SettingError`."""
+        with self._lock:
+            if name not in self._frontiers:
+                if len(self._frontiers) >= 2 * MOST_KNOWN:
+                    self._frontiers.pop(next(iter(self._frontiers))).close()
+                self._frontiers[name] = Frontier(self._server, name)
+            return self._frontiers[name]
+
+
+class Exporter:
+    """Listens at ``host`` and ``port`` (0: a free one). Raises OSError if it cannot."""
+
+    def __init__(self, server: Server, host: str, port: int) -> None:
+        self._known = Known(server)
+        self._exposition = Exposition()
+        handler = type("Handler", (_Handler,), {"answer": staticmethod(self.answer)})
+        listener = type(
+            "Listener",
+            (ThreadingHTTPServer,),
+            {"address_family": socket.AF_INET6 if ":" in host else socket.AF_INET},
+        )
+        self._listener: ThreadingHTTPServer = listener((host, port), handler)
+        self.port: int = self._listener.server_address[1]
+
+    def run(self) -> None:
+        """Answer until `stop`, or an exception such as that of a signal's handler."""
+        self._listener.serve_forever()
+
+    def stop(self) -> None:
+        """From another thread."""
+        self._listener.shutdown()
+
+    def close(self) -> None:
+        self._listener.server_close()
+        self._known.close()
+
+    def answer(self, target: str) -> tuple[int, str, bytes]:
+        """-> status, content type and body for the path and query of a request."""
+        parts = urlsplit(target)
+        if parts.path == "/metrics":
+            frontiers, up = self._known.all()
+            return 200, CONTENT_TYPE, self._exposition.text(frontiers, up=up)
+        if parts.path == "/healthz":
+            return 200, "text/plain", b"ok\n"
+        if parts.path.startswith("/scale/"):
+            return self._scale(unquote(parts.path.removeprefix("/scale/")), parts.query)
+        return 404, "text/plain", b"/metrics, /scale/NAME, /healthz\n"
+
+    def _scale(self, name: str, query: str) -> tuple[int, str, bytes]:
+        try:
+            told = scale(self._known.one(name), dict(parse_qsl(query, keep_blank_values=True)))
+        except (SettingError, ValueError) as error:
+            return 400, "application/json", _json({"error": str(error)})
+        except (FrontierError, redis.RedisError, *TROUBLE):
+            # Whoever asks keeps the number of workers that there are.
+            return 503, "application/json", _json({"error": "the frontier cannot be read"})
+        return 200, "application/json", _json(told)
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Hands requests on to the exporter."""
+
+    answer: Callable[[str], tuple[int, str, bytes]]
+    timeout = SILENT
+    server_version, sys_version = "scrapy-redisq", ""
+
+    def do_GET(self) -> None:
+        status, content_type, body = self.answer(self.path)
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: it would be a line each 15 s."""

@@ -1,0 +1,110 @@
+"""The metrics of frontiers in Prometheus' text format."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import redis
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
+from scrapy_redisq.metrics.families import METRICS, Look, samples
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MEMORY_EVERY = 60.0
+"""Seconds between two looks at what takes how much memory: these cost Redis some milliseconds."""
+
+
+class Exposition:
+    """Looks at frontiers, one caller at a time; remembers what is not looked at each time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory: dict[str, tuple[float, dict[str, Any] | None]] = {}
+
+    def text(self, frontiers: Iterable[Frontier], *, up: bool = True) -> bytes:
+        """All metrics. Redis may be away: then ``redisq_up`` is 0, as it is if ``up`` is False
+        because not even the frontiers could be listed. Raises `SettingError` without
+        prometheus-client."""
+        try:
+            from prometheus_client import generate_latest  # noqa: PLC0415
+        except ImportError:
+            raise SettingError(
+                "metrics", None, "pip install 'scrapy-redisq[metrics]' (prometheus-client)"
+            ) from None
+        with self._lock:
+            registry: Any = _Collected(self._families(frontiers, up=up))
+            return bytes(generate_latest(registry))
+
+    def _families(self, frontiers: Iterable[Frontier], *, up: bool) -> list[Any]:
+        from prometheus_client.core import (  # noqa: PLC0415
+            CounterMetricFamily,
+            GaugeMetricFamily,
+        )
+
+        kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+        families = {
+            name: kinds[kind](name.removesuffix("_total"), text, labels=labels)
+            for name, (kind, text, labels) in METRICS.items()
+        }
+        began = time.monotonic()
+        for frontier in frontiers:
+            try:
+                look = self._look(frontier)
+            except (redis.RedisError, RedisqError, OSError) as error:
+                # Something foreign in the keys of one crawl is not the server's fault.
+                up = up and isinstance(error, FrontierError)
+                families["redisq_crawl_up"].add_metric([frontier.name], 0)
+                continue
+            if look.status["state"] == "absent":
+                continue  # it was reset
+            families["redisq_crawl_up"].add_metric([frontier.name], 1)
+            for name, labels, value in samples(look):
+                families[name].add_metric([frontier.name, *labels], value)
+        for _, memory in self._memory.values():
+            if memory is not None and up:
+                for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
+                    family = families[f"redisq_redis_memory_{name}bytes"]
+                    family.samples.clear()
+                    family.add_metric([], memory[field])
+        families["redisq_look_duration_seconds"].add_metric([], time.monotonic() - began)
+        families["redisq_up"].add_metric([], int(up))
+        return [family for family in families.values() if family.samples]
+
+    def _look(self, frontier: Frontier) -> Look:
+        status = frontier.status()
+        if status["state"] == "absent":
+            self._memory.pop(frontier.name, None)
+            return Look(status, {}, 0, None)
+        wanted = frontier.wanted_workers(status=status).workers
+        why = frontier.why(status)
+        return Look(status, why, wanted, self._memory_of(frontier))
+
+    def _memory_of(self, frontier: Frontier) -> dict[str, Any] | None:
+        at, memory = self._memory.get(frontier.name, (0.0, None))
+        if memory is None or time.monotonic() - at >= MEMORY_EVERY:
+            memory = frontier.memory()
+            self._memory[frontier.name] = time.monotonic(), memory
+        return memory
+
+
+class _Collected:
+    """What prometheus-client calls a registry."""
+
+    def __init__(self, families: list[Any]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Any]:
+        return iter(self._families)
+
+
+_of_this_process = Exposition()
+
+
+def metrics(frontiers: Iterable[Frontier], *, up: bool = True) -> bytes:
+    """The metrics of ``frontiers``: see `Exposition.text`."""
+    return _of_this_process.text(frontiers, up=up)

@@ -1,0 +1,162 @@
+"""What Prometheus and autoscalers are told."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lab.proxy import Proxy
+from lab.servers import RedisServer
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.metrics import metrics, scale
+from scrapy_redisq.metrics.exporter import Exporter
+from scrapy_redisq.metrics.families import METRICS
+from scrapy_redisq.server.connection import open_server
+from tests.control.test_frontier import Worker, some_urls
+from tests.harness.command import Redisq
+
+prometheus = pytest.importorskip("prometheus_client.parser", reason="NO prometheus-client")
+
+Get = Callable[..., tuple[int, str]]
+Values = dict[str, float]
+
+
+def values(text: str) -> Values:
+    """The samples by name and labels, as Prometheus reads them."""
+    found = {}
+    for family in prometheus.text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sample.labels.items())
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+@contextmanager
+def exporter(url: str) -> Iterator[Get]:
+    """One that runs; -> asks it for a path."""
+    with open_server(url, socket_timeout=1, connect_timeout=1) as server:
+        running = Exporter(server, "127.0.0.1", 0)
+        thread = threading.Thread(target=running.run)
+        thread.start()
+
+        def get(path: str, method: str = "GET") -> tuple[int, str]:
+            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+            try:
+                connection.request(method, path)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode()
+            finally:
+                connection.close()
+
+        try:
+            yield get
+        finally:
+            running.stop()
+            thread.join(30)
+            running.close()
+
+
+def crawl(frontier: Frontier) -> Worker:
+    """Six requests: two queued, two with a worker, one done, one dead; and two duplicates."""
+    frontier.push([*some_urls(6), *some_urls(2)])
+    worker = Worker(frontier)
+    (session, first), (_, second) = worker.claim(2)
+    session.add(Finish(first.id, "done"))
+    session.add(Finish(second.id, "dead", "download"))
+    worker.exchange(session, want=2)
+    return worker
+
+
+def test_figures(redis_server: RedisServer) -> None:
+    """They are those of `status`, their names are those that are declared, and Prometheus can read
+    them; no label has a host."""
+    with Frontier.from_url(redis_server.url, 'bo"oks') as frontier:
+        crawl(frontier)
+        text = metrics([frontier]).decode()
+    found = values(text)
+    assert "a.example" not in text
+    of_crawl = {
+        name.replace('crawl=bo"oks', "").replace("{,", "{"): value for name, value in found.items()
+    }
+    assert found["redisq_up"] == 1
+    states = {"queued": 2, "leased": 2, "delayed": 0, "dead": 1}
+    for state, number in states.items():
+        assert of_crawl[f"redisq_requests{{state={state}}}"] == number
+    events = {"created": 6, "finished": 2, "duplicate": 2, "dead": 1, "retried": 0}
+    for event, number in events.items():
+        assert of_crawl[f"redisq_requests_total{{event={event}}}"] == number
+    assert of_crawl["redisq_workers{state=working}"] == 1
+    assert of_crawl["redisq_workers_wanted{}"] == 1
+    assert of_crawl["redisq_slots{state=due}"] == 2
+    assert of_crawl["redisq_run_state{state=running}"] == 1
+    assert of_crawl["redisq_seen_urls{}"] == 6
+    assert of_crawl["redisq_memory_bytes{part=queues}"] > 0
+    assert found["redisq_redis_memory_bytes"] > 0
+    named = set(re.findall(r"^# TYPE (\w+)", text, re.M))
+    assert named <= set(METRICS)
+    assert set(METRICS) - named <= {"redisq_next_start_seconds", "redisq_redis_full_in_seconds"}
+
+
+def test_an_exporter(redis_server: RedisServer) -> None:
+    """It finds the frontiers, tells how many workers are wanted, refuses what it does not know; and
+    a new one goes on with the counters."""
+    with Frontier.from_url(redis_server.url, "books") as frontier:
+        crawl(frontier)
+        with exporter(redis_server.url) as get:
+            assert get("/healthz") == (200, "ok\n")
+            status, text = get("/metrics")
+            assert (status, get("/metrics", "HEAD")) == (200, (200, ""))
+            before = values(text)
+            assert before["redisq_crawl_up{crawl=books}"] == 1
+            status, told = get("/scale/books?min=2&max=5")
+            assert (status, json.loads(told)["workers"]) == (200, 2)
+            assert json.loads(get("/scale/absent")[1])["workers"] == 0
+            assert json.loads(get("/scale/absent?run=monday")[1])["workers"] == 1
+            for wrong in ("min=x", "min=3&max=2", "most=3", "max=-1", "rest_after=nan"):
+                assert get(f"/scale/books?{wrong}")[0] == 400
+            assert get("/scale/%7B%7D")[0] == 400
+            assert get("/nothing")[0] == 404
+        with exporter(redis_server.url) as get:
+            after = values(get("/metrics")[1])
+    counters = [name for name in before if "_total" in name]
+    assert len(counters) > 10
+    assert {name: before[name] for name in counters} == {name: after[name] for name in counters}
+
+
+def test_redis_is_away(redis_server: RedisServer) -> None:
+    """It says so, and goes on when Redis is back; nobody is told to scale meanwhile. A crawl that
+    cannot be read does not hide the others."""
+    with Frontier.from_url(redis_server.url, "books") as frontier, redis_server.client() as client:
+        frontier.push(some_urls(1))
+        client.set("redisq:{broken:0}:meta", "no hash")
+        with (
+            Proxy(redis_server.port) as proxy,
+            exporter(redis_server.url_through(proxy.port)) as get,
+        ):
+            found = values(get("/metrics")[1])
+            assert found["redisq_up"] == found["redisq_crawl_up{crawl=books}"] == 1
+            assert found["redisq_crawl_up{crawl=broken}"] == 0
+            assert get("/scale/broken")[0] == 503
+            proxy.cut()
+            status, text = get("/metrics")
+            assert (status, values(text)["redisq_up"]) == (200, 0)
+            assert get("/scale/books")[0] == 503
+            proxy.mend()
+            assert values(get("/metrics")[1])["redisq_crawl_up{crawl=books}"] == 1
+
+
+def test_scale_and_a_wrong_address(redis_server: RedisServer, redisq: Redisq) -> None:
+    """``/scale`` as a function; a ``--bind`` that is none is wrong usage."""
+    with Frontier.from_url(redis_server.url, "books") as frontier:
+        frontier.push(some_urls(1))
+        told = scale(frontier, {"max": "4", "concurrency": "8", "pages_per_minute": "60"})
+    assert told == {"workers": 1, "because": told["because"]}
+    for address in ("9449", "127.0.0.1:", "127.0.0.1:99999"):
+        assert redisq("exporter", "--bind", address).code == 2
