@@ -485,8 +485,8 @@ def _add_dead(commands: Any) -> None:
     purge = actions.add_parser(
         "purge",
         help="delete dead letters",
-        description="Delete dead letters: those chosen, or all, of which a person is asked without\n"
-        "--all. They remain counted.\n"
+        description="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
+        "without --all. They remain counted.\n"
         "With --exported just those that a file of export holds, as far as they are still there\n"
         "and the same: none that has come since, or that was changed in the file.",
         epilog=GLOBAL_OPTIONS,

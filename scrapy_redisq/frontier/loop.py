@@ -90,6 +90,14 @@ class ExchangeLoop:
         told = sum(reply.created - reply.finished for reply in self._last_replies())
         return told + self.waiting()
 
+    def finished(self) -> int:
+        """Requests of the run that are finished, as the last exchanges told."""
+        return sum(reply.finished for reply in self._last_replies())
+
+    def away(self) -> bool:
+        """A shard does not answer."""
+        return any(loop.is_silent for loop in self._loops.values())
+
     def wake(self) -> None:
         """Something has changed: exchange earlier than planned where that is due."""
         for loop in self._loops.values():

@@ -9,6 +9,7 @@
 ``local_requests``  what becomes of those that cannot be stored; ``local_queue`` has them in order
 ``back_pressure``  who waits while the frontier is as large as it may be
 ``orders``       what people have told it
+``progress``     how far it is, in its own terminal
 ``release``      which code and settings it runs, ``report`` what it costs and does: for people
 ``shared_values``   notices objects of which each request would get a copy
 ``politeness/``  whether a download may begin, and what its end says of its slot

@@ -132,6 +132,13 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     )
     _watch(worker, in_progress)
     worker.start()
+    if settings.progress:
+        # Here, as rich takes its time.
+        from scrapy_redisq.worker.progress import Progress  # noqa: PLC0415
+
+        progress = Progress(worker)
+        progress.start()
+        crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
     return worker
 
 

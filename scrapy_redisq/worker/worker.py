@@ -114,7 +114,7 @@ class Worker:
         self._wants_nothing = False
         self._counted = (0, 0, 0)
         self._orders = Orders(parts.engine, self._orders_changed)
-        self._reporter = Reporter(lambda: self.pages, self._doing)
+        self._reporter = Reporter(lambda: self.pages, self.doing)
         self._memory_watch: asyncio.Future[None] | None = None
 
     def start(self) -> None:
@@ -391,7 +391,8 @@ class Worker:
     def report(self) -> str:
         return self._reporter.due()
 
-    def _doing(self) -> dict[str, Any]:
+    def doing(self) -> dict[str, Any]:
+        """What this worker is doing now, for people."""
         downloading = self.engine.downloads.number
         return {
             "downloading": downloading,
