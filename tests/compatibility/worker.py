@@ -84,12 +84,11 @@ def _report() -> Report:
 
 
 def crawler_of(crawl: Crawl, common: Settings, report: Report) -> Crawler:
-    settings = common.copy()
-    spider = SpiderLoader.from_settings(settings).load(crawl["spider"])
+    spider = SpiderLoader.from_settings(common).load(crawl["spider"])
+    crawler = Crawler(spider, common, init_reactor=False)  # with a copy of them
     for name, value in crawl["settings"].items():
-        settings.set(name, value, priority="project")
-    settings["ADDONS"].update(getattr(spider, "addons", {}))
-    crawler = Crawler(spider, settings, init_reactor=False)
+        crawler.settings.set(name, value, priority="project")
+    crawler.settings["ADDONS"].update(getattr(spider, "addons", {}))
 
     def scraped(item: Any, spider: Any) -> None:
         one = ItemAdapter(item).asdict()
