@@ -525,8 +525,8 @@ MUTANTS = [
     ),
     Mutant(
         "server/embedded/share.py",
-        "cls._joined.clear()",
-        "",
+        "joined._locks.close()",
+        "pass",
         "tests/server/test_embedded.py",
     ),
 ]
