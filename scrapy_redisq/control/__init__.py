@@ -1,6 +1,7 @@
 """The frontier for everybody but workers: push, look, mend. No crawl is needed.
 
 ``frontier``      `Frontier`, which is all of it; ``stored`` is what its parts stand on
+``looks``         where all of it stands, why, and what it takes
 ``slots``         what people see of slots and say about them
 ``dead_letters``  the same of requests that failed for good
 ``told_letters``  one of these in JSON's types

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,34 +13,21 @@ from typing import Any
 
 from scrapy.http import Request
 
-from scrapy_redisq.control import memory
-from scrapy_redisq.control.past import PastMethods
-from scrapy_redisq.control.scaling import CONCURRENCY, Wanted, wanted_workers
+from scrapy_redisq.control.looks import LookMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
-from scrapy_redisq.control.status import absent, config_of, summary
 from scrapy_redisq.control.urls import UrlMethods
-from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.control.workers import WorkerMethods
-from scrapy_redisq.errors import (
-    FrontierCorrupt,
-    FrontierError,
-    FrontierLost,
-    RedisqError,
-    Unserializable,
-)
+from scrapy_redisq.errors import FrontierLost, RedisqError, Unserializable
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.frontier.runs import drive
-from scrapy_redisq.frontier.seen import SeenFilter, SeenStatus, probe, seen_filter
+from scrapy_redisq.frontier.seen import SeenFilter, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
-from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
-from scrapy_redisq.server.cluster import nodes_of
-from scrapy_redisq.server.condition import Condition, condition_of
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
@@ -68,7 +54,7 @@ class Pushed:
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
-class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
+class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
     """All crawl state of one crawl, as seen from outside.
 
     >>> with Frontier.from_url("redis://localhost", "books") as frontier:
@@ -253,13 +239,6 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
                     seeds = others
         return result
 
-    def _growth_limit_of_workers(self) -> GrowthLimit:
-        meta = self._meta(self._status(0))
-        try:
-            return GrowthLimit(int(meta.get("max_pending", 0)), float(meta.get("max_memory", 0)))
-        except ValueError:  # of another hand
-            return NO_LIMIT
-
     def _room(self, growth: GrowthLimit) -> int:
         """How many requests may be pushed now, at most `PUSH_BATCH`. Waits until there is room."""
         told = False
@@ -337,126 +316,6 @@ class Frontier(SlotMethods, UrlMethods, WorkerMethods, PastMethods):
     @staticmethod
     def _slot(seed: Seed, joined: calls.Joined) -> str:
         return PRIORITY_SLOT if joined.config.scheduling == "priority" else seed.slot
-
-    # Looking
-
-    def status(self) -> dict[str, Any]:
-        """Where the crawl stands, as plain values (the fields of ``status --json``).
-
-        ``state`` is "absent", "running" (workers are alive), "stopped" (unfinished, nobody
-        works on it) or "complete". ``since`` is a UTC time, ``seen_ago`` in seconds.
-        """
-        first = self._status(0)
-        meta = self._meta(first)
-        if not meta:
-            return absent(self.name)
-        config = config_of(meta)
-        shards = [first] + [self._status(shard) for shard in config.shard_numbers(self.name)[1:]]
-        try:
-            return summary(self.name, meta, config, shards, self._seen_status(config, meta))
-        except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
-            raise FrontierCorrupt(
-                f"what {calls.meta_key(self.name, 0)} or a key beside it says makes no sense "
-                f"({error}): something else than scrapy-redisq has written to it"
-            ) from error
-
-    def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
-        seen, generation = seen_filter(config), meta.get("generation", "")
-        parts: list[SeenStatus] = [
-            self._run(calls.seen_status(self.name, shard, generation, seen))
-            for shard in config.shard_numbers(self.name)
-        ]
-        return SeenStatus.total(parts)
-
-    def why(self, status: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Why nothing, or little, happens: ``reason`` (a code), ``text`` (a sentence with figures),
-        ``also`` (more of them), and figures; see `scrapy_redisq.control.why.explain`.
-
-        ``status`` as `status` has just given it, if that is known. About 20 slots are looked at at
-        a time, and 100 in all, however many there are. That Redis is away is a reason, too, and
-        not raised.
-        """
-        config: FrontierConfig | None = None
-        away: dict[int, str] = {}
-        waits: list[calls.Waits] = []
-        try:
-            config = self.config()
-            if config is None:
-                return explain(absent(self.name))
-        except TROUBLE as error:
-            return unreachable(self._server.redact(error).rstrip("."))
-        for shard in config.shard_numbers(self.name):
-            try:
-                waits += self._waits(shard)
-            except TROUBLE as error:
-                away[shard] = self._server.redact(error).rstrip(".")
-            except FrontierCorrupt as error:
-                return corrupt(error)
-        try:
-            status = status or self.status()
-        except TROUBLE as error:
-            if not away:
-                return unreachable(self._server.redact(error).rstrip("."))
-            status = {**absent(self.name), "state": "running"}
-        return explain(status, waits, [] if away else self._conditions(), away)
-
-    def memory(self) -> dict[str, Any]:
-        """What takes how much of Redis' memory: see README for the fields. Bytes by part of the
-        frontier are estimates, of samples (``MEMORY USAGE``); all keys of up to 100,000 a server
-        are looked at, else ``complete`` is False. What the user may not ask is None, and
-        ``problem`` says so. Raises `FrontierError` if there is no frontier.
-        """
-        status = self.status()
-        if status["state"] == "absent":
-            raise FrontierError(f"there is no frontier {self.name!r}")
-        config = self.config()
-        shards = config.shard_numbers(self.name) if config else ()
-        found = memory.measure(nodes_of(self.client), self.name, shards)
-        samples = self.series(120)["samples"]
-        return memory.summary(found, status, self._conditions(), samples)
-
-    def _waits(self, shard: int) -> list[calls.Waits]:
-        waits = [self._run(calls.waits(self.name, shard))]
-        while len(waits) < waits[0].parts:
-            waits.append(self._run(calls.waits(self.name, shard, len(waits))))
-        return waits
-
-    def _conditions(self) -> list[Condition]:
-        """Of the servers that have the frontier between them, as far as they answer."""
-        try:
-            return [condition_of(node) for node in nodes_of(self.client)]
-        except TROUBLE:
-            return []
-
-    def wanted_workers(
-        self,
-        *,
-        least: int = 0,
-        most: int = 1_000,
-        pages_per_minute: float | None = None,
-        concurrency: int = CONCURRENCY,
-        rest_after: float = math.inf,
-        run: str = "",
-        status: Mapping[str, Any] | None = None,
-    ) -> Wanted:
-        """How many workers would have work now, from ``least`` to ``most``, and why; see
-        `scrapy_redisq.control.scaling.wanted_workers`. At most 100 slots of a shard are looked at.
-        """
-        status = status or self.status()
-        waits: list[calls.Waits] = []
-        if status["state"] not in {"absent", "complete"} and (config := self.config()) is not None:
-            for shard in config.shard_numbers(self.name):
-                waits += self._waits(shard)
-        return wanted_workers(
-            status,
-            waits,
-            least=least,
-            most=most,
-            pages_per_minute=pages_per_minute,
-            concurrency=concurrency,
-            rest_after=rest_after,
-            run=run,
-        )
 
     # Resetting
 

@@ -130,7 +130,8 @@ class UrlMethods(LetterMethods):
 
         "waits": it will be fetched anyway, nothing was done; "requeued": it was a dead letter, and
         is tried again as it was; "pushed": as a new request past the dupefilter, for the spider's
-        ``parse()``. On a complete run that is as `Frontier.push` says. Raises as `url` does.
+        ``parse()``, for which it waits for room, and begins a run, as `Frontier.push` does. Raises
+        as `url` does.
         """
         told = self.url(url, slot=slot)
         if told["state"] in WAITS:

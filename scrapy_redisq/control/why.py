@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scrapy_redisq.frontier.calls import Waits
+from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.server.condition import Condition
 
 NEARLY_FULL = 0.9
@@ -33,19 +34,34 @@ def explain(
     waits: Iterable[Waits] = (),
     servers: Sequence[Condition] = (),
     away: Mapping[int, str] | None = None,
+    growth: GrowthLimit = NO_LIMIT,
 ) -> dict[str, Any]:
     """The reason that keeps a crawl from going on, or goes furthest to explain its pace.
 
     ``status`` as `Frontier.status` gives it, ``waits`` of its shards, ``servers`` that hold them,
-    ``away``: what shards said that did not answer. -> ``reason`` (a code), ``text`` (a sentence),
-    ``also`` (what else is worth knowing), and figures: ``slots`` (hosts with requests), ``due`` (of
-    them, that could start now), ``waiting`` (hosts by what they wait for), ``estimated`` (whether
-    these numbers are), ``next_start`` (seconds), ``oldest_due`` (seconds for which a host has been
-    due), ``idle_workers``, ``starts_per_minute`` (that limits allow; None: no limit).
+    ``away``: what shards said that did not answer, ``growth``: how large it may become. ->
+    ``reason`` (a code), ``text`` (a sentence), ``also`` (what else is worth knowing), and figures:
+    ``slots`` (hosts with requests), ``due`` (of them, that could start now), ``waiting`` (hosts by
+    what they wait for), ``estimated`` (whether these numbers are), ``next_start`` (seconds),
+    ``oldest_due`` (seconds for which a host has been due), ``idle_workers``, ``starts_per_minute``
+    (that limits allow; None: no limit).
     """
     found = _Look(status, list(waits), servers, away or {})
     reason, text = found.reason()
-    return {"reason": reason, "text": text, "also": found.also(reason), **found.figures()}
+    also = found.also(reason)
+    if full := _back_pressure(status, servers, growth):
+        also.insert(0, full)
+    return {"reason": reason, "text": text, "also": also, **found.figures()}
+
+
+def _back_pressure(
+    status: Mapping[str, Any], servers: Sequence[Condition], growth: GrowthLimit
+) -> str:
+    fills = [Fill(0, server.used, server.most) for server in servers]
+    if status["state"] not in {"running", "stopped"}:
+        return ""
+    reached = growth.reached(status["created"] - status["finished"], fills)
+    return f"Back-pressure: {reached}. start(), links and pushes wait for room." if reached else ""
 
 
 def unreachable(error: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.frontier.calls import RunTerms, Waits
+from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.limits import parse_limit
 from scrapy_redisq.frontier.operations import Outcome, TurnReport
 from scrapy_redisq.server.condition import Condition
@@ -153,6 +154,17 @@ def test_a_look_at_some_of_many_hosts() -> None:
     assert why["estimated"]
     assert (why["slots"], why["waiting"]) == (100_003, {"delay": 50_000, "parked": 50_003})
     assert "about 50,000 for their delay" in why["text"]
+
+
+def test_back_pressure() -> None:
+    """It is told beside what goes on: requests that may wait, or a share of Redis' memory."""
+    status = {**absent(NAME), "state": "running", "workers": TWO, "created": 9, "finished": 2}
+    (told,) = explain(status, [], growth=GrowthLimit(pending=7))["also"]
+    assert told.startswith("Back-pressure: 7 requests are not finished, and REDISQ_MAX_PENDING")
+    servers = [Condition(60, 100)]
+    (told,) = explain(status, [], servers, growth=GrowthLimit(memory=0.5))["also"]
+    assert "REDISQ_MAX_MEMORY" in told
+    assert explain(status, [], servers, growth=GrowthLimit(8, 0.7))["also"] == []
 
 
 def test_a_shard_is_away() -> None:
