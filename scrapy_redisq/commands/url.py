@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from rich.constrain import Constrain
@@ -65,7 +66,7 @@ def _do(arguments: Namespace, frontier: Frontier) -> int:
 
 def sentences(told: Mapping[str, Any]) -> list[str]:
     """What `Frontier.url` has told, for people."""
-    lines = [_where(told)]
+    lines = [_where(told), *_history(told["history"])]
     died = told["deliveries"]
     if died:
         lines.append(
@@ -81,6 +82,19 @@ def sentences(told: Mapping[str, Any]) -> list[str]:
             "it may wait among the others."
         )
     return lines
+
+
+def _history(record: Mapping[str, Any] | None) -> list[str]:
+    """What is kept of it since it was finished last."""
+    if record is None:
+        return []
+    how = "fetched" if record["outcome"] == "done" else f"given up ({record['outcome']})"
+    answer = f"status {record['status']}" if record["status"] else "no answer"
+    ended = datetime.fromtimestamp(record["ended"], timezone.utc).isoformat()
+    return [
+        f"It was {how} {ago(ended)} ago by worker {record['worker']}: {answer}, "
+        f"{record['items']:,} items, {record['attempts']:,} attempts, {record['seconds']:,.1f} s."
+    ]
 
 
 def _where(told: Mapping[str, Any]) -> str:
@@ -104,7 +118,7 @@ def _where(told: Mapping[str, Any]) -> str:
             f"{told['detail'].splitlines()[0] if told['detail'] else ''}"
         ).strip()
     if state == "done":
-        return "It was fetched."
+        return "Nothing of it waits."
     if state == "seen":
         return "It was asked for, and nothing of it waits: it was fetched, or dropped by hand."
     return "It has not been asked for in this run."

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.seen import exact_member
 
 RESOLUTIONS = {10: 360, 120: 720, 1_800: 1_488}
 """Seconds between two samples, and how many are kept: of an hour, a day, a month."""
@@ -18,7 +21,28 @@ COUNTED = (
 )  # fmt: skip
 """Numbers of a sample that add up over shards, in the order of ``lua/shared/sample.lua``."""
 
+READ_BATCH = 500
+"""Records of the history that one script reads."""
+
 _MOST = 2**53
+_Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+
+
+class _History(msgspec.Struct):
+    """A record, as ``worker/history.py`` makes it."""
+
+    url: str
+    method: str
+    status: _Number
+    items: _Number
+    attempts: _Number
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    worker: str
+    run: str
+    outcome: str
+
+
+_history = msgspec.msgpack.Decoder(_History).decode
 
 
 @dataclass(frozen=True)
@@ -72,6 +96,44 @@ class PastMethods(StoredFrontier):
             )
             if _is_count(at) and all(isinstance(text, str) for text in (kind, worker, what))
         ]
+
+    def history(self, limit: int = 100) -> list[dict[str, Any]]:
+        """What became of the requests that were finished last, newest first, where REDISQ_HISTORY
+        is on: see README for the fields."""
+        config = self.config()
+        newest: list[dict[str, Any]] = []
+        for shard in config.shard_numbers(self.name) if config else ():
+            found: dict[str, dict[str, Any]] = {}
+            for skip in range(0, max(0, limit), READ_BATCH):
+                most = min(READ_BATCH, limit - skip)
+                call = calls.history(self.name, shard, skip=skip, most=most)
+                records = self._run(call)
+                found |= {
+                    id: record for id, at, packed in records if (record := _record(at, packed))
+                }
+                if len(records) < most:
+                    break
+            newest += found.values()
+        return sorted(newest, key=lambda record: record["ended"], reverse=True)[: max(0, limit)]
+
+    def history_of(self, shard: int, identity: bytes) -> dict[str, Any] | None:
+        """What became of the request that is known by its fingerprint or ``identity``, on a shard;
+        None if that is not kept."""
+        call = calls.history(self.name, shard, ids=[exact_member(identity)])
+        for _, at, packed in self._run(call):
+            return _record(at, packed)
+        return None
+
+
+def _record(at: float, packed: bytes) -> dict[str, Any] | None:
+    try:
+        record = _history(packed)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    ended = at / 1e6
+    if not 0 <= ended < _MOST / 1e6:
+        return None
+    return {**msgspec.structs.asdict(record), "ended": ended, "started": ended - record.seconds}
 
 
 def _is_count(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from scrapy.http import Request
 
 from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods, dead_letter
+from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.control.status import config_of
 from scrapy_redisq.errors import FrontierError, Undecodable
@@ -44,7 +45,7 @@ class _Asked:
     generation: str
 
 
-class UrlMethods(LetterMethods):
+class UrlMethods(LetterMethods, PastMethods):
     """The part of `Frontier` that is about single URLs."""
 
     _seeds: SeedReader
@@ -80,6 +81,7 @@ class UrlMethods(LetterMethods):
         )
         seen = True if known.start else known.seen
         found, looked, through = self._search(asked)
+        history = self.history_of(asked.shard, asked.fingerprint)
         told: dict[str, Any] = {
             "url": url,
             "slot": asked.slot,
@@ -94,13 +96,14 @@ class UrlMethods(LetterMethods):
             **dict.fromkeys(("letter", "reason", "detail", "at", "status"), None),
             "looked_through": through,
             "looked_at": looked,
+            "history": history,
         }
         if found:
             told.update(found)
         elif known.kept:
             told.update(_kept(known.kept))
-        elif history := self._history_of(asked.fingerprint, asked.config):
-            told.update({"state": "done", **history})
+        elif history and (history["run"], history["outcome"]) == (asked.run, "done"):
+            told["state"] = "done"
         return told
 
     def forget(
@@ -145,10 +148,6 @@ class UrlMethods(LetterMethods):
         if pushed.errors:
             raise ValueError(pushed.errors[0][1])
         return {**told, "how": "pushed"}
-
-    def _history_of(self, fingerprint: bytes, config: FrontierConfig) -> Mapping[str, Any] | None:
-        """What the history has of a request that is done; nothing keeps one yet."""
-        return None
 
     def _asked(self, url: str, slot: str | None, fingerprint: bytes | None) -> _Asked:
         meta = self._meta(self._status(0))

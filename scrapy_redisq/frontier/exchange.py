@@ -103,6 +103,9 @@ class Cargo:
         if finish.links and (unsafe := finish.unsafe()):
             self.posts[lease] = unsafe
             data["posts"].append((lease, raw_string(pack_links(unsafe))))
+        if finish.record is not None:
+            known_by, record = finish.record
+            data["history"].append((known_by, raw_string(record)))
         if finish.children:
             data["bundled"].append(lease)
         held = self._held.get(lease)  # None: it will be counted as stale

@@ -90,7 +90,8 @@ class Finish:
     "retried" (the entry, with its priority and delay, takes the place of the old one).
 
     ``children`` are added in the same step, and only if the lease was still held. ``links`` were
-    sent to other shards: those that are not safe are posted in the same step.
+    sent to other shards: those that are not safe are posted in the same step. ``record``: what is
+    kept of it in the history, by what it is known by.
     """
 
     lease: str
@@ -105,6 +106,7 @@ class Finish:
     priority: int = 0
     children: Sequence[Enqueue] = ()
     links: Sequence[Enqueue] = ()
+    record: tuple[str, bytes] | None = None
 
     def unsafe(self) -> list[Enqueue]:
         """What has to be posted if it is sent now. A page that will be fetched again asks for all

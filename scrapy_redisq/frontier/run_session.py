@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import secrets
@@ -86,6 +87,8 @@ class Terms:
     slot_ttl: float = 3_600.0
     rewind: float = 30.0
     """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
+    history: int = 0
+    """Finished requests that are kept for people, over all shards; 0: none."""
     release: str = ""
     settings: str = ""
     """What the worker runs, for people, see `calls.Registration`."""
@@ -163,6 +166,7 @@ class RunSession:
                 suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
                 max_deliveries=self.terms.max_deliveries,
                 most_bytes=self.terms.max_entry_bytes + 1,
+                history=math.ceil(self.terms.history / len(self._numbers)),
             )
             for shard in self._numbers
         ]

@@ -140,6 +140,7 @@ class ShardSession:
         rewind: float = 30.0,
         primary_vouched: Callable[[], float] = lambda: math.inf,
         spread: bool = False,
+        history: int = 0,
     ) -> None:
         self.name = name
         self.shard = shard
@@ -184,6 +185,7 @@ class ShardSession:
         self._rewind = rewind
         self._primary_vouched = primary_vouched
         self._spread = spread
+        self._history = history
         self.replicas: int | None = None
         """How many replicas the server has, also those that are away; None: that is not known."""
         self.begun: set[int] = set()
@@ -334,6 +336,10 @@ class ShardSession:
             data["room"] = room
         if report:
             data["report"] = report
+        if "history" in self._in_flight.data:
+            data["history_max"] = self._history
+            if self._in_flight.passes:  # Redis is full
+                data["history"] = []
         if self._spread:
             data["hold"] = int((self._rewind + HOLD) * 1e6)
         if self._in_flight.begun:

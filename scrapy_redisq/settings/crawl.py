@@ -147,6 +147,12 @@ class CrawlSettings:
         checks.whole(0, 10_000_000),
         "Dead letters kept for reading and requeueing; the count goes on past it.",
     )
+    history = Setting(
+        0,
+        checks.whole(0, 100_000_000),
+        "Finished requests of which it is kept what became of them (status, items, when, by whom), "
+        "about 300 bytes each; the oldest go. 0: none.",
+    )
     schemes = Setting(
         ("http", "https", "data"),
         checks.schemes,

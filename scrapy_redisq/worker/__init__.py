@@ -8,6 +8,7 @@
 ``in_progress``  what becomes of the requests in progress; ``page`` is one of them
 ``local_requests``  what becomes of those that cannot be stored; ``local_queue`` has them in order
 ``back_pressure``  who waits while the frontier is as large as it may be
+``history``      what is kept of a request that is finished
 ``orders``       what people have told it
 ``progress``     how far it is, in its own terminal
 ``release``      which code and settings it runs, ``report`` what it costs and does: for people

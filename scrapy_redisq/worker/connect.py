@@ -116,6 +116,7 @@ class WorkerConnection:
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
             wait_replicas=settings.wait_replicas,
+            history=settings.history,
             **runs,
         )
         run_session = RunSession(client, terms, server.primary_vouched)

@@ -121,8 +121,10 @@ class InProgress:
         """What a request in progress, or one that a sink is not done with, is known by; None for
         others."""
         page = self._find(request)
-        if page is None:
-            return None
+        return self.identity_of_page(page, request) if page is not None else None
+
+    def identity_of_page(self, page: Page, request: Request) -> bytes:
+        """The same, also when it is over."""
         if page.identity is None:
             page.identity = identity_in(page.lease.entry) or self._fingerprint(request)
         return page.identity
@@ -322,6 +324,11 @@ class InProgress:
     def item_scraped(self, response: Response | Failure | None) -> None:
         if self._files_missing:
             self.give_back(self._item_of(response))
+
+    def count_item(self, response: Response | Failure | None) -> None:
+        """An item of a page is through the pipelines."""
+        if page := self._find(self._item_of(response)):
+            page.items += 1
 
     def item_error(self, response: Response | Failure | None, failure: Failure) -> None:
         request = self._item_of(response)

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scrapy.http import Request
 from twisted.python.failure import Failure
 
 from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Lease
@@ -122,6 +123,9 @@ class Page:
     none each worker's ``start()``."""
     sent_back: int = 0
     """How often a request that stays here was, for the trouble of its slot or of its sink."""
+    request: Request | None = None
+    items: int = 0
+    """The request, and how many items came of it, where a history is kept."""
     shared: SharedValues = field(default_factory=SharedValues)
     """What its requests hold."""
 

@@ -37,6 +37,7 @@ from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
+from scrapy_redisq.worker.history import record_of
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
@@ -276,6 +277,8 @@ class Worker:
                 self._run_session.finish(session, problem.finish(lease.id))
                 continue
             page = Page(lease, session, grouped=SLOT_KEY in request.meta)
+            if self.settings.history:
+                page.request = request
             self._in_progress.begin(request, page)
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.handed_out(request, lease.slot)
@@ -431,7 +434,7 @@ class Worker:
             self.pages += not page.given_back
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.lease, page.problem)
-            self._run_session.finish(page.session, page.finish(), page.sent, page.links)
+            self._run_session.finish(page.session, self._finish(page), page.sent, page.links)
         self._outbox.count_filtered()
         self._count_work()
         if self.engine.closing:
@@ -443,6 +446,13 @@ class Worker:
                 self.exchange_loop.found_more()
         for lease, session in given_up:
             self._run_session.finish(session, Finish(lease.id, "released"))
+
+    def _finish(self, page: Page) -> Finish:
+        finish = page.finish()
+        if page.request is None:  # there is no history
+            return finish
+        identity = self._in_progress.identity_of_page(page, page.request)
+        return replace(finish, record=record_of(page, page.request, identity, finish))
 
     def _count_work(self) -> None:
         """Add what this worker did to what all did."""
@@ -542,4 +552,6 @@ class Worker:
 
     def item_scraped(self, response: Any) -> None:
         self.items += 1
+        if self.settings.history:
+            self._in_progress.count_item(response)
         self._in_progress.item_scraped(response)

@@ -205,7 +205,7 @@ def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Red
         return Answer("<html></html>", until=until) if path[1:].isdigit() else None
 
     with Site(page) as site, Frontier.from_url(redis_server.url, "follow") as frontier:
-        settings = {"CONCURRENT_REQUESTS": 4, "REDISQ_RELEASE": "v1"}
+        settings = {"CONCURRENT_REQUESTS": 4, "REDISQ_RELEASE": "v1", "REDISQ_HISTORY": 50}
         with together(crawl._folder) as gate:
             workers = [crawl("follow", site, {**settings, **gate}) for _ in range(3)]
             wait_until_joined(workers)
@@ -238,4 +238,10 @@ def test_a_fleet_that_is_told(crawl: Run, redis_server: RedisServer, redisq: Red
         status = frontier.status()
         assert (status["state"], status["pages"], status["items"]) == ("complete", 80, 80)
         assert status["errors"] == 0
+        history = frontier.history()
+        shown = {(one["status"], one["items"], one["attempts"]) for one in history}
+        assert (len(history), shown) == (50, {(200, 1, 1)})
+        told = frontier.url(history[0]["url"])
+        assert (told["state"], told["history"]) == ("done", history[0])
+        assert history[0]["url"] in redisq("url", "follow", history[0]["url"]).out
     assert set(site.counts().values()) == {1}

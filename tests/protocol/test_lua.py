@@ -152,6 +152,7 @@ def exchange() -> Call[object]:
         Settle(claim, done=True),
         GoesOn(claim),
         Finish("1", "done", children=[Enqueue("s", 0, b"", b"h", page="1")]),
+        Finish("5", "done", record=("1", b"r")),
         Finish("3", "done", links=[Enqueue("t", 0, b"", b"i", page="3", link=Link())]),
         Delivered("4"),
         *(Finish("2", how) for how in ("dead", "delayed", "released", "backed_off", "retried")),
@@ -202,6 +203,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.take_posts("n", 0, "r", most=1, hold=1.0),
         calls.series("n", 0, seconds=10, most=1),
         calls.marks("n"),
+        calls.history("n", 0),
         calls.tell("n", "quiet", None),
     ]
     fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])

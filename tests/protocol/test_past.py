@@ -6,6 +6,7 @@ import dataclasses
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
@@ -13,7 +14,9 @@ from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ScriptFailed
 from scrapy_redisq.frontier import calls, runs
+from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.scripts import execute
+from scrapy_redisq.frontier.seen import exact_member
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker
 
@@ -134,6 +137,52 @@ def test_several_shards_are_summed(client: redis.Redis, frontier: Frontier) -> N
     of_first = read_shard(client, NAME, 0).count("created") // 4
     assert created == [8, 8 + of_first, 24, 24 + of_first]
     assert frontier.series()["samples"][-1]["workers"] == 1
+
+
+@pytest.mark.servers("ends")
+def test_history(client: redis.Redis, frontier: Frontier) -> None:
+    """The newest are kept, each request once; a full Redis keeps none."""
+    worker = Worker(client, NAME, EXACT)
+    session = worker.sessions[0]
+    session._history = 4
+    known = {"method": "GET", "status": 200, "items": 2, "attempts": 1, "worker": worker.id}
+    known |= {"run": worker.joined.run, "outcome": "done", "seconds": 1.5}
+
+    def fetch(*paths: str, full: bool = False) -> None:
+        for path in paths:
+            worker.enqueue(path, filtered=False)
+        worker.exchange()
+        for path, lease in zip(paths, worker.claim(len(paths)), strict=True):
+            worker.holding.pop(lease.id)
+            record = msgspec.msgpack.encode({**known, "url": path})
+            session.add(Finish(lease.id, "done", record=(exact_member(path.encode()), record)))
+        session.full = full
+        worker.exchange(lose="reply")
+        worker.exchange()
+        session.full = False
+
+    fetch("a", "b", "c")
+    fetch("d", "a", "e")
+    history = frontier.history()
+    assert {record["url"] for record in history} > {"a", "d", "e"}
+    assert len(history) == 4 == client.hlen(key("histories"))
+    (last,) = frontier.history(1)
+    assert last == history[0]
+    assert {name: last[name] for name in known} == known
+    assert last["ended"] - last["started"] == pytest.approx(1.5)
+    assert frontier.history_of(0, b"a") in history
+    assert None in [frontier.history_of(0, known_by) for known_by in (b"b", b"c")]
+    fetch("f", full=True)
+    assert frontier.history_of(0, b"f") is None
+    session._history = 1
+    fetch("g")
+    assert [record["url"] for record in frontier.history()] == ["g"]
+    client.hset(key("histories"), exact_member(b"g"), b"\xc1")
+    assert frontier.history() == []
+    client.set(key("history"), "foreign")
+    fetch("h")
+    with pytest.raises(ScriptFailed, match="history"):
+        frontier.history()
 
 
 def test_foreign_keys_stop_nobody(client: redis.Redis, frontier: Frontier) -> None:

@@ -45,6 +45,7 @@ from scrapy_redisq.frontier.calls.names import (
     wake_channel,
 )
 from scrapy_redisq.frontier.calls.past import (
+    history,
     marks,
     series,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "find",
     "fingerprint_item",
     "forget_seen",
+    "history",
     "join",
     "leave",
     "letters",

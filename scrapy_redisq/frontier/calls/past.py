@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,19 @@ def series(name: str, shard: int, *, seconds: int, most: int) -> Call[list[list[
 def marks(name: str) -> Call[list[list[Any]]]:
     """-> marks, as ``lua/shared/marks.lua`` has them, oldest first."""
     return Call.of(load("past/marks"), meta_key(name, 0), {}, _arrays)
+
+
+def history(
+    name: str, shard: int, *, ids: Sequence[str] | None = None, skip: int = 0, most: int = 0
+) -> Call[list[tuple[str, float, bytes]]]:
+    """-> (id, us since 1970 when it ended, record) of these requests, or of the newest ones."""
+    data = {"ids": False if ids is None else ids, "skip": skip, "most": most}
+
+    def decode(reply: list[bytes]) -> list[tuple[str, float, bytes]]:
+        triples = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        return [(id.decode(errors="replace"), float(at), record) for id, at, record in triples]
+
+    return Call.of(load("past/history"), meta_key(name, shard), data, decode)
 
 
 def _arrays(reply: list[bytes]) -> list[list[Any]]:

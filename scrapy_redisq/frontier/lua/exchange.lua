@@ -21,7 +21,8 @@
 --          ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
 --          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
 --          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON,
---          of the worker, for people)
+--          of the worker, for people), history {{id, record}...} (of what it finishes), history_max
+--          (records that are kept)
 -- Reply    {status} or {status, outcome of each enqueue (see shared/enqueue.lua), created,
 --          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
 --          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:
@@ -48,6 +49,7 @@
 --          shared/identities shared/enqueue shared/kept shared/slots/state shared/slots/backoff
 --          shared/slots/turns shared/slots/aside shared/post dupefilter=shared/seen/BACKEND
 --          sampler=shared/sample
+--          shared/history
 
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
@@ -221,6 +223,7 @@ if not replayed then
   for _, shard in ipairs(input.begun or NONE) do redis.call('HSET', META, 'begun:' .. shard, 1) end
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
+  if input.history then keep_history(input.history, input.history_max) end
   if input.report then redis.call('HSET', worker_key(worker), 'report', input.report) end
 end
 

@@ -57,6 +57,8 @@
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --   series:SECONDS  list    samples of the counts, one in so many s, see shared/sample.lua
 --   marks           list    what happened to the fleet, see shared/marks.lua
+--   history         zset    what a request that is finished is known by -> when it was (us)
+--   histories       hash    the same -> msgpack map of what became of it, see worker/history.py
 
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
@@ -80,5 +82,7 @@ local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 local function series_of(seconds) return PREFIX .. 'series:' .. seconds end
 local function marks_key() return PREFIX .. 'marks' end
+local function history_key() return PREFIX .. 'history' end
+local function histories_key() return PREFIX .. 'histories' end
 
 local input = cmsgpack.unpack(ARGV[1])

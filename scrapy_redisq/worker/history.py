@@ -1,0 +1,48 @@
+"""What the frontier keeps of a request that is finished (REDISQ_HISTORY)."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from scrapy.http import Request
+
+from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.frontier.seen import exact_member
+from scrapy_redisq.serialization.entries import back_offs
+from scrapy_redisq.serialization.meta import retry_times
+from scrapy_redisq.worker.page import Page
+
+MOST_URL = 2_000
+"""Characters of a URL that are kept."""
+
+ENDS = frozenset({"done", "dead"})
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def record_of(
+    page: Page, request: Request, identity: bytes, finish: Finish
+) -> tuple[str, bytes] | None:
+    """What is kept of ``page``, and what it is known by: its ``identity``, as an exact dupefilter
+    has it. None if it is not over.
+
+    A msgpack map: url, method, status (0: no answer), items, attempts, seconds (from the beginning
+    of its download, 0: there was none), worker, run, outcome ("done", or the reason of its dead
+    letter).
+    """
+    if finish.outcome not in ENDS:
+        return None
+    tries = retry_times(request.meta) + back_offs(page.lease.entry) + page.lease.deliveries
+    record = {
+        "url": request.url[:MOST_URL],
+        "method": request.method,
+        "status": page.status,
+        "items": page.items,
+        "attempts": 1 + tries,
+        "seconds": round(time.monotonic() - page.began, 3) if page.began else 0.0,
+        "worker": page.session.worker,
+        "run": page.session.run,
+        "outcome": finish.reason or "done",
+    }
+    return exact_member(identity), _encode(record)
