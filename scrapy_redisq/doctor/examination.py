@@ -9,7 +9,7 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.doctor import cluster, crawl, rights, server
-from scrapy_redisq.doctor.report import Line, Report, note, ok, problem
+from scrapy_redisq.doctor.report import Line, Report, note, ok, problem, warning
 from scrapy_redisq.errors import RedisqError, ServerBusy
 from scrapy_redisq.frontier.calls import meta_key, wake_channel
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -40,6 +40,7 @@ def examine(report: Report, opened: Server, settings: RedisqSettings, name: str 
         shards = config.shard_numbers(frontier.name) if config else (0,)
         bloom = config is not None and config.backend == "redisbloom"
         look(server.SERVER, _servers(opened, frontier))
+        look(server.SERVER, _against_settings(frontier, settings))
         look(rights.RIGHTS, _rights(opened, frontier, shards, settings, bloom, there=bool(config)))
         if isinstance(frontier.client, Cluster):
             placed = shards if config else ()
@@ -89,6 +90,32 @@ def _servers(opened: Server, frontier: Frontier) -> Iterator[Line]:
             whose = f"master {', '.join(f'{host}:{port}' for host, port in masters)}: "
         yield Line(line.level, line.about, whose + line.what, line.why, line.set)
     yield from _clocks(nodes)
+
+
+def _against_settings(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
+    """Settings that these servers make useless, or slow."""
+    for node in nodes_of(frontier.client):
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
+            told = server.Told(node)
+            if not told.info:
+                continue
+            if 0 < settings.max_memory <= 1 and not told.number("maxmemory"):
+                yield warning(
+                    server.SERVER,
+                    f"REDISQ_MAX_MEMORY is {settings.max_memory:g}, and there is no maxmemory",
+                    "A share of nothing: nobody waits.",
+                    "maxmemory on the server, or REDISQ_MAX_MEMORY in bytes",
+                )
+                return
+            replicas = int(told.number("connected_slaves"))
+            if settings.wait_replicas > replicas:
+                yield warning(
+                    server.SERVER,
+                    f"REDISQ_WAIT_REPLICAS is {settings.wait_replicas}, and {replicas} are there",
+                    "Exchanges of several servers wait 100 ms each, in vain.",
+                    f"REDISQ_WAIT_REPLICAS {replicas}, or more replicas",
+                )
+                return
 
 
 def _silent(error: str) -> Line:

@@ -114,6 +114,18 @@ def test_a_bad_server(redisq: Redisq, redis_server: RedisServer) -> None:
     assert ran.code == 1
 
 
+def test_settings_that_this_server_makes_useless(redisq: Redisq, redis_server: RedisServer) -> None:
+    """A share of no maxmemory, replicas that are not there; and an empty server stays empty."""
+    for given, text in (
+        ({"REDISQ_MAX_MEMORY": 0.5}, "REDISQ_MAX_MEMORY is 0.5, and there is no maxmemory"),
+        ({"REDISQ_WAIT_REPLICAS": 2}, "REDISQ_WAIT_REPLICAS is 2, and 0 are there"),
+    ):
+        found = json.loads(redisq("doctor", "--json", **given).out)["lines"]
+        assert text in [line["what"] for line in found if line["level"] == "warning"]
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+
+
 def test_no_server(redisq: Redisq) -> None:
     """Is a problem, told like the others."""
     ran = redisq(

@@ -516,6 +516,25 @@ MUTANTS = [
         "self._heard[step.node] = 0.0",
         "tests/unit/test_router.py",
     ),
+    # What people ask
+    Mutant(
+        "frontier/lua/seen/forget.lua",
+        "set.forget(seen_base(input.run .. '.starts'), input.fingerprint)",
+        "0",
+        "tests/control/test_url.py",
+    ),
+    Mutant(
+        "doctor/rights.py",
+        "if has_meta or _META not in words",
+        "if True",
+        "tests/control/test_doctor.py",
+    ),
+    Mutant(
+        "control/why.py",
+        "self.idle = max(0, min(int(waiting), without))",
+        "self.idle = int(waiting)",
+        "tests/control/test_why.py",
+    ),
     # The embedded server
     Mutant(
         "server/embedded/share.py",
