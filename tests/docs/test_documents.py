@@ -16,7 +16,7 @@ PACKAGE = Path(scrapy_redisq.__file__).parent
 ROOT = PACKAGE.parent
 LUA = PACKAGE / "frontier" / "lua"
 
-DOCUMENTS = ["docs/architecture.md", "docs/protocol.md", "CONTRIBUTING.md"]
+DOCUMENTS = ["docs/architecture.md", "docs/protocol.md", "docs/deploy.md", "CONTRIBUTING.md"]
 TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
 
 each_document = pytest.mark.parametrize("name", DOCUMENTS)

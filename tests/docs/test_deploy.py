@@ -1,0 +1,244 @@
+"""What is in deploy/ names settings, commands, options and metrics that there are; validators that
+this machine has find nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from scrapy.settings import default_settings
+
+from lab.servers import RedisServer
+from scrapy_redisq.autoscale import CrawlCommand
+from scrapy_redisq.commands.main import COMMANDS
+from scrapy_redisq.commands.parser import make_parser
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.metrics import scale
+from scrapy_redisq.metrics.families import EVENTS, METRICS, STATES, WAITS
+from scrapy_redisq.settings.setting import settings_of
+from scrapy_redisq.settings.settings import RedisqSettings
+
+yaml = pytest.importorskip("yaml", reason="NO PyYAML: deploy/ is not tested")
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
+YAMLS = [path for path in FILES if path.suffix in {".yml", ".yaml"}]
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+README = (ROOT / "README.md").read_text("utf-8")
+SETTINGS = {setting.name: setting for setting in settings_of(RedisqSettings)}
+
+
+def documents() -> Iterator[tuple[Path, Any]]:
+    for path in YAMLS:
+        for document in yaml.safe_load_all(path.read_text("utf-8")):
+            yield path, document
+
+
+def lists(value: Any) -> Iterator[list[str]]:
+    """All lists of texts in a document."""
+    if isinstance(value, list):
+        if value and all(isinstance(item, str) for item in value):
+            yield value
+        for item in value:
+            yield from lists(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from lists(item)
+
+
+def commands() -> list[list[str]]:
+    """What comes behind ``scrapy`` in all of the files."""
+    found = [words for _, document in documents() for words in lists(document)]
+    found = [words for words in found if words[0] in {"crawl", "redisq"}]
+    for unit in UNITS:
+        (line,) = re.findall(r"^ExecStart=(.*)", unit.read_text("utf-8"), re.M)
+        found.append(shlex.split(line)[1:])
+    return found
+
+
+def test_commands_and_options() -> None:
+    """Each is one of ours, or a crawl with settings that Scrapy has."""
+    checked = 0
+    for words in commands():
+        crawl = CrawlCommand(words)
+        assert set(crawl.settings) <= set(vars(default_settings)) | set(SETTINGS)
+        if words[:2] == ["redisq", "dashboard"] and "dashboard" not in COMMANDS:
+            continue  # it comes with the next change
+        if words[0] == "redisq":
+            parsed = make_parser().parse_args(words[1:])
+            assert parsed.command == words[1]
+        else:
+            assert crawl.spider
+        checked += 1
+    assert checked >= 8
+
+
+def test_settings() -> None:
+    """Each REDISQ_… there is a setting, and its value one that it takes."""
+    for path in FILES:
+        assert set(re.findall(r"\bREDISQ_\w+", path.read_text("utf-8"))) <= set(SETTINGS), path
+    given = re.findall(
+        r"(REDISQ_\w+)(?:: |, value: )\"?([^\"}$\n]+)\"?[ }]*$",
+        "\n".join(path.read_text("utf-8") for path in YAMLS),
+        re.M,
+    )
+    assert len(given) > 8
+    for name, value in given:
+        SETTINGS[name].check.read(name, value)
+
+
+def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines for settings.py do that."""
+    text = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    monkeypatch.setenv("REDISQ_LEASE_TTL", "77")
+    settings: dict[str, Any] = {}
+    exec(code, settings)
+    assert RedisqSettings.read(settings).lease_ttl == 77
+
+
+def test_grace_periods() -> None:
+    """A worker has time for its downloads, its sink and one exchange."""
+    texts = {path: path.read_text("utf-8") for path in FILES}
+    with_workers = [text for text in texts.values() if "DOWNLOAD_TIMEOUT=" in text]
+    assert len(with_workers) == 5
+    for text in with_workers:
+        (download,) = set(re.findall(r"DOWNLOAD_TIMEOUT=(\d+)", text))
+        closing = re.findall(r"REDISQ_CLOSE_TIMEOUT\W+(?:value: )?\"(\d+)", text)
+        longest = max(map(float, closing), default=SETTINGS["REDISQ_CLOSE_TIMEOUT"].default)
+        needed = float(download) + longest + SETTINGS["REDISQ_SOCKET_TIMEOUT"].default
+        pattern = r"(?:terminationGracePeriodSeconds: |TimeoutStopSec=|stop_grace_period: )(\d+)"
+        assert max(map(int, re.findall(pattern, text))) >= needed
+
+
+def test_redis_is_configured_as_the_readme_says() -> None:
+    """In the container and in Kubernetes."""
+    (block,) = re.findall(r"```conf\n(.*?)```", README, re.S)
+    wanted = set(block.splitlines())
+    own = (DEPLOY / "redis.conf").read_text("utf-8")
+    assert wanted <= set(own.splitlines())
+    (of_kubernetes,) = [
+        document["data"]["redis.conf"]
+        for _, document in documents()
+        if document.get("kind") == "ConfigMap"
+    ]
+    assert wanted <= set(of_kubernetes.splitlines())
+
+
+def test_what_keda_asks(redis_server: RedisServer) -> None:
+    """Its URL is one that the exporter answers, and the value is there; zero is no activation."""
+    triggers = [
+        trigger
+        for _, document in documents()
+        if document.get("kind") in {"ScaledObject", "ScaledJob"}
+        for trigger in document["spec"]["triggers"]
+    ]
+    assert len(triggers) == 2
+    for trigger in triggers:
+        metadata = trigger["metadata"]
+        assert trigger["type"] == "metrics-api"
+        assert (metadata["targetValue"], metadata["activationTargetValue"]) == ("1", "0")
+        url = urlsplit(metadata["url"])
+        assert (url.port, url.path) == (9449, "/scale/books")
+        with Frontier.from_url(redis_server.url, "books") as frontier:
+            told = scale(frontier, dict(parse_qsl(url.query)))
+        assert told[metadata["valueLocation"]] == 1, "the run has not begun"
+
+
+# Metrics
+
+
+def expressions() -> list[str]:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text("utf-8"))
+    found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    board = json.loads((DEPLOY / "grafana" / "redisq.json").read_text("utf-8"))
+    found += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    found += [
+        one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"
+    ]
+    return found
+
+
+@pytest.mark.parametrize("expression", sorted(set(expressions())))
+def test_metrics(expression: str) -> None:
+    """Each metric of a rule or panel exists, with these labels; so do states and events."""
+    used = re.findall(r"\b(redisq_\w+)(?:\{([^}]*)\})?", expression)
+    assert used
+    for name, selector in used:
+        assert name in METRICS
+        for label, value in re.findall(r'(\w+)!?=~?"([^"]*)"', selector):
+            assert label in METRICS[name][2]
+            if label == "state":
+                of_requests = {"queued", "delayed", "leased", "dead"}
+                of_workers = {"working", "quiet", "dead"}
+                assert value in {*STATES, *WAITS, *of_requests, *of_workers, "due"}
+            if label == "event":
+                assert value in EVENTS.values()
+
+
+# Validators
+
+
+def _run(*command: Any, cwd: Path | None = None) -> None:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _tool(name: str) -> str:
+    """Of this environment or on the PATH."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    found = shutil.which(name, path=path)
+    if found is None:
+        pytest.skip(f"NO {name} ON THIS MACHINE")
+    return found
+
+
+def test_promtool() -> None:
+    """Rules, their own tests, and the configuration."""
+    tool, folder = _tool("promtool"), DEPLOY / "prometheus"
+    _run(tool, "check", "rules", "alerts.yml", cwd=folder)
+    _run(tool, "test", "rules", "alerts_test.yml", cwd=folder)
+    _run(tool, "check", "config", "prometheus.yml", cwd=folder)
+
+
+def test_compose_schema() -> None:
+    """The schema is one that check-jsonschema brings."""
+    tool = _tool("check-jsonschema")
+    _run(tool, "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
+
+
+def test_kubernetes_schemas() -> None:
+    """Those of Kubernetes itself; KEDA's kinds are looked at above."""
+    _run(_tool("kubernetes-validate"), "--strict", *(DEPLOY / "kubernetes").iterdir())
+
+
+def test_dockerfile() -> None:
+    """No rule of hadolint is broken."""
+    _run(_tool("hadolint"), DEPLOY / "Dockerfile")
+
+
+def test_units(tmp_path: Path) -> None:
+    """systemd-analyze takes them, with a program that there is."""
+    tool = _tool("systemd-analyze")
+    for unit in UNITS:
+        text = unit.read_text("utf-8").replace("/srv/crawl/.venv/bin/scrapy", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+    _run(tool, "verify", "--man=no", *(tmp_path / unit.name for unit in UNITS))
