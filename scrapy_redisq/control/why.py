@@ -284,7 +284,7 @@ class _Look:
                 f"{about}{n:,} {self._how(kind, n, alone=False)}" for kind, n in kept_back.items()
             ]
             text = f"All {self.slots:,} hosts with requests wait: {', '.join(parts)}"
-        if {"concurrency", "delay"} & set(kept_back) and self.idle and self.leased:
+        if {"concurrency", "delay"} & set(kept_back) and self.idle:
             text += f"; {self._idle()}"
         moving = {"delay", "parked", "aside"} & set(kept_back)
         if moving and self.next_start is not None:
