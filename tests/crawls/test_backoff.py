@@ -437,11 +437,12 @@ def test_a_slot_that_was_forgotten_while_it_was_set_aside(
 
 
 def news(pubsub: redis.client.PubSub) -> list[bytes]:
-    """The slots that were told of since the last call."""
+    """The slots that were told of since the last call; "told" is what people told workers."""
     heard = []
     while (message := pubsub.get_message(timeout=0.1)) is not None:
-        if message["type"] == "message" and message["data"]:
-            heard.append(message["data"].partition(b" ")[2])
+        data = message["data"]
+        if message["type"] == "message" and data and not data.startswith(b"told"):
+            heard.append(data.partition(b" ")[2])
     return heard
 
 
