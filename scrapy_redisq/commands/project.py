@@ -7,6 +7,9 @@ configuration for a new run, and above all the same fingerprints.
 from __future__ import annotations
 
 import contextlib
+import getpass
+import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +36,15 @@ from scrapy_redisq.settings.settings import RedisqSettings
 
 MOST_NAMES = 20
 """Frontiers that a message lists."""
+
+
+def _person() -> str:
+    """Who runs this command, for the action log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user may have no name
+        user = str(os.getuid()) if hasattr(os, "getuid") else "?"
+    return f"{user}@{socket.gethostname()}"
 
 
 def only_frontier(server: Server) -> str:
@@ -100,7 +112,9 @@ class Project:
 
     def frontier(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, for everything but pushing."""
-        return Frontier(server, name, dead_max=self.settings.dead_max)
+        frontier = Frontier(server, name, dead_max=self.settings.dead_max)
+        frontier.by = _person()
+        return frontier
 
     @contextmanager
     def known_frontier(self, server: Server, name: str) -> Iterator[Frontier]:
@@ -141,6 +155,7 @@ class Project:
             dead_max=self.settings.dead_max,
             growth=self.settings.growth_limit(),
         )
+        frontier.by = _person()
         try:
             stored = frontier.config()
             if stored is not None and stored.fingerprinter != path:

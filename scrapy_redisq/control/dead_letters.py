@@ -202,7 +202,9 @@ class LetterMethods(StoredFrontier):
         """`requeue` these dead letters, newest first, as far as they are still there and the
         same; -> how many."""
         # The oldest come last: each goes to the front, so the oldest is claimed first.
-        return sum(self._requeue(shard, part) for shard, part in _batches(letters))
+        requeued = sum(self._requeue(shard, part) for shard, part in _batches(letters))
+        self._note("requeue", "dead letters", requeued)
+        return requeued
 
     def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
         same = [(x.place[1], x.digest, forget_retries(x.entry)) for x in letters]
@@ -228,6 +230,7 @@ class LetterMethods(StoredFrontier):
             digests = [(letter.place[1], letter.digest) for letter in part]
             gone = self._run(calls.purge(self.name, shard, digests))
             purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
+        self._note("purge", "dead letters", len(purged))
         return purged
 
 

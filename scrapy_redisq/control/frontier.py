@@ -237,6 +237,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                     result.accepted += outcome.count("1")
                     result.duplicates += outcome.count("0")
                     seeds = others
+        self._note("push", "requests", result.accepted)
         return result
 
     def _room(self, growth: GrowthLimit) -> int:

@@ -97,6 +97,20 @@ class PastMethods(StoredFrontier):
             if _is_count(at) and all(isinstance(text, str) for text in (kind, worker, what))
         ]
 
+    def actions(self) -> list[dict[str, Any]]:
+        """The action log, oldest first, at most 1,000: ``at`` (seconds since 1970), ``by``,
+        ``what``, ``on`` and ``number`` of what programs that say who they are (`by`) have done,
+        and the command line. What is done again within a minute is added up."""
+        return [
+            {"at": at / 1e6, "by": by, "what": what, "on": on, "number": number}
+            for at, by, what, on, number in (
+                action[:5] for action in self._run(calls.actions(self.name)) if len(action) >= 5
+            )
+            if _is_count(at)
+            and _is_count(number)
+            and all(isinstance(text, str) for text in (by, what, on))
+        ]
+
     def history(self, limit: int = 100) -> list[dict[str, Any]]:
         """What became of the requests that were finished last, newest first, where REDISQ_HISTORY
         is on: see README for the fields."""

@@ -140,10 +140,12 @@ class SlotMethods(StoredFrontier):
         `FrontierError` if there is no frontier, or one without slots.
         """
         self._rule(calls.pause, slot)
+        self._note("pause", slot)
 
     def resume(self, slot: str) -> None:
         """Let ``slot`` go on at once: after `pause`, in a back-off, or when it was set aside."""
         self._rule(calls.resume, slot)
+        self._note("resume", slot)
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
         """Give ``slot`` a limit in the place of that of the settings, for all workers within a
@@ -156,11 +158,14 @@ class SlotMethods(StoredFrontier):
         """
         limit = parse_limit(options, self.slot(slot).limit)
         self._rule(calls.limit, slot, limit.to_text())
+        given = ", ".join(f"{name} {value}" for name, value in options.items())
+        self._note("limit", f"{slot}: {given}")
         return limit
 
     def unlimit(self, slot: str) -> SlotLimit:
         """Let the settings' limit of ``slot`` hold again; -> the limit that holds now."""
         self._rule(calls.limit, slot, "")
+        self._note("unlimit", slot)
         return self.slot(slot).limit
 
     def drop(self, slot: str) -> int:
@@ -174,6 +179,7 @@ class SlotMethods(StoredFrontier):
         while cursor:
             n, cursor = self._run(calls.drop(self.name, shard, slot, cursor))
             dropped += n
+        self._note("drop", slot, dropped)
         return dropped
 
     def _rule(self, call: Any, slot: str, *arguments: Any) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from scrapy_redisq.control.status import config_of
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError
+from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import pairs
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.server.connection import Client
+
+logger = logging.getLogger(__name__)
+
+MOST_NOTED = 300
+"""Characters of each text of the action log."""
 
 
 class StoredFrontier:
@@ -20,6 +28,23 @@ class StoredFrontier:
     def __init__(self, name: str, client: Client) -> None:
         self.name = name
         self.client = client
+
+    by = ""
+    """Who acts by this, for the action log: what changes something is noted there. "": nobody notes
+    anything."""
+
+    def _note(self, what: str, on: str = "", number: int = 1) -> None:
+        """Note what was done, if anything was. It was done, also if that cannot be noted."""
+        if not self.by or not number:
+            return
+        by, what, on = (
+            text.encode("utf-8", "backslashreplace").decode()[:MOST_NOTED]
+            for text in (self.by, what, on)
+        )
+        try:
+            self._run(calls.note(self.name, by, what, on, number))
+        except (RedisError, RedisqError, OSError) as error:
+            logger.warning("It was done, but not noted in the action log: %s", error)
 
     def config(self) -> FrontierConfig | None:
         """The configuration that the frontier was begun with; None if there is none."""

@@ -126,7 +126,9 @@ class UrlMethods(LetterMethods, PastMethods):
         call = calls.forget_seen(
             self.name, asked.shard, asked.run, asked.generation, asked.fingerprint
         )
-        return bool(self._run(call))
+        was_seen = bool(self._run(call))
+        self._note("forget", url, int(was_seen))
+        return was_seen
 
     def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
         """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``.

@@ -42,4 +42,5 @@ class WorkerMethods(StoredFrontier):
             raise TypeError(f"takes a list of ids, not {workers!r:.100}")
         ids = None if workers is None else list(workers)
         told: int = self._run(calls.tell(self.name, what, ids))
+        self._note(what, "all workers" if ids is None else ", ".join(ids), told)
         return told

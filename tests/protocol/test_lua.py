@@ -204,6 +204,8 @@ def test_heads_name_what_calls_send() -> None:
         calls.series("n", 0, seconds=10, most=1),
         calls.marks("n"),
         calls.history("n", 0),
+        calls.note("n", "by", "what", "on", 1),
+        calls.actions("n"),
         calls.tell("n", "quiet", None),
     ]
     fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])

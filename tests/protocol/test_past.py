@@ -185,6 +185,60 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
         frontier.history()
 
 
+@pytest.mark.servers("ends")
+def test_actions(client: redis.Redis, frontier: Frontier) -> None:
+    """What is done by somebody who says so is noted, once; what is done again at once is added."""
+
+    def noted() -> list[tuple[str, str, int]]:
+        actions = frontier.actions()
+        assert {action["by"] for action in actions} <= {"me \\ud800"}
+        return [(action["what"], action["on"], action["number"]) for action in actions]
+
+    frontier.push(["https://a.example/"])
+    frontier.pause("a.example")
+    assert noted() == []
+    frontier.by = "me \ud800"
+    worker = Worker(client, NAME, frontier.config())
+    frontier.push(["https://b.example/", "https://a.example/"])
+    frontier.push(["https://b.example/2"])
+    frontier.pause("a.example")
+    frontier.resume("a.example")
+    frontier.limit("a.example", delay=2, rate="30/m")
+    frontier.unlimit("a.example")
+    frontier.tell("quiet", [worker.id])
+    frontier.tell("work")
+    frontier.tell("work", ["nobody"])
+    frontier.drop("b.example")
+    assert noted() == [
+        ("push", "requests", 2),
+        ("pause", "a.example", 1),
+        ("resume", "a.example", 1),
+        ("limit", "a.example: delay 2, rate 30/m", 1),
+        ("unlimit", "a.example", 1),
+        ("quiet", worker.id, 1),
+        ("work", "all workers", 1),
+        ("drop", "b.example", 2),
+    ]
+    for lease in worker.claim(1):
+        worker.finish(lease, "dead", reason="download")
+    worker.exchange()
+    client.config_set("maxmemory", 1)
+    try:
+        frontier.purge()
+    finally:
+        client.config_set("maxmemory", 0)
+    assert noted()[-1] == ("purge", "dead letters", 1)
+    client.delete(key("actions"))
+    client.set(key("actions"), "foreign")
+    frontier.pause("a.example")
+    with pytest.raises(ScriptFailed, match="actions"):
+        frontier.actions()
+    frontier.reset(force=True)
+    assert client.keys("*") == []
+    assert frontier.tell("quiet") == 0
+    assert client.keys("*") == []
+
+
 def test_foreign_keys_stop_nobody(client: redis.Redis, frontier: Frontier) -> None:
     """Whatever stands in the place of the past, exchanges go on; a look at it says which key."""
     for name in ("series:10", "series:120", "series:1800", "marks"):

@@ -45,8 +45,10 @@ from scrapy_redisq.frontier.calls.names import (
     wake_channel,
 )
 from scrapy_redisq.frontier.calls.past import (
+    actions,
     history,
     marks,
+    note,
     series,
 )
 from scrapy_redisq.frontier.calls.post import (
@@ -133,6 +135,7 @@ __all__ = [
     "RunTerms",
     "SlotRecord",
     "Waits",
+    "actions",
     "ask_seen",
     "claimed_field",
     "clear",
@@ -154,6 +157,7 @@ __all__ = [
     "marks",
     "meta_key",
     "named_letters",
+    "note",
     "number",
     "open_run",
     "pairs",

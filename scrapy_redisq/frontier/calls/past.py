@@ -22,6 +22,17 @@ def marks(name: str) -> Call[list[list[Any]]]:
     return Call.of(load("past/marks"), meta_key(name, 0), {}, _arrays)
 
 
+def note(name: str, by: str, what: str, on: str, number: int) -> Call[int]:
+    """Note what somebody has done; -> 0 if it could not be noted."""
+    data = {"by": by, "what": what, "on": on, "number": number}
+    return Call.of(load("past/note"), meta_key(name, 0), data, int)
+
+
+def actions(name: str) -> Call[list[list[Any]]]:
+    """-> what was noted, as ``lua/past/note.lua`` has it, oldest first."""
+    return Call.of(load("past/actions"), meta_key(name, 0), {}, _arrays)
+
+
 def history(
     name: str, shard: int, *, ids: Sequence[str] | None = None, skip: int = 0, most: int = 0
 ) -> Call[list[tuple[str, float, bytes]]]:

@@ -92,6 +92,6 @@ if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED)
 if input.all then
   redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL, marks_key(), series_of(10),
-    series_of(120), series_of(1800), history_key(), histories_key())
+    series_of(120), series_of(1800), actions_key(), history_key(), histories_key())
 end
 return {'done', '0'}

@@ -57,6 +57,7 @@
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --   series:SECONDS  list    samples of the counts, one in so many s, see shared/sample.lua
 --   marks           list    what happened to the fleet, see shared/marks.lua
+--   actions         list    what people have done, see past/note.lua
 --   history         zset    what a request that is finished is known by -> when it was (us)
 --   histories       hash    the same -> msgpack map of what became of it, see worker/history.py
 
@@ -82,6 +83,7 @@ local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
 local function series_of(seconds) return PREFIX .. 'series:' .. seconds end
 local function marks_key() return PREFIX .. 'marks' end
+local function actions_key() return PREFIX .. 'actions' end
 local function history_key() return PREFIX .. 'history' end
 local function histories_key() return PREFIX .. 'histories' end
 
