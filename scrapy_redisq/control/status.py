@@ -27,6 +27,7 @@ class _Report(msgspec.Struct):
     pages_per_minute: _Amount | None = None
     cpu_seconds: _Amount | None = None
     rss_bytes: _Number | None = None
+    blocked_seconds: _Amount | None = None
     downloading: _Number | None = None
     in_callbacks: _Number | None = None
     waiting_for_sink: _Number | None = None

@@ -95,7 +95,7 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
     finished, dead = status["finished"], status["dead"]
     if dead:
         share = dead / max(1, finished)
-        text = f"{dead:,} dead letters, {share:.1%} of what is finished"
+        text = f"{_n(dead, 'dead letter')}, {share:.1%} of what is finished"
         level = warning if share > MANY_DEAD else note
         yield level(
             CRAWL,
@@ -128,7 +128,7 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
     if foreign := status["foreign"]:
         yield warning(
             CRAWL,
-            f"{foreign:,} dead letters are of something that nobody enqueued",
+            f"{_n(foreign, 'dead letter')} {_be(foreign)} of something that nobody enqueued",
             "Something else than scrapy-redisq writes to these keys.",
             "a database or a user (ACL) of its own",
         )
@@ -141,17 +141,27 @@ def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Lin
     if not alive:
         return
     silent = max(worker["seen_ago"] for worker in alive)
-    text = f"{len(alive)} workers alive, the last sign of life of each within {silent:.0f} s"
+    blocked = max(worker.get("blocked_seconds") or 0.0 for worker in alive)
+    remedy = "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL"
+    why = (
+        "A worker gives a sign of life four times in the TTL, unless a callback blocks it: then it "
+        "is taken for dead, and its pages are fetched again."
+    )
+    text = f"{_n(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
     if silent > ttl / 2:
-        yield warning(
-            CRAWL,
-            f"{text}, and REDISQ_LEASE_TTL is {ttl:g}",
-            "A worker gives one four times in the TTL, unless a callback blocks it: soon it is "
-            "taken for dead, and its pages are fetched again.",
-            "no blocking in callbacks (time.sleep, requests), or a longer REDISQ_LEASE_TTL",
-        )
+        yield warning(CRAWL, f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
     else:
         yield ok(CRAWL, text)
+    text = f"a callback has let nothing else run for {blocked:.1f} s"
+    if blocked > ttl / 2:
+        yield warning(CRAWL, f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
+    elif blocked > 1:
+        yield note(
+            CRAWL,
+            text,
+            "Meanwhile the worker downloads nothing, and keeps no delay.",
+            "long work in a thread or a process of its own",
+        )
 
 
 def memory(told: Mapping[str, Any]) -> Iterator[Line]:
@@ -200,6 +210,14 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         yield ok(MEMORY, f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
     elif told["room_requests"] is not None:
         yield ok(MEMORY, f"room for about {told['room_requests']:,} more requests")
+
+
+def _n(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _size(size: float) -> str:

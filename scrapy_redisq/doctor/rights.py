@@ -50,6 +50,7 @@ IN_SCRIPTS: dict[str, tuple[str, ...]] = {
     "lpop": (_NONE,),
     "lpush": (_META, "x"),
     "lrange": (_NONE, "0", "0"),
+    "rpop": (_NONE,),
     "rpush": (_META, "x"),
     "sadd": (_META, "x"),
     "srem": (_NONE, "x"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,6 +18,9 @@ EVERY = 5.0
 WINDOW = 60.0
 """Seconds over which pages a minute are counted."""
 
+LOOK = 0.25
+"""Seconds between two looks whether the loop is blocked."""
+
 _MEMORY = Path("/proc/self/statm")
 
 
@@ -29,6 +33,15 @@ class Reporter:
         self._doing = doing
         self._due = time.monotonic()  # the first one goes with the first exchange
         self._looks = deque([(self._due, 0)])
+        self._blocked = 0.0
+
+    async def watch(self) -> None:
+        """Until cancelled: notice for how long a callback, or whatever it is, lets nothing else
+        run. No sign of life is given meanwhile either."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LOOK)
+            self._blocked = max(self._blocked, time.monotonic() - before - LOOK)
 
     def due(self) -> str:
         """A report as JSON, or "" if none is due."""
@@ -41,6 +54,7 @@ class Reporter:
                 "pages_per_minute": round(self._pages_per_minute(now), 1),
                 "cpu_seconds": round(time.process_time(), 2),
                 "rss_bytes": _resident_bytes(),
+                "blocked_seconds": round(self._blocked, 2),
                 **self._doing(),
             }
         )

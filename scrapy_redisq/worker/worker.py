@@ -116,19 +116,20 @@ class Worker:
         self._counted = (0, 0, 0)
         self._orders = Orders(parts.engine, self._orders_changed)
         self._reporter = Reporter(lambda: self.pages, self.doing)
-        self._memory_watch: asyncio.Future[None] | None = None
+        self._watches: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
         self.exchange_loop.start(self)
         self.engine.pace_start(self._room_in_outbox)
+        self._watches.append(asyncio.ensure_future(self._reporter.watch()))
         if self.settings.max_memory:
-            self._memory_watch = asyncio.ensure_future(self._watch_memory())
+            self._watches.append(asyncio.ensure_future(self._watch_memory()))
 
     async def close(self, reason: str) -> None:
         """Send what is buffered, give back what was not started, leave the run."""
-        if self._memory_watch is not None:
-            self._memory_watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         try:
             await asyncio.wait_for(self._leave(reason), self.settings.close_timeout)
         except asyncio.TimeoutError:

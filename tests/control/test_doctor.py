@@ -245,7 +245,7 @@ def test_what_a_crawl_has_lost() -> None:
             **{"kind": "bloom", "backend": "bitmap", "error_rate": 1e-6, "fill": 2.0},
             **{"expected_loss": 1e-3, "capacity": 25},
         },
-        "workers": [{"alive": True, "seen_ago": 40.0}],
+        "workers": [{"alive": True, "seen_ago": 40.0, "blocked_seconds": 31.04}],
     }
     lines = [*crawl.seen(status), *crawl.ends(status, settings), *crawl.workers(status, settings)]
     assert told(lines, "warning") == [
@@ -254,8 +254,9 @@ def test_what_a_crawl_has_lost() -> None:
         "30 dead letters, 30.0% of what is finished",
         "only the last 10 of them are kept",
         "2 pages ended when their worker had been taken for dead",
-        "1 dead letters are of something that nobody enqueued",
-        "1 workers alive, the last sign of life of each within 40 s, and REDISQ_LEASE_TTL is 60",
+        "1 dead letter is of something that nobody enqueued",
+        "1 worker alive, each heard of within 40 s, and REDISQ_LEASE_TTL is 60",
+        "a callback has let nothing else run for 31.0 s, and REDISQ_LEASE_TTL is 60",
     ]
     assert all(line.why and line.set for line in lines)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +31,7 @@ REPORT = {
     "pages_per_minute": 12.5,
     "cpu_seconds": 3.25,
     "rss_bytes": 90_000_000,
+    "blocked_seconds": 1.5,
     "downloading": 2,
     "in_callbacks": 1,
     "waiting_for_sink": 0,
@@ -120,6 +123,24 @@ def test_a_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reporter.due() == ""
     reporter.soon()
     assert reporter.due()
+
+
+def test_a_callback_that_blocks() -> None:
+    """The longest time for which nothing else ran is reported."""
+
+    async def block() -> float:
+        reporter = report.Reporter(lambda: 0, dict)
+        watch = asyncio.ensure_future(reporter.watch())
+        await asyncio.sleep(0)  # it has begun to wait
+        began = time.monotonic()
+        while time.monotonic() < began + report.LOOK + 0.3:
+            pass
+        for _ in range(5):
+            await asyncio.sleep(0)  # it wakes
+        watch.cancel()
+        return float(json.loads(reporter.due())["blocked_seconds"])
+
+    assert asyncio.run(block()) >= 0.3
 
 
 def test_orders() -> None:
