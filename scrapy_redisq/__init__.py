@@ -4,6 +4,7 @@ The map: its rooms are the modules and packages beside this file, on floors. A r
 lower floors alone, so rooms of one floor never import each other::
 
     addon  middlewares/  pipelines/  commands/    what a project names, and what people type
+    dashboard/                                    pages in a browser, and the JSON behind them
     autoscale/  doctor/  metrics/                 workers of one machine; what is wrong; figures
     scheduler                                     Scrapy's interface
     worker/  control/                             one crawl process; whoever is none

@@ -7,7 +7,7 @@ rest is imported when it is run:
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
 ``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``reset``, ``server``,
-``doctor``, ``autoscale``, ``exporter``  the sub commands
+``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
 ``export``   files of dead letters
 ``display``, ``slot_table``, ``table``  tables for people
 """
@@ -30,7 +30,10 @@ class RedisqCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     def syntax(self) -> str:
-        return "{status,slots,workers,url,push,dead,reset,server,doctor,autoscale,exporter} …"
+        return (
+            "{status,slots,workers,url,push,dead,reset,server,doctor,autoscale,exporter,"
+            "dashboard} …"
+        )
 
     def short_desc(self) -> str:
         return "Look at a scrapy-redisq frontier, feed it, mend it"

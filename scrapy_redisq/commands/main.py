@@ -18,6 +18,7 @@ from scrapy.settings import Settings
 
 from scrapy_redisq.commands import (
     autoscale,
+    dashboard,
     dead,
     doctor,
     exporter,
@@ -37,6 +38,7 @@ from scrapy_redisq.server.url import redact
 
 COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
     "autoscale": autoscale.run,
+    "dashboard": dashboard.run,
     "dead": dead.run,
     "doctor": doctor.run,
     "exporter": exporter.run,

@@ -144,6 +144,14 @@ workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TT
 _WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}|.+:[0-9]+")
 """What names a worker: its id, or its host and pid as tables have them."""
 
+DASHBOARD_TEXT = """\
+Serve pages that show all crawls of the server, and let people steer them: charts, hosts, workers,
+dead letters, URLs. Runs until Ctrl-C.
+
+On 127.0.0.1 anybody on this machine may look. On another address whoever asks needs a token: give
+--token-file FILE or REDISQ_DASHBOARD_TOKEN, and put TLS in front of it.
+"""
+
 _LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
 
 
@@ -226,6 +234,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_server(commands)
     _add_doctor(commands)
+    _add_dashboard(commands)
     return parser
 
 
@@ -517,6 +526,34 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
     parser.add_argument("--all", action="store_true", help="all dead letters")
     _add_filters(parser)
+
+
+def _add_dashboard(commands: Any) -> None:
+    dashboard = commands.add_parser(
+        "dashboard",
+        help="pages in a browser: all crawls, hosts, workers, dead letters",
+        description=DASHBOARD_TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    dashboard.add_argument(
+        "--bind",
+        metavar="HOST:PORT",
+        type=_address,
+        default=("127.0.0.1", 8765),
+        help="where it listens (default: 127.0.0.1:8765; port 0: a free one)",
+    )
+    dashboard.add_argument(
+        "--token-file", metavar="FILE", help="whoever asks needs the token that is in FILE"
+    )
+    dashboard.add_argument(
+        "--host",
+        metavar="NAME",
+        action="append",
+        help="a name by which it is reached (may be repeated); addresses and localhost need none",
+    )
+    dashboard.add_argument(
+        "--read-only", action="store_true", help="nothing can be changed, only looked at"
+    )
 
 
 def _add_server(commands: Any) -> None:

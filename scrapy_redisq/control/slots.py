@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -16,6 +16,10 @@ from scrapy_redisq.frontier.slot_names import slot_name
 
 SOURCES = ("ready", "busy", "aside", "paused", "ruled")
 """Keys of the frontier that name the slots worth listing."""
+
+
+NAMED_BATCH = 200
+"""Slots that one script is asked about by name."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,29 @@ class SlotMethods(StoredFrontier):
         slot, shard = self._place_of(slot)
         _, (record,) = self._run(calls.list_slots(self.name, shard, names=[slot]))
         return SlotStatus.of(record)
+
+    def named_slots(self, slots: Iterable[str]) -> Iterator[SlotStatus]:
+        """Those of the names, whether anything is known of them or not, in no order; none if there
+        is no frontier."""
+        config = self.config()
+        by_shard: dict[int, list[str]] = {}
+        for slot in map(slot_name, slots) if config else ():
+            assert config is not None
+            by_shard.setdefault(config.shard_of(self.name, slot), []).append(slot)
+        for shard, names in by_shard.items():
+            for start in range(0, len(names), NAMED_BATCH):
+                part = names[start : start + NAMED_BATCH]
+                _, records = self._run(calls.list_slots(self.name, shard, names=part))
+                yield from map(SlotStatus.of, records)
+
+    def slot_queues(self, slot: str) -> list[dict[str, int]]:
+        """What waits of a slot: ``priority`` and ``queued``, the most urgent first, at most 100.
+        Raises `FrontierError` if there is no frontier."""
+        slot, shard = self._place_of(slot)
+        return [
+            {"priority": priority, "queued": queued}
+            for priority, queued in self._run(calls.slot_queues(self.name, shard, slot))
+        ]
 
     def pause(self, slot: str) -> None:
         """Start nothing of ``slot`` before `resume`; what is being downloaded goes on.

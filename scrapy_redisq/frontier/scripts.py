@@ -100,6 +100,23 @@ def load(name: str, backend: str = "") -> Script:
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
 
 
+BACKENDS = ("exact", "bitmap", "redisbloom")
+
+
+@functools.cache
+def known_scripts() -> dict[str, str]:
+    """The name of each script by its SHA-1, as a server's slow log has it."""
+    folder = resources.files(__package__) / "lua"
+    with resources.as_file(folder) as path:
+        files = sorted(str(file.relative_to(path).with_suffix("")) for file in path.rglob("*.lua"))
+    return {
+        load(file, backend).sha: file
+        for file in files
+        if not file.startswith("shared/")
+        for backend in BACKENDS
+    }
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """One run of a script on the shard whose meta key is ``key``."""

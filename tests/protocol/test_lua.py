@@ -193,6 +193,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.purge("n", 0, []),
         calls.requeue("n", 0, [(b"1", "", None)]),
         calls.list_slots("n", 0),
+        calls.slot_queues("n", 0, "s"),
         *(action("n", 0, "s") for action in (calls.pause, calls.resume)),
         calls.limit("n", 0, "s", ""),
         calls.drop("n", 0, "s", "0"),

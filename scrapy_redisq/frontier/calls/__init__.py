@@ -105,6 +105,7 @@ from scrapy_redisq.frontier.calls.slots import (
     list_slots,
     pause,
     resume,
+    slot_queues,
 )
 from scrapy_redisq.frontier.calls.workers import (
     tell,
@@ -174,6 +175,7 @@ __all__ = [
     "robots_txt",
     "seen_status",
     "series",
+    "slot_queues",
     "status",
     "sweep",
     "take_posts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scrapy_redisq.frontier.calls.names import meta_key
+from scrapy_redisq.frontier.calls.names import meta_key, number
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 
 
@@ -61,6 +61,18 @@ def list_slots(
 
     data = {"names": names, "cursors": cursors or {}}
     return Call.of(load("slots/list"), meta_key(name, shard), data, decode)
+
+
+def slot_queues(name: str, shard: int, slot: str) -> Call[list[tuple[int, int]]]:
+    """-> (priority, how many wait) of at most 100 queues, the most urgent first."""
+
+    def decode(reply: Any) -> list[tuple[int, int]]:
+        return [
+            (number(priority), queued)
+            for priority, queued in zip(reply[::2], reply[1::2], strict=True)
+        ]
+
+    return Call.of(load("slots/queues"), meta_key(name, shard), {"slot": slot}, decode)
 
 
 def pause(name: str, shard: int, slot: str) -> Call[bool]:

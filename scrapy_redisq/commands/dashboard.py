@@ -1,0 +1,88 @@
+"""``scrapy redisq dashboard``: pages in a browser for all frontiers of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from scrapy_redisq.commands.project import Project
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.server.connection import Server
+
+TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
+
+
+class NoDashboard(RedisqError):
+    """Raised when it cannot be started. The message says what to do."""
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Serve until SIGINT or SIGTERM, which is how that is meant to end."""
+    try:
+        import aiohttp  # noqa: F401, PLC0415
+    except ImportError:
+        raise NoDashboard(
+            "the dashboard needs aiohttp: pip install scrapy-redisq[dashboard]"
+        ) from None
+    with project.server() as server:
+        asyncio.run(_serve(arguments, project, server))
+    return 0
+
+
+async def _serve(arguments: Namespace, project: Project, server: Server) -> None:
+    from aiohttp import web  # noqa: PLC0415
+
+    from scrapy_redisq.dashboard.app import make_app  # noqa: PLC0415
+    from scrapy_redisq.dashboard.crawls import Crawls  # noqa: PLC0415
+    from scrapy_redisq.dashboard.guard import Rules  # noqa: PLC0415
+
+    host, port = arguments.bind
+    rules = Rules.of(
+        host,
+        token_of(arguments.token_file),
+        read_only=arguments.read_only,
+        hosts=frozenset(arguments.host or ()),
+    )
+
+    def open_to_push(server: Server, name: str) -> Frontier:
+        # With the custom_settings of the spider whose frontier it is.
+        return Project(project.given, name).frontier_to_push(server, name)
+
+    app = make_app(Crawls(server, open_to_push), rules)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        shown = f"[{host}]" if ":" in host else host
+        bound = runner.addresses[0][1]
+        print(f"http://{shown}:{bound}/ shows {server.address}", flush=True)
+        await _until_ended()
+    finally:
+        await runner.cleanup()
+
+
+async def _until_ended() -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    await ended.wait()
+
+
+def token_of(file: str | None) -> str:
+    """The token of the file, else of the environment; "" if there is none. Raises OSError."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE, "").strip()
+    path = Path(file)
+    token = path.read_text("utf-8").strip()
+    if not token:
+        raise NoDashboard(f"{file} holds no token")
+    if path.is_file() and path.stat().st_mode & 0o077:
+        print(f"scrapy redisq: {file} can be read by others: chmod 600 {file}", file=sys.stderr)
+    return token

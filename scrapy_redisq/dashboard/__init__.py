@@ -1,0 +1,17 @@
+"""The dashboard: pages in a browser, and the JSON behind them, for all frontiers of a server.
+
+``app``        the routes, and what is set up and closed with them
+``guard``      who may ask and change what; headers of every answer
+``crawls``     the frontiers, each opened once, looked at in threads
+``shared``     one look for all who ask at the same time; long lists, read in portions
+``hosts``      hosts sorted, filtered, in pages
+``letters``    dead letters grouped, filtered, in pages
+``figures``    rates, and when a crawl may end, of its samples
+``reads``      what GET answers
+``changes``    what POST does
+``streams``    server-sent events
+``servers``    what the Redis servers say of themselves
+``static/``    the pages: HTML, CSS and JavaScript as they are served
+
+It asks Redis nothing while nobody looks, and once however many do.
+"""

@@ -1,0 +1,218 @@
+"""The frontiers of a server: each is opened once, and looked at in threads for all viewers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.names import frontier_names
+from scrapy_redisq.dashboard import servers
+from scrapy_redisq.dashboard.figures import Figures
+from scrapy_redisq.dashboard.hosts import Host
+from scrapy_redisq.dashboard.letters import Letter
+from scrapy_redisq.dashboard.shared import Listed, Shared
+from scrapy_redisq.errors import FrontierError, SettingError
+from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.metrics import Exposition
+from scrapy_redisq.metrics.exporter import Known
+from scrapy_redisq.server.connection import Server
+
+T = TypeVar("T")
+
+THREADS = 12
+"""Looks and changes that go on at the same time."""
+
+STATUS_LASTS = 1.0
+SERIES_LASTS = 5.0
+NAMES_LAST = 5.0
+SERVERS_LAST = 2.0
+MEMORY_LASTS = 15.0
+"""Seconds for which what was seen is shown to others, too."""
+
+RECENT = 61
+"""Samples (of 10 s) that rates are made of: ten minutes."""
+
+Opener = Callable[[Server, str], Frontier]
+
+
+class NoCrawl(LookupError):
+    """Raised when there is no frontier of this name."""
+
+
+class Crawl:
+    """One frontier, as all viewers share it."""
+
+    def __init__(self, frontier: Frontier, threads: Executor) -> None:
+        self.frontier = frontier
+        self._figures = Figures()
+        self.status = Shared(threads, self._status, lasts=STATUS_LASTS)
+        self.hosts: Listed[Host] = Listed(threads, self._hosts)
+        self.letters: Listed[Letter] = Listed(threads, self._letters)
+        self._recent: tuple[float, list[dict[str, Any]]] = (0.0, [])
+        self._threads = threads
+        self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
+        self._series: dict[int, Shared[dict[str, Any]]] = {}
+
+    def series(self, resolution: int) -> Shared[dict[str, Any]]:
+        """Samples, and the marks beside them."""
+        if resolution not in self._series:
+
+            def look() -> dict[str, Any]:
+                series = self.frontier.series(resolution)
+                return {**series, "marks": self.frontier.marks()}
+
+            self._series[resolution] = Shared(self._threads, look, lasts=SERIES_LASTS)
+        return self._series[resolution]
+
+    def changed(self) -> None:
+        """A person changed something, and wants to see it."""
+        self.status.forget()
+        self.hosts.forget()
+        self.letters.forget()
+
+    def _status(self) -> dict[str, Any]:
+        """The status, with why little happens and what its samples say."""
+        try:
+            status = self.frontier.status()
+        except TROUBLE:
+            why = self.frontier.why()
+            if why["reason"] == "shard_away":  # others are there, and worth a word
+                raise ConnectionError(why["text"]) from None
+            raise
+        told = {**status, "why": self.frontier.why(status)}
+        now = time.monotonic()
+        if now - self._recent[0] >= SERIES_LASTS:
+            self._recent = now, self.frontier.series(10, most=RECENT)["samples"]
+        return {**told, **self._figures.of(status, self._recent[1])}
+
+    def _hosts(self) -> Any:
+        return (Host.of(slot) for slot in self.frontier.slots())
+
+    def _letters(self) -> Any:
+        return (Letter.of(letter) for letter in self.frontier.dead())
+
+
+class Crawls:
+    """All of them. ``open_to_push`` gives a frontier with the project's fingerprinter."""
+
+    def __init__(self, server: Server, open_to_push: Opener) -> None:
+        self.address = server.address
+        self._server = server
+        self._open_to_push = open_to_push
+        self._threads = ThreadPoolExecutor(THREADS, "dashboard")
+        self._client = server.client()
+        self._crawls: dict[str, Crawl] = {}
+        self._to_push: dict[str, Frontier] = {}
+        self._opening = threading.Lock()
+        self._exposition = Exposition()
+        self._scraped = Known(server)
+        self.names = Shared(self._threads, self._names, lasts=NAMES_LAST)
+        self.servers = Shared(self._threads, self._servers, lasts=SERVERS_LAST)
+
+    def close(self) -> None:
+        """Wait for what is being done, and close the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        for crawl in self._crawls.values():
+            crawl.frontier.close()
+        for frontier in self._to_push.values():
+            frontier.close()
+        self._scraped.close()
+        self._client.close()
+
+    async def run(self, what: Callable[[], T]) -> T:
+        """Do ``what`` in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, what)
+
+    async def crawl(self, name: str) -> Crawl:
+        """Raises `NoCrawl`, and what Redis' client does."""
+        if known := self._crawls.get(name):
+            return known
+        return await self.run(lambda: self._open(name))
+
+    def known(self) -> list[Crawl]:
+        """Those that somebody has looked at."""
+        return list(self._crawls.values())
+
+    async def to_push(self, name: str) -> Frontier:
+        """The same, to push to it and to ask about URLs; raises as `crawl` does, and `SettingError`
+        where it has another fingerprinter than the project."""
+        await self.crawl(name)
+        return await self.run(lambda: self._opened_to_push(name))
+
+    async def overview(self) -> dict[str, Any]:
+        """The status of each frontier, and of the servers; ``problems`` of those that cannot be
+        read. Raises if none can because Redis is away."""
+        names, not_all = await self.names.get()
+        found = await asyncio.gather(*map(self._status_of, names), return_exceptions=True)
+        told: dict[str, Any] = {"crawls": [], "problems": {}, "not_all": not_all}
+        for name, status in zip(names, found, strict=True):
+            if isinstance(status, TROUBLE) and len(names) == 1:
+                raise status
+            if isinstance(status, NoCrawl):
+                continue
+            if isinstance(status, BaseException):
+                if not isinstance(status, (FrontierError, *TROUBLE)):
+                    raise status
+                told["problems"][name] = self.redact(status)
+            elif status["state"] != "absent":
+                told["crawls"].append(status)
+        if told["problems"] and not told["crawls"]:
+            raise ConnectionError(next(iter(told["problems"].values())))
+        told["servers"] = await self.servers.get()
+        return told
+
+    async def _status_of(self, name: str) -> dict[str, Any]:
+        return await (await self.crawl(name)).status.get()
+
+    def metrics(self) -> bytes:
+        """What Prometheus asks for. Blocks."""
+        frontiers, up = self._scraped.all()
+        return self._exposition.text(frontiers, up=up)
+
+    def redact(self, error: object) -> str:
+        """The text of an error, without passwords."""
+        return self._server.redact(error)
+
+    def _names(self) -> tuple[list[str], str]:
+        try:
+            return frontier_names(self._client)
+        except TROUBLE:
+            with contextlib.suppress(Exception):
+                self._server.revive()
+            raise
+
+    def _servers(self) -> list[dict[str, Any]]:
+        return servers.told(self._client)
+
+    def _open(self, name: str) -> Crawl:
+        with self._opening:
+            if crawl := self._crawls.get(name):
+                return crawl
+            try:
+                frontier = Frontier(self._server, name)
+            except SettingError as error:
+                raise NoCrawl(str(error)) from None
+            try:
+                there = frontier.config() is not None
+            except FrontierError:
+                there = True  # whoever looks at it is told what is wrong
+            except BaseException:
+                frontier.close()
+                raise
+            if not there:
+                frontier.close()
+                raise NoCrawl(f"there is no crawl {name!r}")
+            self._crawls[name] = Crawl(frontier, self._threads)
+            return self._crawls[name]
+
+    def _opened_to_push(self, name: str) -> Frontier:
+        with self._opening:
+            if name not in self._to_push:
+                self._to_push[name] = self._open_to_push(self._server, name)
+            return self._to_push[name]

@@ -1,0 +1,86 @@
+"""What the samples of a crawl say: how fast it is, how it went, and when it may end."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NOW = 60.0
+"""Seconds over which a rate "now" is averaged."""
+
+SHORTEST = 5.0
+"""Seconds below which a rate says nothing."""
+
+TREND = 600.0
+"""Seconds over which it is seen whether the crawl comes to an end."""
+
+Sample = Mapping[str, Any]
+
+
+class Figures:
+    """The rates of one crawl. Until there are samples of it, they are made of what was seen."""
+
+    def __init__(self) -> None:
+        self._seen: deque[dict[str, Any]] = deque()
+
+    def of(self, status: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+        """``pages_per_minute``, ``items_per_minute``, ``errors_per_minute`` (None: not known yet),
+        ``left`` (seconds until the end; None: it is not in sight), and ``recent``, pages a minute
+        from sample to sample."""
+        run = status["run"]
+        self._remember(status)
+        own = [sample for sample in samples if sample["run"] == run]
+        window = _window(own, NOW) if _span(own) >= SHORTEST else list(self._seen)
+        is_running = status["state"] == "running"
+        told: dict[str, Any] = {
+            f"{what}_per_minute": _rate(window, what) if is_running else 0.0
+            for what in ("pages", "items", "errors")
+        }
+        told["left"] = _left(status, _window(own, TREND)) if is_running else None
+        told["recent"] = [
+            round(_rate([before, after], "pages") or 0.0, 1)
+            for before, after in itertools.pairwise(own)
+        ]
+        return told
+
+    def _remember(self, status: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        seen = {"at": now, "run": status["run"]}
+        seen |= {what: status[what] for what in ("pages", "items", "errors")}
+        if self._seen and self._seen[-1]["run"] != status["run"]:
+            self._seen.clear()
+        while len(self._seen) > 1 and now - self._seen[0]["at"] > NOW:
+            self._seen.popleft()
+        self._seen.append(seen)
+
+
+def _span(samples: Sequence[Sample]) -> float:
+    return samples[-1]["at"] - samples[0]["at"] if samples else 0.0
+
+
+def _window(samples: Sequence[Sample], seconds: float) -> list[Sample]:
+    """The last samples, that many seconds of them."""
+    return [sample for sample in samples if samples[-1]["at"] - sample["at"] <= seconds]
+
+
+def _rate(samples: Sequence[Sample], what: str) -> float | None:
+    """A minute; None if the time is too short to tell."""
+    if _span(samples) < SHORTEST:
+        return None
+    # Requeued dead letters are no longer finished; nobody un-fetches a page.
+    per_second: float = max(0, samples[-1][what] - samples[0][what]) / _span(samples)
+    return round(60 * per_second, 1)
+
+
+def _left(status: Mapping[str, Any], samples: Sequence[Sample]) -> float | None:
+    """Seconds, if what is found goes on to be less than what is finished; None: it grows, or it
+    is too early to tell."""
+    if _span(samples) < NOW:
+        return None
+    first, last = samples[0], samples[-1]
+    less = (last["finished"] - first["finished"]) - (last["created"] - first["created"])
+    unfinished = status["queued"] + status["delayed"] + status["leased"]
+    return round(unfinished * _span(samples) / less, 1) if less > 0 else None

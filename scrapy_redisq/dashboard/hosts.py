@@ -1,0 +1,105 @@
+"""Hosts as the pages list them: sorted, filtered, a page at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from scrapy_redisq.control import SlotStatus
+
+SORTED_PARTLY = 2_000
+"""Up to this place a page is found without sorting everything."""
+
+
+class Host(NamedTuple):
+    """What a host is chosen and sorted by: 100,000 of them are kept in 30 MB. What is shown of
+    those on a page is asked for anew."""
+
+    slot: str
+    queued: int
+    leased: int
+    failures: int
+    next_start: float
+    states: tuple[str, ...]
+
+    @classmethod
+    def of(cls, slot: SlotStatus) -> Host:
+        start = float("inf") if slot.next_start is None else slot.next_start
+        return cls(slot.slot, slot.queued, slot.leased, slot.failures, start, states_of(slot))
+
+
+def states_of(slot: SlotStatus) -> tuple[str, ...]:
+    """What is special about a host."""
+    found = []
+    if slot.paused:
+        found.append("paused")
+    if slot.set_aside:
+        found.append("set_aside")
+    elif slot.parked:
+        found.append("parked")
+    elif slot.failures:
+        found.append("failing")
+    if slot.limit_from == "person":
+        found.append("limited")
+    return tuple(found)
+
+
+STATES = ("paused", "set_aside", "parked", "failing", "limited")
+TROUBLE = frozenset(STATES) - {"limited"}
+
+SORTS: dict[str, tuple[Callable[[Host], Any], bool]] = {
+    "slot": (lambda host: host.slot, False),
+    "queued": (lambda host: (host.queued, host.leased), True),
+    "leased": (lambda host: (host.leased, host.queued), True),
+    "failures": (lambda host: (host.failures, host.queued), True),
+    "next_start": (lambda host: host.next_start, False),
+}
+"""By what hosts can be sorted, and whether the largest come first unless somebody says."""
+
+
+class Match(NamedTuple):
+    """Which hosts are meant: part of the name, and a state ("trouble": any but limited)."""
+
+    text: str = ""
+    state: str = ""
+
+    def __call__(self, host: Host) -> bool:
+        if self.text and self.text not in host.slot:
+            return False
+        if self.state == "trouble":
+            return not TROUBLE.isdisjoint(host.states)
+        return not self.state or self.state in host.states
+
+    @classmethod
+    def of(cls, text: str, state: str) -> Match:
+        """Raises ValueError for another state."""
+        if state not in ("", "trouble", *STATES):
+            raise ValueError(f"state is one of trouble, {', '.join(STATES)}")
+        return cls(text.strip().lower(), state)
+
+
+def page_of(
+    hosts: Sequence[Host], match: Match, sort: str, descending: bool, offset: int, limit: int
+) -> tuple[int, list[Host]]:
+    """(how many match, those of the page)."""
+    key, _ = SORTS[sort]
+    matching = hosts if match == Match() else [host for host in hosts if match(host)]
+    end = offset + limit
+    if end <= SORTED_PARTLY:
+        choose = heapq.nlargest if descending else heapq.nsmallest
+        chosen = choose(end, matching, key=key)
+    else:
+        chosen = sorted(matching, key=key, reverse=descending)
+    return len(matching), chosen[offset:end]
+
+
+def counts(hosts: Iterable[Host]) -> dict[str, int]:
+    """How many there are of each state, and in trouble."""
+    found = dict.fromkeys(("trouble", *STATES), 0)
+    for host in hosts:
+        if host.states:
+            for state in host.states:
+                found[state] += 1
+            found["trouble"] += not TROUBLE.isdisjoint(host.states)
+    return found

@@ -1,0 +1,218 @@
+"""What GET answers: JSON of what Redis has, as all viewers share it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from scrapy_redisq.control import DeadLetter
+from scrapy_redisq.control.told_letters import as_json, exported
+from scrapy_redisq.dashboard import hosts, letters
+from scrapy_redisq.dashboard.crawls import Crawl, Crawls
+from scrapy_redisq.dashboard.guard import SESSION, Rules
+from scrapy_redisq.metrics import CONTENT_TYPE, scale
+
+CRAWLS: web.AppKey[Crawls] = web.AppKey("crawls", Crawls)
+RULES: web.AppKey[Rules] = web.AppKey("rules", Rules)
+
+MOST_ROWS = 500
+"""Rows of one page."""
+
+EXPORT_BATCH = 500
+"""Dead letters that are read and sent at a time."""
+
+routes = web.RouteTableDef()
+
+
+async def crawl_of(request: web.Request) -> Crawl:
+    """The crawl that the path names. Raises `NoCrawl`, and what Redis' client does."""
+    return await request.app[CRAWLS].crawl(request.match_info["name"])
+
+
+@routes.get(SESSION)
+async def session(request: web.Request) -> web.Response:
+    return web.json_response(request.app[RULES].session())
+
+
+@routes.get("/api/crawls")
+async def overview(request: web.Request) -> web.Response:
+    return web.json_response(await request.app[CRAWLS].overview())
+
+
+@routes.get("/api/servers")
+async def servers(request: web.Request) -> web.Response:
+    return web.json_response({"servers": await request.app[CRAWLS].servers.get()})
+
+
+@routes.get("/api/crawls/{name}")
+async def status(request: web.Request) -> web.Response:
+    return web.json_response(await (await crawl_of(request)).status.get())
+
+
+@routes.get("/api/crawls/{name}/series")
+async def series(request: web.Request) -> web.Response:
+    resolution = _number(request.query, "resolution", 10, 10_000)
+    return web.json_response(await (await crawl_of(request)).series(resolution).get())
+
+
+@routes.get("/api/crawls/{name}/memory")
+async def memory(request: web.Request) -> web.Response:
+    return web.json_response(await (await crawl_of(request)).memory.get())
+
+
+# What programs ask, as they ask the exporter
+
+
+@routes.get("/metrics")
+async def metrics(request: web.Request) -> web.Response:
+    crawls = request.app[CRAWLS]
+    body = await crawls.run(crawls.metrics)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+@routes.get("/scale/{name}")
+async def wanted_workers(request: web.Request) -> web.Response:
+    frontier = (await crawl_of(request)).frontier
+    told = await request.app[CRAWLS].run(lambda: scale(frontier, request.query))
+    return web.json_response(told)
+
+
+# Hosts
+
+
+@routes.get("/api/crawls/{name}/hosts")
+async def list_hosts(request: web.Request) -> web.Response:
+    """The page is chosen of a list that may be some seconds old, its rows are read now."""
+    crawl, query = await crawl_of(request), request.query
+    match = hosts.Match.of(query.get("q", ""), query.get("state", ""))
+    sort = query.get("sort", "queued")
+    if sort not in hosts.SORTS:
+        raise ValueError(f"sort is one of {', '.join(hosts.SORTS)}")
+    descending = query.get("order", "desc" if hosts.SORTS[sort][1] else "asc") == "desc"
+    offset, limit = _page(query)
+    known, is_all = await crawl.hosts.get()
+    terms = sort, descending
+
+    def choose() -> dict[str, Any]:
+        total, page = hosts.page_of(known, match, *terms, offset, limit)
+        found = {slot.slot: slot for slot in crawl.frontier.named_slots(row.slot for row in page)}
+        now = hosts.page_of(
+            [hosts.Host.of(slot) for slot in found.values()], hosts.Match(), *terms, 0, limit
+        )
+        rows = [{**found[row.slot].to_json(), "states": row.states} for row in now[1]]
+        return {"total": total, "hosts": rows, "known": len(known), "complete": is_all}
+
+    told = await request.app[CRAWLS].run(choose)
+    if offset == 0:
+        told["counts"] = await request.app[CRAWLS].run(lambda: hosts.counts(known))
+    return web.json_response(told)
+
+
+@routes.get("/api/crawls/{name}/hosts/{slot}")
+async def one_host(request: web.Request) -> web.Response:
+    """With what waits, by priority."""
+    frontier = (await crawl_of(request)).frontier
+    slot = request.match_info["slot"]
+
+    def look() -> dict[str, Any]:
+        found = frontier.slot(slot)
+        return {
+            **found.to_json(),
+            "states": hosts.states_of(found),
+            "priorities": frontier.slot_queues(slot),
+        }
+
+    return web.json_response(await request.app[CRAWLS].run(look))
+
+
+# Dead letters
+
+
+def letter_match(query: Mapping[str, str]) -> letters.Match:
+    """Raises ValueError for a status that is no number."""
+    return letters.Match(
+        query.get("reason"),
+        query.get("error"),
+        _number(query, "status", 0, 999) if "status" in query else None,
+        query.get("slot"),
+    )
+
+
+@routes.get("/api/crawls/{name}/dead")
+async def list_letters(request: web.Request) -> web.Response:
+    crawl, match = await crawl_of(request), letter_match(request.query)
+    offset, limit = _page(request.query)
+    known, is_all = await crawl.letters.get()
+
+    def choose() -> dict[str, Any]:
+        matching = known if match == letters.Match() else [x for x in known if match(x)]
+        newest = sorted(matching, key=lambda letter: letter.at, reverse=True)
+        ids = [letter.id for letter in newest[offset : offset + limit]]
+        found = {letter.id: as_json(letter) for letter in crawl.frontier.dead_letters(ids)}
+        return {
+            "total": len(matching),
+            "letters": [found[letter_id] for letter_id in ids if letter_id in found],
+            "groups": letters.groups(known, match),
+            "known": len(known),
+            "complete": is_all,
+        }
+
+    return web.json_response(await request.app[CRAWLS].run(choose))
+
+
+@routes.get("/api/crawls/{name}/dead/export")
+async def export(request: web.Request) -> web.StreamResponse:
+    """A file as ``dead export`` writes it, of those that match; JSON, one on each line."""
+    crawl, match = await crawl_of(request), letter_match(request.query)
+    run = request.app[CRAWLS].run
+    found = (letter for letter in crawl.frontier.dead() if match(letter))
+    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    lines = await run(lambda: _lines(crawl.frontier.name, found))
+    await response.prepare(request)
+    while lines:
+        await response.write(lines)
+        lines = await run(lambda: _lines(crawl.frontier.name, found))
+    await response.write_eof()
+    return response
+
+
+def _lines(name: str, found: Iterable[DeadLetter]) -> bytes:
+    batch = itertools.islice(found, EXPORT_BATCH)
+    return b"".join(json.dumps(exported(name, letter)).encode() + b"\n" for letter in batch)
+
+
+@routes.get("/api/crawls/{name}/dead/{id}")
+async def one_letter(request: web.Request) -> web.Response:
+    frontier = (await crawl_of(request)).frontier
+    letter = await request.app[CRAWLS].run(
+        lambda: frontier.dead_letter(request.match_info["id"]),
+    )
+    if letter is None:
+        raise web.HTTPNotFound(text="this dead letter is not there (any more)")
+    return web.json_response(as_json(letter))
+
+
+# URLs
+
+
+@routes.get("/api/crawls/{name}/url")
+async def url(request: web.Request) -> web.Response:
+    crawls = request.app[CRAWLS]
+    frontier = await crawls.to_push(request.match_info["name"])
+    given, slot = request.query.get("url", ""), request.query.get("slot") or None
+    return web.json_response(await crawls.run(lambda: frontier.url(given, slot=slot)))
+
+
+def _page(query: Mapping[str, str]) -> tuple[int, int]:
+    return _number(query, "offset", 0, 10**9), max(1, _number(query, "limit", 50, MOST_ROWS))
+
+
+def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, str(default))
+    if not (text.isdecimal() and len(text) < 12 and int(text) <= most):
+        raise ValueError(f"{name} is a whole number up to {most:,}")
+    return int(text)

@@ -1,0 +1,97 @@
+"""What the Redis servers say of themselves, as far as they let us ask."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import redis
+
+from scrapy_redisq.frontier.scripts import known_scripts
+from scrapy_redisq.server.cluster import Cluster, nodes_of
+from scrapy_redisq.server.condition import condition_of
+from scrapy_redisq.server.connection import Client
+
+SLOW = 64
+"""Entries of a server's slow log that are looked through."""
+
+INFO = {
+    "redis_version": "version",
+    "valkey_version": "valkey_version",
+    "uptime_in_seconds": "uptime",
+    "connected_clients": "clients",
+    "instantaneous_ops_per_sec": "commands_per_second",
+    "maxmemory_policy": "policy",
+    "mem_fragmentation_ratio": "fragmentation",
+    "used_memory_peak": "peak",
+    "role": "role",
+    "connected_slaves": "replicas",
+    "aof_enabled": "aof",
+    "rdb_last_save_time": "last_save",
+    "rdb_changes_since_last_save": "changes_since_save",
+    "evicted_keys": "evicted",
+}
+
+
+def told(client: Client) -> list[dict[str, Any]]:
+    """Each server that has keys: the fields of `INFO`, memory (bytes), ``latency`` (seconds of a
+    round trip), ``refuses`` and ``slow`` (our scripts in its slow log). Raises redis-py's errors
+    if one server is all there is, and it is away."""
+    found = []
+    for node in nodes_of(client):
+        try:
+            found.append(_told(node))
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            if not isinstance(client, Cluster):
+                raise
+            found.append({"address": _address(node), "away": str(error)})
+    return found
+
+
+def _told(node: redis.Redis) -> dict[str, Any]:
+    began = time.perf_counter()
+    node.ping()
+    latency = time.perf_counter() - began
+    info: dict[str, Any] = {}
+    with contextlib.suppress(redis.ResponseError):  # denied
+        info = node.info()
+    condition = condition_of(node)
+    return {
+        "address": _address(node),
+        **{name: info.get(field) for field, name in INFO.items()},
+        "used": condition.used,
+        "most": condition.most,
+        "refuses": condition.refuses,
+        "latency": round(latency, 6),
+        "slow": _slow(node),
+    }
+
+
+def _address(node: redis.Redis) -> str:
+    options = node.connection_pool.connection_kwargs
+    if "path" in options:
+        return str(options["path"])
+    return f"{options.get('host', '')}:{options.get('port', '')}"
+
+
+def _slow(node: redis.Redis) -> list[dict[str, Any]]:
+    """Runs of our scripts that were slow, newest first; [] where it may not be asked."""
+    try:
+        entries = node.slowlog_get(SLOW)
+    except redis.ResponseError:
+        return []
+    names = known_scripts()
+    slow = []
+    for entry in entries:
+        words = entry["command"].decode(errors="replace").split(maxsplit=5)
+        if len(words) > 3 and words[0].upper() == "EVALSHA" and words[1] in names:
+            slow.append(
+                {
+                    "at": entry["start_time"],
+                    "seconds": entry["duration"] / 1e6,
+                    "script": names[words[1]],
+                    "key": words[3],
+                }
+            )
+    return slow

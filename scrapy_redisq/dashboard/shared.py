@@ -1,0 +1,120 @@
+"""One look at Redis for all who ask at the same time; nobody asks: nothing is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+SHARE = 10
+"""What takes long is looked at less often: a tenth of the time is spent with it at most."""
+
+FIRST_WAIT = 0.05
+"""Seconds that the first who asks for a long list waits for a part of it."""
+
+PORTION = 200
+"""Entries after which others get a turn, and what is there so far is shown."""
+
+
+class Shared(Generic[T]):
+    """What ``look`` returned, for ``lasts`` seconds; who asks while one is under way waits for it.
+
+    What it raises is shared in the same way, so that ten viewers of a Redis that is away keep one
+    thread waiting and not ten.
+    """
+
+    def __init__(self, threads: Executor, look: Callable[[], T], *, lasts: float) -> None:
+        self._threads = threads
+        self._look = look
+        self._lasts = lasts
+        self._ends = 0.0
+        self._running: asyncio.Future[T] | None = None
+
+    async def get(self) -> T:
+        """Raises what ``look`` does."""
+        if self._running is None or (self._running.done() and time.monotonic() >= self._ends):
+            loop = asyncio.get_running_loop()
+            self._running = loop.run_in_executor(self._threads, self._timed)
+            self._running.add_done_callback(_retrieved)
+        # Who goes away takes it from nobody else.
+        return await asyncio.shield(self._running)
+
+    def forget(self) -> None:
+        """Something was changed: who asks next gets a new look."""
+        self._ends = 0.0
+        if self._running is not None and not self._running.done():
+            self._running = None
+
+    def _timed(self) -> T:
+        began = time.monotonic()
+        try:
+            return self._look()
+        finally:
+            now = time.monotonic()
+            self._ends = now + max(self._lasts, SHARE * (now - began))
+
+
+def _retrieved(future: asyncio.Future[T]) -> None:
+    """Its exception counts as seen, also if all who asked went away."""
+    if not future.cancelled():
+        future.exception()
+
+
+class Listed(Generic[T]):
+    """A long list: read once for all, kept, and read anew when somebody asks for it later.
+
+    While it is read for the first time, what is there so far is given. ``read`` yields what Redis
+    has now, a portion at a time.
+    """
+
+    def __init__(
+        self, threads: Executor, read: Callable[[], Iterable[T]], *, lasts: float = 2.0
+    ) -> None:
+        self._read = read
+        self._growing: list[T] = []
+        self._whole: list[T] | None = None
+        self.version = 0
+        self._refresh: Shared[None] = Shared(threads, self._fill, lasts=lasts)
+
+    async def get(self) -> tuple[list[T], bool]:
+        """(the entries, whether that is all). Raises what ``read`` does."""
+        refresh = asyncio.ensure_future(self._refresh.get())
+        refresh.add_done_callback(_retrieved)
+        if self._whole is None:
+            await asyncio.wait([refresh], timeout=FIRST_WAIT)
+        else:
+            # A short list is fresh, of a long one the last is shown while it is read anew.
+            await asyncio.wait([refresh], timeout=FIRST_WAIT / 5)
+        if refresh.done():
+            refresh.result()
+        whole = self._whole
+        return (self._growing[:], False) if whole is None else (whole, True)
+
+    def forget(self) -> None:
+        """Something was changed: who asks next has it read anew."""
+        self._refresh.forget()
+
+    def _fill(self) -> None:
+        entries: list[T] = []
+        if self._whole is None:
+            self._growing = entries
+        for portion in portions(self._read()):
+            entries += portion
+            time.sleep(0)  # others, which answer requests, are due
+        self._whole = entries
+        self._growing = []
+        self.version += 1
+
+
+def portions(entries: Iterable[T]) -> Iterator[list[T]]:
+    portion: list[T] = []
+    for entry in entries:
+        portion.append(entry)
+        if len(portion) == PORTION:
+            yield portion
+            portion = []
+    yield portion

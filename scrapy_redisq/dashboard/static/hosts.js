@@ -1,0 +1,181 @@
+// The hosts of a crawl: what waits, what limits, what is wrong; ruling one, some or all that match.
+
+import * as api from "./api.js";
+import { h } from "./dom.js";
+import { ago, duration, number, plural } from "./format.js";
+import { attempt, badge, button, confirm, empty, facts, open, pager, problem, table } from "./parts.js";
+
+const LIMIT = 50;
+const STATES = [
+  ["", "Any state"], ["trouble", "In trouble"], ["paused", "Paused"], ["set_aside", "Set aside"],
+  ["parked", "Parked"], ["failing", "Failing"], ["limited", "Limited by a person"],
+];
+const LIMIT_FIELDS = [
+  { name: "delay", label: "Delay in seconds", hint: "0: none" },
+  { name: "concurrency", label: "Requests at a time", hint: "0: any number" },
+  { name: "rate", label: "Rate", hint: "such as 30/m" },
+];
+const PAST = { pause: "paused", resume: "resumed", limit: "limited", unlimit: "without a limit of their own", drop: "dropped" };
+
+const limitText = (host) => [
+  host.limit_delay && `${duration(host.limit_delay)} apart`,
+  host.rate && `${host.rate < 1 ? `${Number((host.rate * 60).toFixed(2))}/m` : `${Number(host.rate.toFixed(2))}/s`}`,
+  host.concurrency && `${host.concurrency} at a time`,
+].filter(Boolean).join(", ");
+
+export default function hosts(ctx) {
+  const asked = { q: ctx.query.q || "", state: ctx.query.state || "", sort: ctx.query.sort || "queued",
+    order: ctx.query.order || "desc", offset: Number(ctx.query.offset) || 0 };
+  let list = null;
+  let counts = {};
+  let failed = null;
+  let latest = 0;
+  const chosen = new Set();
+
+  async function look() {
+    const mine = ++latest;
+    try {
+      const found = await api.get(ctx.path("hosts"), { ...asked, limit: LIMIT });
+      if (mine !== latest) return;
+      [list, failed] = [found, null];
+      if (found.counts) counts = found.counts;
+      if (!found.complete) setTimeout(look, 500);
+    } catch (error) {
+      if (mine === latest) failed = error;
+    }
+    ctx.redraw();
+  }
+  ctx.every(3, look);
+
+  function ask(changes) {
+    Object.assign(asked, { offset: 0 }, changes);
+    chosen.clear();
+    ctx.keep({ ...asked, sort: asked.sort === "queued" ? null : asked.sort, order: asked.order === "desc" ? null : asked.order, offset: asked.offset || null });
+    look();
+  }
+
+  let typing = null;
+  function typed(text) {
+    clearTimeout(typing);
+    typing = setTimeout(() => ask({ q: text }), 250);
+  }
+
+  const sort = {
+    by: asked.sort,
+    get descending() { return asked.order === "desc"; },
+    set(by) {
+      const first = by === "slot" || by === "next_start" ? "asc" : "desc";
+      const order = by !== asked.sort ? first : asked.order === "asc" ? "desc" : "asc";
+      sort.by = by;
+      ask({ sort: by, order });
+    },
+  };
+
+  // target: {hosts: […]} or {match: {…}}
+  async function act(action, target, count, name) {
+    const who = name || plural(count, "host");
+    let fields = {};
+    if (action === "limit") {
+      fields = await confirm({ title: `Limit ${who}`, action: "Limit", fields: LIMIT_FIELDS,
+        text: "For all workers together, in the place of what the settings say. What is left empty stays as it is." });
+      if (!fields) return;
+      fields = Object.fromEntries(Object.entries(fields).filter(([, value]) => value.trim()));
+    } else if (action === "drop" || !name) {
+      const text = {
+        drop: "Their requests that are queued or delayed are given up: they count as finished, and remain seen.",
+        pause: "Nothing of them is started until they are resumed; the crawl stays open for them.",
+        resume: "They go on at once, paused, parked or set aside.",
+        unlimit: "The settings' limits hold again.",
+      }[action];
+      const verb = { drop: "Drop the requests of", pause: "Pause", resume: "Resume", unlimit: "Take the limits of" }[action];
+      if (!await confirm({ title: `${verb} ${who}`, text, action: action === "unlimit" ? "Take away" : action[0].toUpperCase() + action.slice(1), danger: action === "drop" })) return;
+    }
+    await attempt(() => api.post(ctx.path("hosts"), { action, ...target, ...fields }), (told) =>
+      action === "drop" ? `${plural(told.dropped, "request")} of ${name || plural(told.changed, "host")} dropped`
+        : `${name || plural(told.changed, "host")} ${PAST[action]}`);
+    chosen.clear();
+    look();
+  }
+
+  function bulk() {
+    if (!ctx.canChange || !list?.total) return null;
+    const some = chosen.size > 0;
+    const count = some ? chosen.size : list.total;
+    const target = some ? { hosts: [...chosen] } : { match: { q: asked.q, state: asked.state } };
+    const filtered = asked.q || asked.state;
+    return h("div", { class: "bulk", role: "group", "aria-label": "Change several" },
+      h("span", null, some ? `${plural(count, "host")} chosen:` : `${filtered ? "All that match" : "All"} (${number(count)}):`),
+      ["pause", "resume", "limit", "unlimit", "drop"].map((action) =>
+        button({ pause: "Pause", resume: "Resume", limit: "Limit…", unlimit: "No own limit", drop: "Drop…" }[action],
+          () => act(action, target, count), { class: action === "drop" ? "danger quiet" : "" })));
+  }
+
+  async function details(host) {
+    const found = await attempt(() => api.get(ctx.path("hosts", host.slot)));
+    if (!found) return;
+    const one = { hosts: [host.slot] };
+    await open(host.slot, (close) => {
+      const does = (action, text, danger) => button(text, () => {
+        close();
+        act(action, one, 1, host.slot);
+      }, { class: danger ? "danger quiet" : "" });
+      return [
+        h("p", null, found.states.map((state) => badge(state)), !found.states.length && "Nothing special about it."),
+        facts(
+          ["Queued", number(found.queued)], ["In progress", number(found.leased)],
+          ["Next start", found.next_start === null ? "when it is resumed" : found.next_start <= 0 ? "now" : `in ${duration(found.next_start)}`],
+          ["Limit", limitText(found) ? `${limitText(found)} (${found.limit_from})` : "none"],
+          ["Delay", found.delay ? `${duration(found.delay)} (${found.delay_from})` : "none"],
+          ["Last status", found.status ?? "–"], ["Failures in a row", number(found.failures)],
+          found.parked ? ["Parked for", duration(found.parked)] : null,
+          found.paused && ["Paused", ago(found.paused)], found.set_aside && ["Set aside", ago(found.set_aside)]),
+        found.priorities.length ? table("What waits, by priority", [
+          { title: "Priority", cell: (row) => row.priority },
+          { title: "Queued", right: true, cell: (row) => number(row.queued) },
+        ], found.priorities) : null,
+        ctx.canChange && h("div", { class: "buttons" }, does(found.paused ? "resume" : "pause", found.paused ? "Resume" : "Pause"),
+          !found.paused && (found.set_aside || found.parked) ? does("resume", "Resume") : null,
+          does("limit", "Limit…"), found.ruled ? does("unlimit", "No own limit") : null, does("drop", "Drop…", true)),
+      ];
+    });
+  }
+
+  const columns = [
+    ctx.canChange && { title: h("span", { class: "hidden" }, "Choose"), plain: true, class: "check", cell: (host) =>
+      h("input", { type: "checkbox", "aria-label": `Choose ${host.slot}`, checked: chosen.has(host.slot), onchange: (event) => {
+        if (event.target.checked) chosen.add(host.slot);
+        else chosen.delete(host.slot);
+        ctx.redraw();
+      } }) },
+    { title: "Host", sort: "slot", class: "name", cell: (host) => h("button", { type: "button", class: "link", onclick: () => details(host) }, host.slot || "(none)") },
+    { title: "Queued", sort: "queued", right: true, cell: (host) => number(host.queued) },
+    { title: "In progress", sort: "leased", right: true, wide: true, cell: (host) => number(host.leased) },
+    { title: "Next start", sort: "next_start", right: true, wide: true, cell: (host) => host.next_start === null ? "–" : host.next_start <= 0.05 ? "now" : duration(host.next_start) },
+    { title: "Last status", right: true, wide: true, cell: (host) => host.status ?? "–" },
+    { title: "Failures", sort: "failures", right: true, wide: true, cell: (host) => host.failures || "–" },
+    { title: "Limit", wide: true, cell: (host) => limitText(host) ? [limitText(host), h("span", { class: "from" }, ` ${host.limit_from}`)]
+      : host.delay ? [`${duration(host.delay)} apart`, h("span", { class: "from" }, ` ${host.delay_from}`)] : "–" },
+    { title: "State", cell: (host) => host.states.map((state) => badge(state)) },
+  ].filter(Boolean);
+
+  return {
+    draw() {
+      return [
+        h("form", { class: "toolbar", role: "search", onsubmit: (event) => event.preventDefault() },
+          h("label", null, h("span", null, "Host"), h("input", { type: "search", value: asked.q, placeholder: "part of its name", oninput: (event) => typed(event.target.value) })),
+          h("label", null, h("span", null, "State"), h("select", { value: asked.state, onchange: (event) => ask({ state: event.target.value }) },
+            STATES.map(([state, text]) => h("option", { value: state }, counts[state] ? `${text} (${number(counts[state])})` : text)))),
+          bulk()),
+        failed && problem(failed),
+        !list ? !failed && h("p", { class: "lead" }, "Looking…")
+          : list.hosts.length
+            ? [table("Hosts", columns, list.hosts, { key: (host) => host.slot, sort, selected: (host) => chosen.has(host.slot) }),
+              h("p", { class: "lead" }, list.complete ? "" : `Reading: ${number(list.known)} hosts so far…`),
+              pager(list.total, asked.offset, LIMIT, (offset) => ask({ offset }))]
+            : asked.q || asked.state ? empty("No host matches", "Another part of a name, or another state?")
+              : !list.complete ? h("p", { class: "lead" }, "Looking…")
+                : empty("No host has requests", "Hosts are listed while they have requests that wait or are in progress, or when a person has ruled them."),
+      ];
+    },
+  };
+}

@@ -1,0 +1,163 @@
+// The frame of all pages: which one is shown, the stream that keeps it up to date, what is wrong.
+
+import * as api from "./api.js";
+import { h, render } from "./dom.js";
+import { badge, open } from "./parts.js";
+import overview from "./overview.js";
+import servers from "./servers.js";
+import crawl from "./crawl.js";
+import hosts from "./hosts.js";
+import workers from "./workers.js";
+import dead from "./dead.js";
+import url from "./url.js";
+import memory from "./memory.js";
+
+const TABS = [
+  ["", "Crawl", crawl], ["hosts", "Hosts", hosts], ["workers", "Workers", workers],
+  ["dead", "Dead letters", dead], ["url", "URLs", url], ["memory", "Memory", memory],
+];
+
+const page = {
+  session: null, view: null, place: "", name: null, tab: "", told: null, trouble: null, end: () => {},
+};
+
+// #/crawl/NAME/TAB?query
+function read() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [kind, name, tab] = path.split("/").map(decodeURIComponent);
+  const known = kind === "crawl" && name;
+  return { kind: known ? kind : kind === "servers" ? kind : "", name: known ? name : null,
+    tab: known && TABS.some(([at]) => at === tab) ? tab : "", query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+export const link = (name, tab = "", query = null) =>
+  `#/crawl/${encodeURIComponent(name)}${tab && `/${tab}`}${query ? `?${new URLSearchParams(query)}` : ""}`;
+
+// What a view gets: the name of the crawl, what the stream told last, and ways to act.
+function context(query) {
+  const timers = [];
+  let ended = false;
+  return {
+    name: page.name, session: page.session, query, link,
+    get told() { return page.told; },
+    canChange: !page.session.read_only,
+    redraw: () => !ended && draw(),
+    path: (...parts) => api.path("crawls", page.name, ...parts),
+    // Remembers what is looked at in the address, so that it can be passed on and gone back to.
+    keep(changes) {
+      const kept = Object.entries({ ...query, ...changes }).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+      query = Object.fromEntries(kept);
+      const base = location.hash.split("?")[0] || "#/";
+      history.replaceState(null, "", kept.length ? `${base}?${new URLSearchParams(kept)}` : base);
+    },
+    every(seconds, look) {
+      look();
+      timers.push(setInterval(() => document.hidden || page.trouble || look(), seconds * 1000));
+    },
+    end() {
+      ended = true;
+      timers.forEach(clearInterval);
+    },
+  };
+}
+
+function go() {
+  const wanted = read();
+  const place = `${wanted.kind}/${wanted.name}/${wanted.tab}`;
+  if (place === page.place && page.view) return;
+  const isSameStream = page.view && wanted.name === page.name && wanted.kind === page.kind;
+  page.context?.end();
+  const hadPage = Boolean(page.place);
+  Object.assign(page, { place, kind: wanted.kind, name: wanted.name, tab: wanted.tab });
+  if (!isSameStream) {
+    page.end();
+    Object.assign(page, { told: null, trouble: null });
+    page.end = api.stream(page.name ? api.path("crawls", page.name, "stream") : "/api/stream", heard, state);
+  }
+  const make = page.name ? TABS.find(([tab]) => tab === page.tab)[2] : page.kind === "servers" ? servers : overview;
+  page.context = context(wanted.query);
+  page.view = make(page.context);
+  document.title = [page.tab && TABS.find(([tab]) => tab === page.tab)[1], page.name, "scrapy-redisq"].filter(Boolean).join(" · ");
+  draw();
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  if (hadPage) document.getElementById("main").focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+function heard(event, data) {
+  if (event === "away") page.trouble = data.error;
+  else Object.assign(page, { told: data, trouble: null });
+  page.view.heard?.(data);
+  draw();
+}
+
+function state(now, error) {
+  if (now !== "cut") return;
+  page.trouble = error?.status === 404 ? error.message
+    : error?.status ? error.message : "The dashboard does not answer. Trying again…";
+  draw();
+}
+
+function draw() {
+  render(document.getElementById("app"),
+    h("a", { class: "skip", href: "#main", onclick: (event) => {
+      event.preventDefault();
+      document.getElementById("main").focus();
+    } }, "Skip to content"),
+    top(),
+    page.trouble && h("p", { class: "trouble", role: "alert", key: "trouble" },
+      h("b", null, page.told ? "What you see is not up to date. " : ""), page.trouble),
+    h("main", { id: "main", tabindex: "-1", key: "main" }, page.name && heading(),
+      h("div", { key: page.place, class: "view" }, page.view.draw())));
+}
+
+function top() {
+  const entry = (href, text, isHere) => h("a", { href, "aria-current": isHere ? "page" : null }, text);
+  const live = page.trouble ? ["cut", "Not connected"] : page.told ? ["up", "Live"] : ["", "Connecting…"];
+  return h("header", { class: "top", key: "top" },
+    h("a", { class: "brand", href: "#/" }, "scrapy-redisq"),
+    h("nav", { "aria-label": "All" }, entry("#/", "Crawls", page.kind === "" ), entry("#/servers", "Redis", page.kind === "servers")),
+    page.session.read_only && h("span", { class: "badge idle" }, "read-only"),
+    h("span", { class: `live ${live[0]}` }, live[1]));
+}
+
+function heading() {
+  const status = page.told;
+  return h("div", { class: "heading", key: "heading" },
+    h("p", { class: "path" }, h("a", { href: "#/" }, "Crawls"), " / "),
+    h("h1", null, page.name), status && badge(status.state),
+    h("nav", { class: "tabs", "aria-label": "This crawl" }, TABS.map(([tab, text]) => {
+      const count = status && { hosts: status.why.slots, workers: status.workers.length, dead: status.dead }[tab];
+      return h("a", { href: link(page.name, tab), "aria-current": tab === page.tab ? "page" : null }, text,
+        count ? h("span", { class: "count" }, count.toLocaleString("en")) : null);
+    })));
+}
+
+async function askToken(again) {
+  for (;;) {
+    const given = await open("Token", (close) => h("form", { onsubmit: (event) => {
+      event.preventDefault();
+      close(new FormData(event.target).get("token").trim());
+    } },
+    h("p", null, again ? "This token is not the right one." : "This dashboard can be used with a token: what is in its --token-file, or in REDISQ_DASHBOARD_TOKEN."),
+    h("label", null, "Token", h("input", { name: "token", type: "password", autocomplete: "off", required: true, autofocus: true })),
+    h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Open"))));
+    if (given) return given;
+  }
+}
+
+async function start() {
+  for (;;) {
+    try {
+      page.session = await api.begin(askToken);
+      break;
+    } catch (error) {
+      render(document.getElementById("app"), h("p", { class: "trouble", role: "alert" }, error.message));
+      await new Promise((resolve) => setTimeout(resolve, 2000));
+    }
+  }
+  addEventListener("hashchange", go);
+  go();
+}
+
+start();

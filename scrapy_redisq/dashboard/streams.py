@@ -1,0 +1,68 @@
+"""Server-sent events: what changes, every few seconds, for as long as somebody looks.
+
+Each event is all there is to show, so that a stream that was cut is simply begun anew. The pages
+read them by ``fetch()``: an ``EventSource`` cannot send the token in a header, and a ticket in the
+URL would be a secret in logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from scrapy_redisq.dashboard.crawls import NoCrawl
+from scrapy_redisq.dashboard.reads import CRAWLS, crawl_of
+from scrapy_redisq.errors import FrontierError
+from scrapy_redisq.frontier.trouble import TROUBLE
+
+EVERY = 2.0
+"""Seconds between two events."""
+
+CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
+
+routes = web.RouteTableDef()
+
+
+@routes.get("/api/stream")
+async def overview(request: web.Request) -> web.StreamResponse:
+    """``crawls``: as ``/api/crawls``."""
+    return await _stream(request, "crawls", request.app[CRAWLS].overview)
+
+
+@routes.get("/api/crawls/{name}/stream")
+async def one_crawl(request: web.Request) -> web.StreamResponse:
+    """``status``: as ``/api/crawls/NAME``."""
+    await crawl_of(request)
+
+    async def look() -> dict[str, Any]:
+        return await (await crawl_of(request)).status.get()
+
+    return await _stream(request, "status", look)
+
+
+async def _stream(
+    request: web.Request, name: str, look: Callable[[], Awaitable[dict[str, Any]]]
+) -> web.StreamResponse:
+    """Events ``name``, or ``away`` with what is wrong."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    response.headers["X-Accel-Buffering"] = "no"  # a proxy shall pass each on at once
+    await response.prepare(request)
+    closing = request.app[CLOSING]
+    while not closing.is_set():
+        try:
+            event, data = name, await look()
+        except (FrontierError, NoCrawl, *TROUBLE) as error:
+            event, data = "away", {"error": request.app[CRAWLS].redact(error)}
+        try:
+            await response.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())
+        except (ConnectionError, asyncio.CancelledError):
+            break  # nobody looks any more
+        try:
+            await asyncio.wait_for(closing.wait(), EVERY)
+        except asyncio.TimeoutError:
+            continue
+    return response

@@ -1,0 +1,114 @@
+"""A dashboard in a thread, and a plain HTTP client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.dashboard.app import make_app
+from scrapy_redisq.dashboard.crawls import Crawls
+from scrapy_redisq.dashboard.guard import Rules
+from scrapy_redisq.server.connection import open_server
+
+Headers = Mapping[str, str]
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Served:
+    """The dashboard of a Redis server, on a free port, until it is closed."""
+
+    def __init__(self, url: str, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.crawls = Crawls(open_server(url, socket_timeout=2.0), Frontier)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.port = self._do(self._start())
+
+    def _do(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+
+    async def _start(self) -> int:
+        self._runner = web.AppRunner(make_app(self.crawls, self.rules), shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return int(self._runner.addresses[0][1])
+
+    async def _end(self) -> None:
+        await self._runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def close(self) -> None:
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def ask(self, path: str, body: object = None, headers: Headers | None = None) -> Answer:
+        """GET, or POST of a body as JSON (bytes: as they are); without the token."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            data, given = None, dict(headers or {})
+            if body is not None:
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                given.setdefault("Content-Type", "application/json")
+            connection.request("POST" if data is not None else "GET", path, data, given)
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+
+    def get(self, path: str) -> Any:
+        """What an own page reads."""
+        answer = self.ask(path, headers=self.token)
+        assert answer.status == 200, answer
+        return answer.json
+
+    def post(self, path: str, body: object) -> Any:
+        """What an own page changes."""
+        answer = self.ask(path, body, self.token)
+        assert answer.status == 200, answer
+        return answer.json
+
+    @property
+    def token(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.rules.token or self.rules.drawn}"}
+
+    @contextlib.contextmanager
+    def stream(self, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
+        """The events of a stream as they come: (name, data)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=self.token)
+            response = connection.getresponse()
+            with contextlib.closing(response):
+                assert response.headers["Content-Type"].startswith("text/event-stream")
+                yield events(response)
+
+
+def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
+    name = ""
+    while line := response.readline():
+        kind, _, text = line.decode().rstrip("\n").partition(": ")
+        if kind == "event":
+            name = text
+        elif kind == "data":
+            yield name, json.loads(text)

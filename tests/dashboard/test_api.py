@@ -1,0 +1,332 @@
+"""What the API tells of a frontier, and what it changes there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+import redis
+
+from lab.servers import RedisServer, any_server, wait_until
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.dashboard import streams
+from scrapy_redisq.dashboard.figures import Figures
+from scrapy_redisq.dashboard.hosts import Host, Match, page_of
+from scrapy_redisq.dashboard.shared import Listed, Shared
+from tests.dashboard.served import Served
+from tests.harness.command import Redisq
+from tests.harness.worker import EXACT, NAME, Worker, ask
+
+CRAWL = f"/api/crawls/{NAME}"
+MARKUP = '<img src=x onerror="alert(1)">'
+
+
+def hosts(dashboard: Served, **query: Any) -> list[str]:
+    return [host["slot"] for host in dashboard.get(f"{CRAWL}/hosts?{urlencode(query)}")["hosts"]]
+
+
+@pytest.fixture
+def worker(redis_server: RedisServer) -> Iterator[Worker]:
+    with redis_server.client() as client:
+        yield Worker(client, NAME, EXACT)
+
+
+def test_overview(dashboard: Served, frontier: Frontier, redis_server: RedisServer) -> None:
+    """Every frontier with its status, why little happens, and its rates; one that cannot be read
+    does not hide the others; the servers."""
+    assert dashboard.get("/api/crawls")["crawls"] == []
+    frontier.push(["https://a.example/", "https://b.example/"])
+    with redis_server.client() as client:
+        client.hset("redisq:{broken:0}:meta", "format", "99")
+    dashboard.crawls.names.forget()
+    told = dashboard.get("/api/crawls")
+    (crawl,) = told["crawls"]
+    assert (crawl["frontier"], crawl["queued"], crawl["state"]) == (NAME, 2, "stopped")
+    assert crawl["why"]["reason"] == "no_workers"
+    assert (crawl["pages_per_minute"], crawl["left"], crawl["recent"]) == (0, None, [])
+    assert list(told["problems"]) == ["broken"]
+    (server,) = told["servers"]
+    assert server["used"] > 0
+    assert dashboard.get(CRAWL)["queued"] == 2
+
+
+def test_names_that_are_none(dashboard: Served) -> None:
+    """No frontier is made, or kept, for whatever is asked for."""
+    for name in ("nothing", quote(MARKUP, safe=""), "a%00b", "%ff", "x" * 5_000, "{a}"):
+        answer = dashboard.ask(f"/api/crawls/{name}")
+        assert (answer.status, list(answer.json)) == (404, ["error"])
+    assert dashboard.ask("/api/crawls/nothing/stream").status == 404
+
+
+def test_a_frontier_that_is_reset(dashboard: Served, frontier: Frontier) -> None:
+    """Who looks at it is told; a new one of that name is shown again."""
+    frontier.push(["https://a.example/"])
+    assert dashboard.get(CRAWL)["state"] == "stopped"
+    frontier.reset()
+    for crawl in dashboard.crawls.known():
+        crawl.changed()
+    assert dashboard.get(CRAWL)["state"] == "absent"
+    assert hosts(dashboard) == []
+    assert dashboard.get(f"{CRAWL}/dead")["total"] == 0
+    assert dashboard.get(f"{CRAWL}/series")["samples"] == []
+    assert (
+        dashboard.ask(f"{CRAWL}/hosts", {"action": "pause", "hosts": ["a"]}, dashboard.token)[0]
+        == 409
+    )
+
+
+def test_hosts(dashboard: Served, frontier: Frontier) -> None:
+    """Sorted, filtered, in pages; with what waits by priority."""
+    for n in range(5):
+        frontier.push({"url": f"https://h{n}.example/{k}", "priority": k % 2} for k in range(n + 1))
+    frontier.pause("h1.example")
+    assert hosts(dashboard) == [f"h{n}.example" for n in (4, 3, 2, 1, 0)]
+    assert hosts(dashboard, sort="slot", limit=2, offset=2) == ["h2.example", "h3.example"]
+    assert hosts(dashboard, sort="slot", order="desc", limit=1) == ["h4.example"]
+    assert hosts(dashboard, q="H3.") == ["h3.example"]
+    assert hosts(dashboard, state="trouble") == hosts(dashboard, state="paused") == ["h1.example"]
+    told = dashboard.get(f"{CRAWL}/hosts?limit=1")
+    assert (told["total"], told["complete"], told["counts"]["paused"]) == (5, True, 1)
+    assert told["hosts"][0]["queued"] == 5
+    one = dashboard.get(f"{CRAWL}/hosts/h4.example")
+    assert one["priorities"] == [{"priority": 1, "queued": 2}, {"priority": 0, "queued": 3}]
+    for wrong in ("sort=x", "state=x", "limit=-1", "offset=x", "limit=9999999"):
+        assert dashboard.ask(f"{CRAWL}/hosts?{wrong}").status == 400
+
+
+def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
+    """One, or all that match, which are those of the list; it is seen in the list at once."""
+    frontier.push(f"https://{name}.{n}.example/" for name in ("shop", "blog") for n in range(3))
+    change = f"{CRAWL}/hosts"
+    assert dashboard.post(change, {"action": "pause", "match": {"q": "shop"}})["changed"] == 3
+    assert len(hosts(dashboard, state="paused")) == 3
+    assert dashboard.post(change, {"action": "resume", "hosts": ["shop.0.example"]})["changed"] == 1
+    assert len(hosts(dashboard, state="paused")) == 2
+    limit = {"action": "limit", "match": {"q": "blog"}, "delay": "2.5", "rate": "30/m"}
+    assert dashboard.post(change, limit)["changed"] == 3
+    assert frontier.slot("blog.1.example").limit.delay == 2.5
+    assert hosts(dashboard, state="limited", sort="slot") == [f"blog.{n}.example" for n in range(3)]
+    dashboard.post(change, {"action": "unlimit", "match": {"state": "limited"}})
+    assert hosts(dashboard, state="limited") == []
+    dropped = dashboard.post(change, {"action": "drop", "match": {"q": "blog"}})
+    assert dropped == {"changed": 3, "dropped": 3}
+    assert frontier.status()["dropped"] == 3
+
+
+@pytest.fixture
+def buried(frontier: Frontier, worker: Worker) -> None:
+    """Six dead letters: of two hosts, for two reasons."""
+    frontier.push(
+        {"url": f"https://{host}.example/{n}", "headers": {"X": MARKUP}}
+        for host in ("a", "b")
+        for n in range(3)
+    )
+    for reason in ("spider_error", "download"):
+        for lease in ask(worker, 3).leases:
+            worker.finish(lease, "dead", reason=reason)
+    ask(worker, 0)
+
+
+@pytest.mark.usefixtures("buried")
+def test_dead_letters(
+    dashboard: Served, frontier: Frontier, redisq: Redisq, redis_server: RedisServer
+) -> None:
+    """Grouped and filtered by the same; one with its request; the file is that of ``dead export``;
+    tried again or deleted are those that match, or the named one."""
+    told = dashboard.get(f"{CRAWL}/dead")
+    assert told["total"] == 6
+    by_reason = {group["value"]: group["count"] for group in told["groups"]["reason"]}
+    assert by_reason == {"spider_error": 3, "download": 3}
+    first = told["letters"][0]
+    one = dashboard.get(f"{CRAWL}/dead/{first['id']}")
+    assert one["request"]["headers"]["X"] in (MARKUP, [MARKUP])
+    assert dashboard.ask(f"{CRAWL}/dead/0-999").status == 404
+    assert dashboard.ask(f"{CRAWL}/dead/x").status == 400
+    some = dashboard.get(f"{CRAWL}/dead?reason=download&limit=2")
+    assert (some["total"], len(some["letters"])) == (3, 2)
+    assert sum(group["count"] for group in some["groups"]["slot"]) == 3
+    exported = dashboard.ask(f"{CRAWL}/dead/export").body.decode()
+    assert exported == redisq("dead", "export", NAME, "-").out
+    lines = dashboard.ask(f"{CRAWL}/dead/export?reason=download").body.decode().splitlines()
+    assert len(lines) == 3
+
+    change = f"{CRAWL}/dead"
+    match = {"reason": "download"}
+    assert dashboard.post(change, {"action": "requeue", "match": match}) == {"changed": 3}
+    assert frontier.status()["queued"] == 3
+    named = {"action": "purge", "ids": [dashboard.get(change)["letters"][0]["id"], "0-999"]}
+    assert dashboard.post(change, named) == {"changed": 1}
+    assert dashboard.post(change, {"action": "purge", "match": {}}) == {"changed": 2}
+    assert dashboard.get(change)["total"] == 0
+
+
+def test_urls(dashboard: Served, frontier: Frontier) -> None:
+    """Pushed with what is wrong with each; what became of one; fetched again, forgotten."""
+    url = "https://a.example/<b>"
+    frontier.push(["https://a.example/"])
+    pushed = dashboard.post(f"{CRAWL}/push", {"requests": [url, url, "no url", {"url": 7}]})
+    assert (pushed["accepted"], pushed["duplicates"]) == (1, 1)
+    assert [number for number, _ in pushed["errors"]] == [3, 4]
+    query = urlencode({"url": url})
+    assert dashboard.get(f"{CRAWL}/url?{query}")["state"] == "queued"
+    again = dashboard.post(f"{CRAWL}/url", {"action": "fetch", "url": url})
+    assert again["how"] == "waits"
+    forget = dashboard.ask(f"{CRAWL}/url", {"action": "forget", "url": url}, dashboard.token)
+    assert (forget.status, "cannot forget" in forget.json["error"]) == (409, True)
+    assert dashboard.ask(f"{CRAWL}/url?url=nothing").status == 400
+
+
+def test_forgotten(dashboard: Served, frontier: Frontier, worker: Worker) -> None:
+    """Where the dupefilter can."""
+    url = "https://a.example/1"
+    frontier.push([url])
+    told = dashboard.post(f"{CRAWL}/url", {"action": "forget", "url": url})
+    assert (told["forgotten"], told["seen"]) == (True, False)
+
+
+def test_telling_workers(dashboard: Served, worker: Worker) -> None:
+    """One or all; the list says what they were told."""
+    change = f"{CRAWL}/workers"
+    assert dashboard.post(change, {"action": "quiet", "ids": [worker.id]}) == {"changed": 1}
+    assert dashboard.get(CRAWL)["workers"][0]["told"] == "quiet"
+    assert dashboard.post(change, {"action": "work", "all": True}) == {"changed": 1}
+    for wrong in ({"action": "quiet"}, {"action": "quiet", "ids": ["x"], "all": True}):
+        assert dashboard.ask(change, wrong, dashboard.token).status == 400
+
+
+def test_the_past(dashboard: Served, frontier: Frontier, worker: Worker) -> None:
+    """Samples of a resolution, and marks beside them; memory by part."""
+    worker.enqueue("https://a.example/")
+    ask(worker, 0)
+    told = dashboard.get(f"{CRAWL}/series?resolution=120")
+    assert told["resolution"] == 120
+    assert [mark["kind"] for mark in told["marks"]] == ["began"]
+    assert dashboard.ask(f"{CRAWL}/series?resolution=7").status == 400
+    assert dashboard.get(f"{CRAWL}/memory")["parts"]["queues"]["keys"] > 0
+
+
+def test_a_server_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream says so, requests are answered with 503, and both go on when it is back."""
+    monkeypatch.setattr(streams, "EVERY", 0.1)
+    server = RedisServer(any_server(), "--appendonly", "yes")
+    with Frontier.from_url(server.url, NAME) as frontier:
+        frontier.push(["https://a.example/"])
+    served = Served(server.url)
+    try:
+        one, crawls = f"{CRAWL}/stream", "/api/stream"
+        with served.stream(one) as events, served.stream(crawls) as all_crawls:
+            assert next(events)[0] == "status"
+            assert next(all_crawls)[0] == "crawls"
+            server.stop()
+            wait_until(lambda: next(events)[0] == "away", 20, "that it is away")
+            wait_until(lambda: next(all_crawls)[0] == "away", 20, "the same of all")
+            answer = served.ask(f"{CRAWL}/hosts")
+            assert (answer.status, list(answer.json)) == (503, ["error"])
+            server.start()
+            wait_until(lambda: next(events)[0] == "status", 20, "the status again")
+        assert served.get(CRAWL)["queued"] == 1
+    finally:
+        served.close()
+        server.close()
+
+
+# What is shared
+
+
+def test_ten_who_ask_cost_one_look() -> None:
+    """Who asks meanwhile waits for the same; afterwards it is shown for a while; then it is looked
+    at anew, and an error is shared, too."""
+    looks: list[int] = []
+    go = threading.Event()
+
+    def look() -> int:
+        go.wait(10)
+        looks.append(1)
+        if len(looks) == 2:
+            raise redis.ConnectionError
+        return len(looks)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            shared = Shared(threads, look, lasts=60.0)
+            asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
+            await asyncio.sleep(0)
+            asking.pop().cancel()  # it went away
+            go.set()
+            assert await asyncio.gather(*asking) == [1] * 9
+            assert (await shared.get(), len(looks)) == (1, 1)
+            shared.forget()
+            found = await asyncio.gather(shared.get(), shared.get(), return_exceptions=True)
+            assert [type(error) for error in found] == [redis.ConnectionError] * 2
+            shared.forget()
+            assert await shared.get() == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_long_list_is_shown_as_it_comes() -> None:
+    """The first who asks gets what is there so far, later ones the whole while it is read anew."""
+    go = threading.Event()
+
+    def read() -> Iterator[int]:
+        yield from range(1_000)
+        go.wait(10)
+        yield from range(1_000, 2_000)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=0.0)
+            some, is_all = await listed.get()
+            assert (some, is_all) == (list(range(len(some))), False)
+            assert len(some) <= 1_000
+            go.set()
+            while not is_all:
+                some, is_all = await listed.get()
+            assert some == list(range(2_000))
+            go.clear()
+            assert await listed.get() == (some, True)
+            go.set()
+
+    asyncio.run(scenario())
+
+
+def test_pages_of_many_hosts() -> None:
+    """Any page of many hosts is that of the sorted list."""
+    many = [Host(f"h{n:06}", n * 7919 % 100_003, n % 3, 0, 0.0, ()) for n in range(20_000)]
+    wanted = sorted(many, key=lambda host: (host.queued, host.leased), reverse=True)
+    for offset in (0, 1_950, 12_000, 19_990):
+        total, page = page_of(many, Match(), "queued", True, offset, 50)
+        assert (total, page) == (20_000, wanted[offset : offset + 50])
+    total, page = page_of(many, Match.of(" H0199 ", ""), "slot", False, 0, 50)
+    assert (total, page[0].slot) == (100, "h019900")
+
+
+def sample(at: int, **counts: Any) -> dict[str, Any]:
+    zeros = dict.fromkeys(("pages", "items", "errors", "created", "finished"), 0)
+    return {"run": "r", "at": at, **zeros, **counts}
+
+
+def test_rates_and_the_end() -> None:
+    """A rate is that of the last minute of this run, and the end that of the last ten: not told
+    where it is not in sight."""
+    status = {
+        **sample(0), "state": "running", "queued": 400, "delayed": 50, "leased": 50,
+    }  # fmt: skip
+    minutes = [
+        sample(60 * n, pages=100 * n, items=50 * n, created=500 + 20 * n, finished=100 * n)
+        for n in range(6)
+    ]
+    told = Figures().of(status, [{**sample(0), "run": "before", "pages": 10**6}, *minutes])
+    assert (told["pages_per_minute"], told["items_per_minute"]) == (100, 50)
+    assert told["left"] == pytest.approx(60 * 500 / 80, abs=0.1)
+    assert told["recent"] == [100.0] * 5
+    growing = [{**one, "created": 500 + 200 * n} for n, one in enumerate(minutes)]
+    assert Figures().of(status, growing)["left"] is None
+    assert Figures().of(status, [])["pages_per_minute"] is None
+    stopped = Figures().of({**status, "state": "stopped"}, minutes)
+    assert (stopped["pages_per_minute"], stopped["left"]) == (0, None)

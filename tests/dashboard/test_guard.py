@@ -1,0 +1,233 @@
+"""Who may ask and change what: strangers on the network, pages of other origins, own pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.dashboard.guard import HEADERS, Refused, Rules
+from tests.dashboard.served import Served
+from tests.harness.command import Redisq
+from tests.harness.worker import NAME
+
+STATIC = Path(str(resources.files("scrapy_redisq.dashboard"))) / "static"
+HOSTS = f"/api/crawls/{NAME}/hosts"
+PAUSE = {"action": "pause", "match": {}}
+TOKEN = "a-token-that-nobody-guesses"
+TOKEN_HEADER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def paused(frontier: Frontier) -> int:
+    paused = frontier.status()["paused"]
+    assert isinstance(paused, int)
+    return paused
+
+
+def test_changes_need_the_token_that_own_pages_get(dashboard: Served, frontier: Frontier) -> None:
+    """Without it, with another or another scheme nothing is changed; reading needs none here."""
+    frontier.push(["https://a.example/"])
+    for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": dashboard.rules.drawn}):
+        assert dashboard.ask(HOSTS, PAUSE, headers).status == 401
+    assert paused(frontier) == 0
+    session = dashboard.ask("/api/session").json
+    given = {"Authorization": f"Bearer {session['token']}"}
+    assert dashboard.ask(HOSTS, PAUSE, given).json["changed"] == 1
+    assert paused(frontier) == 1
+    assert dashboard.ask(HOSTS).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+def test_pages_of_other_origins(
+    dashboard: Served, frontier: Frontier, headers: dict[str, str]
+) -> None:
+    """They are refused even with the token, and do not get it."""
+    frontier.push(["https://a.example/"])
+    assert dashboard.ask(HOSTS, PAUSE, {**dashboard.token, **headers}).status == 403
+    assert dashboard.ask("/api/session", headers=headers).status == 403
+    assert paused(frontier) == 0
+
+
+def test_own_pages(dashboard: Served) -> None:
+    """What a browser sends for them is taken."""
+    own = {"Origin": f"http://127.0.0.1:{dashboard.port}", "Sec-Fetch-Site": "same-origin"}
+    assert dashboard.ask("/api/session", headers=own).status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("localhost:9", 200),
+        ("[::1]:8765", 200),
+        ("crawls.lan", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("0.0.0.0", 421),
+        ("", 421),
+        ("[", 421),
+    ],
+)
+def test_the_host_that_is_asked(guarded: Callable[[Rules], Served], host: str, status: int) -> None:
+    """A name that a stranger made lead here is refused: addresses and given names are not."""
+    served = guarded(Rules(hosts=frozenset({"crawls.lan"})))
+    for path in ("/api/session", "/", "/main.js"):
+        assert served.ask(path, headers={"Host": host}).status == status
+
+
+def test_a_given_token(guarded: Callable[[Rules], Served], frontier: Frontier) -> None:
+    """Then all data needs it, and the pages hold none."""
+    frontier.push(["https://a.example/"])
+    served = guarded(Rules(TOKEN))
+    assert served.ask("/api/session").json == {
+        "needs_token": True,
+        "token": None,
+        "read_only": False,
+    }
+    for path in ("/api/crawls", f"/api/crawls/{NAME}", HOSTS, "/api/stream", "/api/nothing"):
+        for headers in ({}, {"Authorization": "Bearer ä"}, {"Cookie": f"token={TOKEN}"}):
+            answer = served.ask(path, headers=headers)
+            assert (answer.status, list(answer.json)) == (401, ["error"])
+        assert served.ask(f"{path}?token={TOKEN}").status == 401
+    assert served.ask("/api/crawls", headers=TOKEN_HEADER).json["crawls"][0]["frontier"] == NAME
+    assert served.ask(HOSTS, PAUSE, TOKEN_HEADER).status == 200
+    assert NAME.encode() not in served.ask("/").body
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "crawls.lan", ""])
+def test_an_open_address_needs_a_token(host: str) -> None:
+    """One that other machines reach is refused without, or with one that can be guessed."""
+    for token in ("", "short"):
+        with pytest.raises(Refused):
+            Rules.of(host, token, read_only=False, hosts=frozenset())
+    assert Rules.of(host, TOKEN, read_only=False, hosts=frozenset()).token == TOKEN
+    for loopback in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        Rules.of(loopback, "", read_only=False, hosts=frozenset())
+
+
+def test_read_only(guarded: Callable[[Rules], Served], frontier: Frontier) -> None:
+    """Nothing is changed, whoever asks; no token is given."""
+    frontier.push(["https://a.example/"])
+    served = guarded(Rules(read_only=True))
+    answer = served.ask(HOSTS, PAUSE, served.token)
+    assert (answer.status, answer.json["error"]) == (403, "this dashboard is read-only")
+    assert served.ask("/api/session").json["token"] is None
+    assert (paused(frontier), served.get(HOSTS)["total"]) == (0, 1)
+
+
+def test_what_is_posted(dashboard: Served, frontier: Frontier) -> None:
+    """Far too much, another type, no JSON, or not what is taken: refused with what is wrong."""
+    frontier.push(["https://a.example/"])
+    much = b'{"action": "' + b"x" * 10_000_000
+    assert (
+        dashboard.ask(HOSTS, much[:100], {**dashboard.token, "Content-Length": "99999999"})[0]
+        == 413
+    )
+    form = {**dashboard.token, "Content-Type": "application/x-www-form-urlencoded"}
+    assert dashboard.ask(HOSTS, PAUSE, form).status == 415
+    for body in (
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b"\xff",
+        {"action": "explode", "match": {}},
+        {"action": "pause"},
+        {"action": "pause", "match": {}, "hosts": ["a.example"]},
+        {"action": "pause", "hosts": []},
+        {"action": "pause", "match": {"state": "great"}},
+        {"action": "pause", "match": {}, "delay": 3},
+        {"action": "limit", "match": {}},
+        {"action": "limit", "match": {}, "rate": "__import__('os')"},
+        {"action": "pause", "match": {}, "more": 1},
+    ):
+        answer = dashboard.ask(HOSTS, body, dashboard.token)
+        assert (answer.status, list(answer.json)) == (400, ["error"]), body
+    assert paused(frontier) == 0
+
+
+def test_ten_megabytes_of_post(dashboard: Served, frontier: Frontier) -> None:
+    """They are refused whether their size is told before or not, and not kept."""
+    frontier.push(["https://a.example/"])
+
+    def chunks() -> object:
+        yield b'{"requests": ["'
+        for _ in range(10):
+            yield b"x" * 1_000_000
+
+    import http.client  # noqa: PLC0415
+
+    connection = http.client.HTTPConnection("127.0.0.1", dashboard.port, timeout=20)
+    headers = {**dashboard.token, "Content-Type": "application/json"}
+    try:
+        connection.request("POST", f"/api/crawls/{NAME}/push", chunks(), headers)  # type: ignore[arg-type]
+        assert connection.getresponse().status == 413
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it did not read on
+    finally:
+        connection.close()
+    assert frontier.status()["created"] == 1
+
+
+def test_headers_of_every_answer(dashboard: Served, frontier: Frontier) -> None:
+    """Pages, data, errors and streams."""
+    frontier.push(["https://a.example/"])
+    answers = [
+        dashboard.ask(path)
+        for path in ("/", "/main.js", "/api/crawls", "/api/nothing", "/nothing", "/api/crawls/x")
+    ]
+    answers.append(dashboard.ask(HOSTS, {}))
+    for answer in answers:
+        assert HEADERS.items() <= dict(answer.headers).items()
+    assert [answer.status for answer in answers] == [200, 200, 200, 404, 404, 404, 401]
+    assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+def test_files(dashboard: Served) -> None:
+    """All static files are served, once to each who keeps them, and nothing else is."""
+    for file in STATIC.iterdir():
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        answer = dashboard.ask(path)
+        assert answer.body == file.read_bytes()
+        again = dashboard.ask(path, headers={"If-None-Match": answer.headers["ETag"]})
+        assert (again.status, again.body) == (304, b"")
+    for path in ("/../app.py", "/%2e%2e/app.py", "/static/main.js", "//etc/passwd", "/app.py"):
+        assert dashboard.ask(path).status == 404
+
+
+def test_nothing_is_ever_evaluated() -> None:
+    """No inline script or style, no HTML made of text: what our files say, uPlot apart."""
+    page = (STATIC / "index.html").read_text("utf-8")
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|style=", page)
+    for reference in re.findall(r'(?:src|href)="([^"]+)"', page):
+        assert (STATIC / reference).is_file()
+    for file in [*STATIC.glob("*.js"), STATIC.parent / "app.py"]:
+        if file.name != "uplot.js":
+            text = file.read_text("utf-8")
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text)
+            assert not re.search(r"new Function|setTimeout\([\"']|javascript:", text)
+
+
+def test_the_command(redisq: Redisq, tmp_path: Path) -> None:
+    """What cannot be is refused with what to give."""
+    told = redisq("dashboard", "--bind", "0.0.0.0:0")
+    assert (told.code, "--token-file" in told.err) == (1, True)
+    (tmp_path / "empty").touch()
+    told = redisq("dashboard", "--token-file", str(tmp_path / "empty"))
+    assert (told.code, "holds no token" in told.err) == (1, True)
+    assert redisq("dashboard", "--token-file", str(tmp_path / "nothing")).code == 1
+    for bind in ("8765", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "a:1/b"):
+        assert redisq("dashboard", "--bind", bind).code == 2
