@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from scrapy_redisq.pipelines.database.columns import JsonText
+from scrapy_redisq.pipelines.database.columns import GENERAL, column_kind, made_of
 
 __all__ = ["rows_of_arrays", "take"]
 
@@ -39,32 +39,16 @@ def rows_of_arrays(
 def _element(type_: Any, dialect: sqlalchemy.Dialect) -> Any:
     """The type of the array's values: without the column's length and digits, as a cast would cut
     off what is too long, where the column refuses it."""
-    implementation = type_.dialect_impl(dialect)
-    if isinstance(implementation, sqlalchemy.types.TypeDecorator):
-        implementation = implementation.impl_instance
-    if isinstance(implementation, sqlalchemy.Enum) and implementation.native_enum:
+    implementation = made_of(type_, dialect)
+    kind = column_kind(implementation)
+    if kind == "enum" and implementation.native_enum:
         return implementation
-    if isinstance(implementation, (sqlalchemy.JSON, JsonText)):
+    if kind == "json" or isinstance(implementation, sqlalchemy.Uuid):
         return implementation
-    for clock in (sqlalchemy.DateTime, sqlalchemy.Time):
-        if isinstance(implementation, clock):
-            return clock(timezone=implementation.timezone)
-    for known, element in _ELEMENTS:
-        if isinstance(implementation, known):
-            return element
-    return None
-
-
-_ELEMENTS: tuple[tuple[type[Any], Any], ...] = (
-    (sqlalchemy.String, sqlalchemy.Text()),
-    (sqlalchemy.Integer, sqlalchemy.BigInteger()),
-    (sqlalchemy.Float, sqlalchemy.Double()),
-    (sqlalchemy.Numeric, sqlalchemy.Numeric()),
-    (sqlalchemy.Boolean, sqlalchemy.Boolean()),
-    (sqlalchemy.Date, sqlalchemy.Date()),
-    (sqlalchemy.Uuid, sqlalchemy.Uuid()),
-    (sqlalchemy.LargeBinary, sqlalchemy.LargeBinary()),
-)
+    if kind in ("datetime", "time"):
+        clock: Any = type(GENERAL[kind])
+        return clock(timezone=implementation.timezone)
+    return GENERAL.get("str" if kind == "enum" else kind)
 
 
 def take(columns: Sequence[Sequence[Any]]) -> bool:

@@ -82,7 +82,7 @@ def column_type(kind: str, dialect: sqlalchemy.Dialect, key_bytes: int = 0) -> T
             return KeyText(key_bytes // _MYSQL_CHARACTER_BYTES)
         if kind == "bytes":
             return mysql.VARBINARY(key_bytes)
-    return special.get(kind) or _GENERAL[kind]
+    return special.get(kind) or GENERAL[kind]
 
 
 def key_bytes(kinds: Iterable[str]) -> int:
@@ -91,7 +91,7 @@ def key_bytes(kinds: Iterable[str]) -> int:
     return (_MYSQL_INDEX_BYTES - _MYSQL_NUMBER_BYTES * long.count(False)) // max(1, sum(long))
 
 
-_GENERAL: dict[str, TypeEngine[Any]] = {
+GENERAL: dict[str, TypeEngine[Any]] = {
     "str": sqlalchemy.Text(),
     ANY: sqlalchemy.Text(),
     "key": sqlalchemy.CHAR(32),
@@ -205,6 +205,11 @@ class Form(NamedTuple):
     in_bytes: bool = False
     """Whether a text is measured by the bytes of its UTF-8."""
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether it may cut off, round or fill up a value of its kind."""
+        return self.fixed or self.whole < math.inf or self.after < 6
+
     def holds(self, other: Form) -> bool:
         """Whether all that is in a column of the other form can be in one of this, of its kind."""
         if self.kind in ("decimal", "int") and self.whole < other.whole:
@@ -212,12 +217,20 @@ class Form(NamedTuple):
         return self.after >= other.after and self.aware == other.aware
 
 
+def made_of(type_: Any, dialect: sqlalchemy.Dialect) -> Any:
+    """What the type is in a database, and a decorated one in the end."""
+    implementation = type_.dialect_impl(dialect)
+    return getattr(implementation, "impl_instance", implementation)
+
+
 def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
     """The form of a column in the database, by the words that make it."""
     if isinstance(type_, postgresql.DOMAIN):
-        made_of = form(type_.data_type, dialect)
-        return Form(OTHER) if made_of.kind in ("json", "enum") else made_of
+        beneath = form(type_.data_type, dialect)
+        return Form(OTHER) if beneath.kind in ("json", "enum") else beneath
     kind = column_kind(type_)
+    if isinstance(type_, postgresql.INTERVAL):
+        return Form(kind, after=math.inf if type_.precision is None else type_.precision)
     if isinstance(type_, (mysql.YEAR, mysql.BIT)):
         return Form(kind, 4 if isinstance(type_, mysql.YEAR) else 1)
     if kind in ("int", "bool", "date", "json", "enum", OTHER):
@@ -267,8 +280,7 @@ def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dia
     One that refuses too long a text or too large an integer fits: no value is changed by that.
     """
     if isinstance(meant, TypeDecorator):
-        made_of: Any = meant.dialect_impl(dialect)
-        meant = getattr(made_of, "impl_instance", made_of)
+        meant = made_of(meant, dialect)
     ours, there = form(meant, dialect), form(found, dialect)
     if ours.kind == OTHER:
         return True

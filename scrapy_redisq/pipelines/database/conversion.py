@@ -35,6 +35,7 @@ from scrapy_redisq.pipelines.database.columns import (
     JsonText,
     column_kind,
     form,
+    made_of,
     takes,
 )
 from scrapy_redisq.pipelines.database.fields import ANY
@@ -65,99 +66,93 @@ def converter(
     The function that is returned raises `WrongValue`. None is for its caller.
     """
     there = form(column.type, dialect)
+    convert = _converter(kind, there, column, dialect) if takes(kind, there) else None
+    is_text = there.kind == "str" and dialect.name == "postgresql"
+    if convert is None or not (is_text or there.has_limits):
+        return convert
+    return lambda value: held(convert(value), there, dialect)
+
+
+def _converter(
+    kind: str, there: Form, column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect
+) -> Convert | None:
+    """The same, but that values may still be too long or too fine for the column."""
     target = there.kind
-    if not takes(kind, there):
-        return None
+    type_: Any = column.type
     if target == "json":
-        if isinstance(column.type, JsonText):
+        if isinstance(type_, JsonText):
             return json_text
         return _json_of_64_bits if dialect.name == "sqlite" else _plain_json
     if target == "str":
-        return _text_converter(kind, column, there, dialect)
+        decimal_text = _canonical_decimal_text if column.primary_key else _decimal_text
+        texts: dict[str, Convert] = {"json": json_text, "decimal": decimal_text, ANY: _any_text}
+        return texts[kind] if kind in texts else exact_text
     if target == "float":
         # What a page says in decimal digits has no place in 24 bits.
         return None if there.after < 53 else _float_converter(dialect)
     if target == "decimal":
-        return _decimal_converter(kind, there, dialect)
+        return _decimal_of_float if kind == "float" else finite_decimal
     if target == "datetime":
-        aware = dialect.name == "postgresql" and there.aware
-        return _cut_seconds(aware_utc if aware else naive_utc, there)
-    if target == "time" and there.aware:
-        return None  # it would give a zone to what has none
-    if target == "time":
-        return _cut_seconds(time_of_day, there)
+        return aware_utc if dialect.name == "postgresql" and there.aware else naive_utc
+    if target == "time":  # one with a zone would give it to what has none
+        return None if there.aware else time_of_day
     if target == "enum":
-        return _enum_converter(column.type)
+        return _enum_converter(type_)
     if target == OTHER:
-        return _other_converter(column.type, dialect)
-    if isinstance(column.type, mysql.YEAR):
-        return _year
-    if target == "bytes" and there.fixed:
-        return lambda value: _of_length(binary(value), there, "bytes")
-    return _CONVERTERS[target]
-
-
-def _cut_seconds(convert: Convert, there: Form) -> Convert:
-    """Refuse what the column would cut off or round."""
-    if there.after >= 6:
-        return convert
-    step = 10 ** (6 - int(there.after))
-
-    def exact(value: Any) -> Any:
-        moment = convert(value)
-        if moment.microsecond % step:
-            raise WrongValue(f"takes {there.after:g} digits after the point of seconds")
-        return moment
-
-    return exact
+        return _other_converter(type_, dialect)
+    return _year if isinstance(type_, mysql.YEAR) else _CONVERTERS[target]
 
 
 def held(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> Any:
-    """A text, or bytes, that the column neither cuts off nor fills up; other values as they are.
+    """A value that the column neither cuts off, nor rounds, nor fills up; raises `WrongValue`.
 
-    Final spaces that are too many are no error for a database.
+    Only some of these are errors for a database: final spaces that are too many are none.
     """
-    if isinstance(value, bytes):
-        return _of_length(value, there, "bytes") if there.fixed else value
-    if not isinstance(value, str):
-        return value
-    if (4 if there.in_bytes else 1) * len(value) > there.whole:
-        size = len(value.encode() if there.in_bytes else value)
+    if isinstance(value, str) and there.kind == "str":
+        _hold_text(value, there, dialect)
+    elif isinstance(value, bytes) and there.fixed:
+        _of_length(value, there, "bytes")
+    elif isinstance(value, (Decimal, float, str)) and there.kind == "decimal":
+        _hold_number(value, there, dialect)
+    elif isinstance(value, (datetime, time, timedelta)) and there.after < 6:
+        parts = value.microseconds if isinstance(value, timedelta) else value.microsecond
+        if parts % 10 ** (6 - int(there.after)):
+            raise WrongValue(f"takes {there.after:g} digits after the point of seconds")
+    return value
+
+
+def _hold_text(text: str, there: Form, dialect: sqlalchemy.Dialect) -> None:
+    if (4 if there.in_bytes else 1) * len(text) > there.whole:
+        size = len(text.encode() if there.in_bytes else text)
         if size > there.whole:
             units = "bytes" if there.in_bytes else "characters"
             raise WrongValue(f"takes at most {there.whole:,} {units}, and these are {size:,}")
-    if there.fixed and value.endswith(" "):
+    if there.fixed and text.endswith(" "):
         raise WrongValue("final spaces would be cut off")
-    if there.fixed and dialect.name == "postgresql":
-        _of_length(value, there, "characters")
-    return value
+    if dialect.name == "postgresql":
+        if there.fixed:
+            _of_length(text, there, "characters")
+        if "\0" in text:
+            raise WrongValue("PostgreSQL stores no text with the character NUL")
 
 
-def _of_length(value: Any, there: Form, units: str) -> Any:
+def _hold_number(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> None:
+    try:
+        number = finite_decimal(value if isinstance(value, Decimal) else Decimal(str(value)))
+    except ArithmeticError:  # a text: the database will say what it thinks of it
+        return
+    whole, scale = int(there.whole), int(there.after)
+    _, digits, exponent = number.as_tuple()
+    excess = -int(exponent) - scale
+    if number and (number.adjusted() >= whole or (excess > 0 and any(digits[-excess:]))):
+        raise WrongValue(f"takes {whole} digits before the point and {scale} after it")
+    if dialect.name == "sqlite" and Decimal(repr(float(number))) != number:
+        raise WrongValue("SQLite cannot hold that many digits in a number")
+
+
+def _of_length(value: Any, there: Form, units: str) -> None:
     if len(value) != there.whole:
         raise WrongValue(f"takes {there.whole:g} {units}, neither more nor fewer")
-    return value
-
-
-def _text_converter(
-    kind: str, column: sqlalchemy.Column[Any], there: Form, dialect: sqlalchemy.Dialect
-) -> Convert:
-    plain: Convert = {
-        "json": json_text,
-        "decimal": _canonical_decimal_text if column.primary_key else _decimal_text,
-        ANY: _any_text,
-    }.get(kind, exact_text)
-    nul_stored = dialect.name != "postgresql"
-    if there.whole == math.inf and nul_stored:
-        return plain
-
-    def convert(value: Any) -> str:
-        text: str = held(plain(value), there, dialect)
-        if not nul_stored and "\0" in text:
-            raise WrongValue("PostgreSQL stores no text with the character NUL")
-        return text
-
-    return convert
 
 
 def _any_text(value: Any) -> str:
@@ -191,23 +186,8 @@ def _canonical_decimal_text(value: Any) -> str:
     return "0" if text == "-0" else text
 
 
-def _decimal_converter(kind: str, there: Form, dialect: sqlalchemy.Dialect) -> Convert:
-    whole, scale = int(there.whole), int(there.after)
-    through_float = dialect.name == "sqlite"
-
-    def convert(value: Any) -> Decimal:
-        if kind == "float" and isinstance(value, float):
-            value = Decimal(repr(float(value)))
-        number = finite_decimal(value)
-        _, digits, exponent = number.as_tuple()
-        excess = -int(exponent) - scale
-        if number and (number.adjusted() >= whole or (excess > 0 and any(digits[-excess:]))):
-            raise WrongValue(f"takes {whole} digits before the point and {scale} after it")
-        if through_float and Decimal(repr(float(number))) != number:
-            raise WrongValue("SQLite cannot hold that many digits in a number")
-        return number
-
-    return convert
+def _decimal_of_float(value: Any) -> Decimal:
+    return finite_decimal(Decimal(repr(float(value))) if isinstance(value, float) else value)
 
 
 def _enum_converter(type_: Any) -> Convert:
@@ -275,57 +255,26 @@ def _subset(members: frozenset[str], value: Any) -> set[str]:
 def _check_of_stored(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any], object]:
     """What raises WrongValue for values of an interval, or of a type that is made of another one,
     if the column would round or cut off what becomes of them."""
-    made_of = type_.dialect_impl(dialect)
-    made_of = getattr(made_of, "impl_instance", made_of)
-    is_interval = isinstance(made_of, postgresql.INTERVAL)
+    stored = made_of(type_, dialect)
+    is_interval = isinstance(stored, postgresql.INTERVAL)
     if not is_interval and not isinstance(type_, TypeDecorator):
         return lambda value: None
-    there = form(made_of, dialect)
-    exact: Callable[[Any], object]
-    judged: tuple[type, ...]
-    if is_interval:
-        exact, judged = partial(_whole_steps, made_of.precision), (timedelta,)
-    elif there.kind == "decimal":
-        exact = partial(_exact_number, _decimal_converter("float", there, dialect))
-        judged = (Decimal, float, str)
-    elif there.kind in ("datetime", "time"):
-        exact, judged = _cut_seconds(lambda moment: moment, there), (datetime, time)
-    else:
-        return lambda value: None
+    there = form(stored, dialect)
 
     def check(value: Any) -> None:
         try:
-            stored: Any
-            if is_interval and not isinstance(type_, TypeDecorator):
-                stored = value
-            elif isinstance(type_, sqlalchemy.Interval):
-                stored = value if is_interval else type_.epoch + value
-            else:
-                stored = type_.process_bind_param(value, dialect)
+            made: Any = value
+            if isinstance(type_, sqlalchemy.Interval):
+                made = value if is_interval else type_.epoch + value
+            elif isinstance(type_, TypeDecorator):
+                made = type_.process_bind_param(value, dialect)
         except NotImplementedError:
-            stored = value
+            pass
         except Exception as error:  # of the types of any project
             raise WrongValue(f"{type(error).__name__}: {error}") from error
-        if isinstance(stored, judged):
-            exact(stored)
+        held(made, there, dialect)
 
     return check
-
-
-def _exact_number(convert: Convert, stored: Any) -> None:
-    """Raise WrongValue for a number, which may be a text, that its column would round."""
-    if isinstance(stored, str):
-        try:
-            stored = Decimal(stored)
-        except ArithmeticError:  # the database will say what it thinks of it
-            return
-    convert(stored)
-
-
-def _whole_steps(digits: int | None, stored: Any) -> None:
-    """Raise WrongValue for an interval that its column would round."""
-    if digits is not None and digits < 6 and stored.microseconds % 10 ** (6 - digits):
-        raise WrongValue(f"takes {digits} digits after the point of seconds")
 
 
 def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:

@@ -7,7 +7,6 @@ when two make the same table, an advisory lock lets one go first.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -126,7 +125,10 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
         if not fits(column.type, found.columns[name].type, dialect):
             differences.other_type(column, found.columns[name])
             continue
-        _note_found(plan, column, found.columns[name].type, dialect)
+        there = form(found.columns[name].type, dialect)
+        seen = not isinstance(found.columns[name].type, postgresql.DOMAIN)  # but for its length
+        if seen and there.has_limits and there != form(column.type, dialect):
+            plan.target.found[column.key] = there
         if is_generated(found.columns[name]):
             if not plan.leave_to_database(column.key):
                 what = f"column {name!r} is filled by the database alone"
@@ -162,18 +164,6 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             for name in inexact(connection, found, [name for name in key if name != KEY_COLUMN]):
                 differences.inexact(wanted[name], only_told=plan.given)
     differences.raise_if_any(class_path(plan.item_class))
-
-
-def _note_found(
-    plan: Plan, column: sqlalchemy.Column[Any], found: Any, dialect: sqlalchemy.Dialect
-) -> None:
-    """Have texts and bytes held to what the column really is: final spaces that are too many are
-    no error for a database."""
-    there = form(found, dialect)
-    seen = not isinstance(found, postgresql.DOMAIN)  # of these SQLAlchemy sees no length
-    changes = there.whole < math.inf and (there.kind == "str" or there.fixed)
-    if changes and seen and there != form(column.type, dialect):
-        plan.target.found[column.key] = there
 
 
 def _missing(
