@@ -470,6 +470,18 @@ MUTANTS = [
         "if False:",
         WRITER,
     ),
+    Mutant(
+        "pipelines/database/schema.py",
+        "plan.target.found[column.key] = there",
+        "pass",
+        "tests/sinks/test_tables_there.py",
+    ),
+    Mutant(
+        "pipelines/database/pipeline.py",
+        "self._would(copies) or self._would(takes_others)",
+        "self._would(copies)",
+        "tests/sinks/test_doubt.py",
+    ),
     # Several servers
     Mutant(
         "frontier/loop.py",

@@ -86,7 +86,8 @@ def _converter(
     if target == "str":
         decimal_text = _canonical_decimal_text if column.primary_key else _decimal_text
         texts: dict[str, Convert] = {"json": json_text, "decimal": decimal_text, ANY: _any_text}
-        return texts[kind] if kind in texts else exact_text
+        chosen: Convert = texts.get(kind, exact_text)
+        return chosen
     if target == "float":
         # What a page says in decimal digits has no place in 24 bits.
         return None if there.after < 53 else _float_converter(dialect)

@@ -137,7 +137,7 @@ def obstacles(
     """What PostgreSQL makes no upserts with in a table, and the cure of each."""
     if connection.dialect.name != "postgresql":
         return []
-    rules = connection.execute(sqlalchemy.text(_RULES), _names(found)).scalars()
+    rules = connection.execute(sqlalchemy.text(_RULES), _named(connection, found)).scalars()
     return [
         (f"its rule {name!r} is for INSERT or UPDATE", "Make triggers of such rules.")
         for name in rules
@@ -159,28 +159,27 @@ def inexact(
     if not key:
         return []
     asked = sqlalchemy.text(_COLLATIONS[dialect]).bindparams(
-        sqlalchemy.bindparam("names", list(key), expanding=True),
-        **_names(found),
+        sqlalchemy.bindparam("names", list(key), expanding=True), **_named(connection, found)
     )
     return [name for (name,) in connection.execute(asked)]
 
 
-def _names(table: sqlalchemy.Table) -> dict[str, str | None]:
+def _named(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> dict[str, str | None]:
+    """The parameters by which the queries below find a table."""
+    if connection.dialect.name == "postgresql":
+        names = [name for name in (table.schema, table.name) if name is not None]
+        return {"table": ".".join('"{}"'.format(name.replace('"', '""')) for name in names)}
     return {"schema": table.schema, "name": table.name}
 
 
 _RULES = """
-SELECT w.rulename FROM pg_rewrite w JOIN pg_class r ON r.oid = w.ev_class
-JOIN pg_namespace n ON n.oid = r.relnamespace
-WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
-AND w.ev_type IN ('2', '3')
+SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(:table) AND ev_type IN ('2', '3')
 """
 _UNIQUE = """
-SELECT x.relname, i.indimmediate, array_agg(a.attname::text)
-FROM pg_index i JOIN pg_class r ON r.oid = i.indrelid JOIN pg_class x ON x.oid = i.indexrelid
-JOIN pg_namespace n ON n.oid = r.relnamespace JOIN pg_attribute a ON a.attrelid = r.oid
+SELECT i.indexrelid::regclass::text, i.indimmediate, array_agg(a.attname::text)
+FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
 AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
+WHERE i.indrelid = to_regclass(:table)
 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY 1, 2
 """
 _OF_MYSQL = """
@@ -193,10 +192,9 @@ AND collation_name <> 'binary'
 _COLLATIONS = {
     **dict.fromkeys(MYSQL, _OF_MYSQL),
     "postgresql": """
-SELECT a.attname FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
-JOIN pg_namespace n ON n.oid = r.relnamespace JOIN pg_type t ON t.oid = a.atttypid
+SELECT a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_collation c ON c.oid = a.attcollation
-WHERE n.nspname = coalesce(:schema, current_schema()) AND r.relname = :name
+WHERE a.attrelid = to_regclass(:table)
 AND a.attname IN :names AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))
 """,
 }
@@ -206,7 +204,8 @@ def _postgres_indexes(
     connection: sqlalchemy.Connection, table: sqlalchemy.Table
 ) -> list[tuple[str, bool, list[str]]]:
     """Name of each unique index of all rows, whether it is looked at at once, and its columns."""
-    return [tuple(row) for row in connection.execute(sqlalchemy.text(_UNIQUE), _names(table))]
+    found = connection.execute(sqlalchemy.text(_UNIQUE), _named(connection, table))
+    return [(name, immediate, columns) for name, immediate, columns in found]
 
 
 def _sqlite_indexes(
