@@ -104,6 +104,17 @@ def _memory() -> tuple[int | None, int | None]:
     return free, total
 
 
+def exists(pid: int) -> bool:
+    """Whether there is a process of this id."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True  # somebody else's
+    except (OSError, OverflowError):
+        return False
+    return pid > 0
+
+
 def resident(pid: int) -> int:
     """Bytes of memory that a process has, 0 if nobody says."""
     found = re.search(r"^VmRSS:\s+(\d+) kB", _read(PROC / str(pid) / "status"), re.M)

@@ -22,7 +22,7 @@ from rich.text import Text
 from scrapy.settings import Settings
 
 from scrapy_redisq.autoscale import CrawlCommand, Fleet, Load, Machine, Pace, Process
-from scrapy_redisq.autoscale.machine import processors
+from scrapy_redisq.autoscale.machine import exists, processors
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.status import Rates, away, pause_after
@@ -158,7 +158,14 @@ class _Autoscaler:
         if self._live:
             self._said.append(line)
         else:
+            self._print(line)
+
+    @staticmethod
+    def _print(line: str) -> None:
+        try:
             print(display.clean(line), flush=True)
+        except OSError:  # nobody reads it any more, which is no reason to leave workers alone
+            display.write_nothing_more()
 
     def run(self) -> int:
         """Until there is nothing left to do."""
@@ -168,28 +175,29 @@ class _Autoscaler:
             with Live(console=self._console, auto_refresh=False) as live:
                 return self._loop(live)
         except BaseException:
-            # An error of this process must not leave workers alone.
-            self._fleet.stop()
+            if not self._fleet.stops:
+                self._fleet.stop()
             raise
         finally:
-            if self._live:
-                for line in self._said:
-                    print(display.clean(line))
+            # Workers whose starter goes away are told once more to stop: that would be "at once".
+            while self._fleet.processes:
+                self._fleet.reap()
+                time.sleep(TICK)
             if self._logs:
-                print(f"The workers' logs are in {self._logs}")
+                self._print(f"The workers' logs are in {self._logs}")
 
     def _loop(self, live: Live | None) -> int:
-        next_look = 0.0
+        next_look, seen = 0.0, (0, 0)
         while True:
-            ended = len(self._fleet.codes)
             self._fleet.reap()
-            now = time.monotonic()
-            if now >= next_look or len(self._fleet.codes) > ended:
+            now, changes = time.monotonic(), (len(self._fleet.codes), self._fleet.stops)
+            if now >= next_look or changes != seen:
                 self._look()
-                if (verdict := self._step()) is not None:
-                    return verdict
+                verdict = self._step()
                 self._show(live)
-                next_look = time.monotonic() + pause_after(now)
+                if verdict is not None:
+                    return verdict
+                next_look, seen = time.monotonic() + pause_after(now), changes
             time.sleep(TICK)
 
     def _look(self) -> None:
@@ -249,26 +257,28 @@ class _Autoscaler:
     def _wanted_here(self) -> int:
         """The frontier's number without the workers that others have started."""
         assert self._status is not None
-        here = socket.gethostname()
-        others = [
-            worker
-            for worker in self._status["workers"]
-            if worker["alive"]
-            and not (
-                worker["host"] == here
-                and any(process.has(worker["pid"]) for process in self._fleet.processes)
-            )
-        ]
-        return self._wanted - len(others)
+        alive = [worker for worker in self._status["workers"] if worker["alive"]]
+        return self._wanted - sum(self._is_others(worker) for worker in alive)
+
+    def _is_others(self, worker: Mapping[str, Any]) -> bool:
+        """Neither started here, nor one of this machine that is gone: such a one counts as alive
+        until its lease TTL has passed."""
+        if worker["host"] != socket.gethostname():
+            return True
+        ours = any(process.has(worker["pid"]) for process in self._fleet.processes)
+        return not ours and exists(worker["pid"])
 
     # What people see
 
     def _show(self, live: Live | None) -> None:
         if live is not None:
-            live.update(self._picture(), refresh=True)
+            try:
+                live.update(self._picture(), refresh=True)
+            except OSError:  # the terminal is gone
+                display.write_nothing_more()
         elif time.monotonic() - self._printed >= LINE_EVERY and self._status:
             self._printed = time.monotonic()
-            print(display.line(self._status, self._current.get("")), flush=True)
+            self._print(display.line(self._status, self._current.get("")))
             if self._away:
                 self._say(self._away)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -57,6 +58,12 @@ def console() -> Console:
         elif columns:
             width = shutil.get_terminal_size().columns
     return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def write_nothing_more() -> None:
+    """Nobody reads stdout any more, or it is full: what is written, also at exit, goes nowhere."""
+    with contextlib.suppress(OSError, ValueError):  # no file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def can_refresh(console: Console) -> bool:

@@ -30,7 +30,7 @@ from scrapy_redisq.commands import (
     url,
     workers,
 )
-from scrapy_redisq.commands.display import one_line
+from scrapy_redisq.commands.display import one_line, write_nothing_more
 from scrapy_redisq.commands.parser import SLOT_ACTIONS, WORKER_ACTIONS, make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
@@ -87,11 +87,11 @@ def _run(args: Sequence[str], settings: Settings) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read this has enough ("| head").
-        _write_nothing_more()
+        write_nothing_more()
         return 1
     except OSError as error:
         print(f"scrapy redisq: {one_line(redact(str(error)))}", file=sys.stderr)
-        _write_nothing_more()  # it may be stdout that is full
+        write_nothing_more()  # it may be stdout that is full
         return 1
 
 
@@ -132,9 +132,3 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(IN_ASCII.get(c) or ascii(c)[1:-1] for c in lacking), error.end
-
-
-def _write_nothing_more() -> None:
-    """Nothing may be flushed into a broken pipe at exit."""
-    with contextlib.suppress(OSError, ValueError):  # no file at all
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,7 +17,7 @@ from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.autoscale import CrawlCommand, Fleet, Load, Machine, Pace, Process
-from scrapy_redisq.autoscale.machine import processors, resident
+from scrapy_redisq.autoscale.machine import exists, processors, resident
 from scrapy_redisq.control import Frontier
 from tests.harness.command import Redisq
 from tests.harness.crawl import PROJECT
@@ -209,6 +209,12 @@ def test_the_machine() -> None:
     assert processors() > 0
     assert resident(os.getpid()) > 2**20
     assert resident(2**30) == 0
+    assert [exists(pid) for pid in (os.getpid(), 2**22 + 1, 2**40, 0)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 # Processes
@@ -272,8 +278,8 @@ def autoscale(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
     """Starts ``scrapy redisq autoscale ARGUMENTS``; -> its process and log."""
     started: list[Forked] = []
 
-    def start(*arguments: str) -> tuple[Forked, Path]:
-        log = tmp_path / f"autoscale-{len(started)}.log"
+    def start(*arguments: str, output: Path | None = None) -> tuple[Forked, Path]:
+        log = output or tmp_path / f"autoscale-{len(started)}.log"
         log.touch()
         options = [
             "-s",
@@ -335,6 +341,18 @@ def test_signals(autoscale: Any) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 3, log.read_text()
     assert "give its workers one REDISQ_RUN" in log.read_text()
+
+
+def test_nobody_reads_what_it_says(autoscale: Any, tmp_path: Path) -> None:
+    """Its output is full: it goes on, and its workers are told to stop once, not "at once"."""
+    script = "trap 'echo TERM; sleep 0.5; exit 5' TERM; echo up; while :; do sleep 0.05; done"
+    command = ["sh", "-c", script, "scrapy", "crawl", "books"]
+    process, _ = autoscale("--", *command, output=Path("/dev/full"))
+    of_worker = tmp_path / "worker-1.log"
+    wait_until(lambda: of_worker.exists() and "up" in of_worker.read_text(), 30, "its worker")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(30) == 5
+    assert of_worker.read_text() == "up\nTERM\n"
 
 
 def test_a_crawl_that_fails_at_once(redisq: Redisq, tmp_path: Path) -> None:

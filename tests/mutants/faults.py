@@ -547,6 +547,36 @@ MUTANTS = [
         "self.idle = int(waiting)",
         "tests/control/test_why.py",
     ),
+    Mutant(
+        "control/scaling.py",
+        "if workers < max(1, least):",
+        "if workers < least:",
+        "tests/control/test_scaling.py",
+    ),
+    Mutant(
+        "frontier/lua/run/waits.lua",
+        "is_exclusive(state) and 1 or state.limit.concurrency",
+        "0",
+        "tests/control/test_scaling.py",
+    ),
+    Mutant(
+        "autoscale/process.py",
+        "prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)",
+        "",
+        "tests/control/test_autoscale.py",
+    ),
+    Mutant(
+        "autoscale/fleet.py",
+        "first * 2 ** min(self.failures - 1, 30)",
+        "first",
+        "tests/control/test_autoscale.py",
+    ),
+    Mutant(
+        "metrics/exposition.py",
+        "up = up and isinstance(error, FrontierError)",
+        "",
+        "tests/control/test_metrics.py",
+    ),
     # The embedded server
     Mutant(
         "server/embedded/share.py",
