@@ -106,8 +106,8 @@ class BatchPipeline:
         return Row(item, key)
 
     def needs_key(self, item: Any) -> bool:
-        """Whether `row` needs the item's key. If not, an item of ``start()`` is given an empty one:
-        of these it is made of all that they hold, which takes longer than the row itself."""
+        """Whether `row` needs the item's key. If not, it is given an empty one: making one
+        takes time, most of all for items of ``start()``, of which it is made of all they hold."""
         return True
 
     def kinds(self, row: Row) -> Collection[object]:
@@ -233,9 +233,11 @@ class _Batches:
         writer.add(row, page, None)
 
     def _key(self, item: Any, found: tuple[Request, int] | None) -> str:
+        if not self._pipeline.needs_key(item):
+            return ""
         spider = self._pipeline.spider_name
         if found is None:
-            return key_by_content(spider, item) if self._pipeline.needs_key(item) else ""
+            return key_by_content(spider, item)
         request, number = found
         identity = self._worker.identity_of(request) if self._worker else None
         if identity is None:
