@@ -86,12 +86,14 @@ def test_a_row_that_ends_its_connection(
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [("postgres", "53200"), ("postgres", "55000"), ("mariadb", "1041")]
+    ("kind", "code"),
+    [("postgres", "53200"), ("postgres", "55000"), ("mariadb", "1041"), ("mariadb", "1317")],
 )
 def test_a_row_that_fails_as_a_server_in_need_does(
     request: pytest.FixtureRequest, kind: str, code: str
 ) -> None:
-    """Out of memory, or in a state that others do not meet: it is refused, others are written."""
+    """Out of memory, in a state that others do not meet, or killed: it is refused, others are
+    written."""
     database: Database = request.getfixturevalue(DATABASE_FIXTURES[kind])
     database.empty()
 

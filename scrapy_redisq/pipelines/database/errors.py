@@ -43,10 +43,11 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
     **dict.fromkeys((1037, 1038, 1041, 1020, 1213, 1614), ConnectionLost),
-    **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1317, 1927), SinkUnavailable),
+    **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1927), SinkUnavailable),
     **dict.fromkeys((1036, 1290, 1792, 1836), SinkUnavailable),
     1205: RowLocked,
-    **dict.fromkeys((1969, 3024), BatchTooLarge),  # max_statement_time, max_execution_time
+    # max_statement_time, max_execution_time; KILL QUERY, as of those who look for long ones.
+    **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
     **dict.fromkeys((1216, 1452), ReferenceMissing),
     # Of values, and PyMySQL does not count them among those: no default, wrong value, no
     # partition, CHECK.
