@@ -68,7 +68,7 @@ class CrawlSettings:
     )
     release = Setting(
         "",
-        checks.text("text of at most 100 characters", lambda value: len(value) <= 100),
+        checks.text("text of at most 100 bytes", lambda value: len(value.encode()) <= 100),
         "The release of the project's code, for people: shown with each worker, and marked where a "
         "worker of another one joins. '': a digest of the spider's file.",
     )

@@ -57,6 +57,9 @@ Downloading = Callable[[str], "int | None"]
 WORK = ("pages", "items", "errors")
 """Counts of the run that are what its workers did."""
 
+COUNT_EVERY = 1.0
+"""Seconds after which they are told."""
+
 OUTCOMES_WAIT, OUTCOMES_POLL = 5.0, 0.02
 """Seconds: see `Worker.outcomes_told`."""
 
@@ -113,7 +116,7 @@ class Worker:
         self._sinks_away = 0
         self._lost = False
         self._wants_nothing = False
-        self._counted = (0, 0, 0)
+        self._counted, self._count_at = (0, 0, 0), 0.0
         self._orders = Orders(parts.engine, self._orders_changed)
         self._reporter = Reporter(lambda: self.pages, self.doing)
         self._watches: list[asyncio.Future[None]] = []
@@ -456,12 +459,17 @@ class Worker:
         return replace(finish, record=record_of(page, page.request, identity, finish))
 
     def _count_work(self) -> None:
-        """Add what this worker did to what all did."""
+        """Add what this worker did to what all did, about once a second: to change counts takes
+        Redis a twentieth of a small exchange."""
+        now = time.monotonic()
+        if now < self._count_at and not self.engine.closing:
+            return
+        self._count_at = now + COUNT_EVERY
         done = (self.pages, self.items, self._in_progress.errors)
         if done != self._counted:
-            for name, now, before in zip(WORK, done, self._counted, strict=True):
-                if now != before:
-                    self.exchange_loop.count(name, now - before)
+            for name, number, before in zip(WORK, done, self._counted, strict=True):
+                if number != before:
+                    self.exchange_loop.count(name, number - before)
             self._counted = done
 
     def _tell_of_death(self, lease: Lease, problem: Problem) -> None:

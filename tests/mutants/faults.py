@@ -50,7 +50,16 @@ BACKOFF = SHARED + "slots/backoff.lua"
 SENTINEL = "server/sentinel/route.py"
 ROBOTS = "frontier/lua/robots.lua"
 
+PAST = "tests/protocol/test_past.py"
+WORKERS = "tests/control/test_workers.py"
+
 MUTANTS = [
+    # The past, and what workers are told
+    Mutant(CONCLUDE, "sampler()(meta, true)", "", PAST),
+    Mutant(SHARED + "history.lua", "ZREMRANGEBYRANK", "ZRANGE", PAST),
+    Mutant("frontier/lua/workers/tell.lua", "redis.call('HDEL', key, 'told')", "", WORKERS),
+    Mutant("worker/worker.py", "quiet\n            or self._lost", "self._lost", WORKERS),
+    Mutant("frontier/shard_loop.py", "demand.low or demand.rests", "demand.low", EXCHANGE_LOOP),
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
     Mutant("frontier/operations.py", "if post.unsafe == 0:", "if True:", LOGS),

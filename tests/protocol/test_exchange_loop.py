@@ -468,9 +468,31 @@ def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) 
     asyncio.run(crawl())
 
 
+def test_a_worker_that_rests_asks_less_and_less_often(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that finds nothing does."""
+    monkeypatch.setattr(pace, "IDLE_FIRST", 0.001)
+
+    async def crawl() -> None:
+        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+            puppet = Puppet()
+            puppet.demanded = replace(NOTHING, rests=True)
+            run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+            await run_session.join()
+            exchange_loop = ExchangeLoop(run_session, ServerHelp())
+            exchange_loop.start(puppet)
+            (loop,) = exchange_loop._loops.values()
+            await until(lambda: loop.pace._idle > 0.1, "it waits longer each time")
+            await exchange_loop.stop()
+            await exchange_loop.leave()
+
+    asyncio.run(crawl())
+
+
 def test_a_worker_that_rests(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that wants nothing asks less and less often; what it is told it hears at once, and as
-    soon that others have finished everything."""
+    """What one that wants nothing is told it hears at once, and as soon that others have finished
+    everything."""
     monkeypatch.setattr(pace, "IDLE_LAST", 1_000.0)
     monkeypatch.setattr(pace, "IDLE_FIRST", 1_000.0)
 

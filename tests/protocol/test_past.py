@@ -106,21 +106,25 @@ def test_the_end_of_a_run_is_kept(client: redis.Redis, frontier: Frontier) -> No
 
 
 def test_marks_of_releases(client: redis.Redis, frontier: Frontier) -> None:
-    """A worker that joins with another release or other settings than the last one is marked; one
-    that comes back, or says nothing, is not."""
+    """A worker that joins with another release or other settings than the last one is marked, also
+    in the next run; one that says nothing is not."""
 
-    def join(id: str, release: str, settings: str) -> None:
+    def join(id: str, release: str, settings: str) -> str:
         registration = calls.Registration(id, 60.0, release=release, settings=settings)
         newcomer = runs.Newcomer(registration, EXACT)
-        runs.drive(lambda call: execute(client, call), runs.join(NAME, newcomer))
+        return runs.drive(lambda call: execute(client, call), runs.join(NAME, newcomer)).run
 
+    run = join("of the run before", "0", "x")
+    execute(client, calls.leave(NAME, 0, run, "of the run before"))
+    client.hset(key("meta"), "seeded", 1)
     for id, release, settings in (
         *(("a", "1", "x"), ("b", "1", "x"), ("c", "2", "x"), ("d", "2", "y")),
         *(("old", "", ""), ("e", "2", "y")),
     ):
         join(id, release, settings)
-    told = [(mark["kind"], mark["worker"], mark["what"]) for mark in frontier.marks()[1:]]
-    assert told == [("release", "c", "2"), ("configuration", "d", "y")]
+    told = [(mark["kind"], mark["worker"], mark["what"]) for mark in frontier.marks()]
+    assert [mark[0] for mark in told[:3]] == ["began", "completed", "began"]
+    assert told[3:] == [("release", "a", "1"), ("release", "c", "2"), ("configuration", "d", "y")]
 
 
 def test_several_shards_are_summed(client: redis.Redis, frontier: Frontier) -> None:
@@ -165,7 +169,7 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
     fetch("d", "a", "e")
     history = frontier.history()
     assert {record["url"] for record in history} > {"a", "d", "e"}
-    assert len(history) == 4 == client.hlen(key("histories"))
+    assert len(history) == 4 == client.hlen(key("histories")) == client.zcard(key("history"))
     (last,) = frontier.history(1)
     assert last == history[0]
     assert {name: last[name] for name in known} == known
