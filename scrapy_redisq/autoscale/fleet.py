@@ -40,12 +40,15 @@ class Fleet:
         least: int,
         most: int,
         most_cpu: float = 0.9,
+        grace: float = math.inf,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start, self._say, self._clock = start, say, clock
         self.least, self.most, self._most_cpu = least, most, most_cpu
         self._pace = pace or Pace()
+        self._grace = grace
+        self._over_since: float | None = None
         self.processes: list[Process] = []
         self.codes: list[int] = []
         self.stops = 0
@@ -77,6 +80,11 @@ class Fleet:
                 self.codes.append(code)
             elif self._pace.at_once <= process.age < self._clock() - self._failed:
                 self.failures = 0  # one that was started after it works
+            if code is None and process.overdue > self._grace and not process.killed:
+                self._say(
+                    f"worker {process.number} (pid {process.pid}) does not stop: it is killed"
+                )
+                process.kill()
 
     def judge(self, *, over: bool, finished: int | None = None) -> None:
         """Those that have ended: as they should if there is nothing left to do (``over``), else too
@@ -107,6 +115,14 @@ class Fleet:
             and self.failures >= self._pace.tries
             and finished == self._finished_then
         )
+
+    def see_off(self) -> None:
+        """The run is complete: who has not left after the grace period is told to."""
+        self._over_since = self._over_since or self._clock()
+        if self._clock() - self._over_since > self._grace:
+            for process in self.running:
+                self._say(f"worker {process.number} (pid {process.pid}) stays: it is stopped")
+                process.stop()
 
     # How many there are
 

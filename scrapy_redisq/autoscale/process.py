@@ -31,7 +31,8 @@ class Process:
         self.number = number
         self.log = log
         self.began = time.monotonic()
-        self.stopping = False
+        self.stopping = self.killed = False
+        self._told: float | None = None
         output = log.open("ab") if log else None
         try:
             self._process = subprocess.Popen(
@@ -56,6 +57,11 @@ class Process:
         return time.monotonic() - self.began
 
     @property
+    def overdue(self) -> float:
+        """Seconds since it was told to stop; 0: it was not."""
+        return time.monotonic() - self._told if self._told else 0.0
+
+    @property
     def rss(self) -> int:
         """Bytes of memory that it has."""
         return resident(self.pid)
@@ -68,11 +74,12 @@ class Process:
     def stop(self) -> None:
         """What SIGTERM does to a worker: pages in progress end. Twice: at once."""
         self.stopping = True
+        self._told = self._told or time.monotonic()
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL, to all that it has started, too."""
-        self.stopping = True
+        self.stopping = self.killed = True
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

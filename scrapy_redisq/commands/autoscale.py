@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -135,6 +136,7 @@ class _Autoscaler:
             least=arguments.min,
             most=most,
             most_cpu=arguments.max_cpu / 100,
+            grace=arguments.grace or math.inf,
             pace=Pace(patience=arguments.patience),
         )
         self._rates = Rates()
@@ -228,6 +230,8 @@ class _Autoscaler:
         finished = self._status["finished"] if self._status else None
         complete = self._is_complete()
         fleet.judge(over=complete or (self._wanted == 0 and not self._away), finished=finished)
+        if complete:
+            fleet.see_off()
         if not fleet.processes:
             if complete:
                 self._say(f"the run {self._run_name} is complete".replace("  ", " "))

@@ -291,6 +291,14 @@ def _add_autoscale(commands: Any) -> None:
         help="stop a worker when there has been one too many for so long (default: 30)",
     )
     autoscale.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=_limit,
+        default=0,
+        help="kill a worker that has not left so long after it was told to, or stop one that stays "
+        "when the run is complete; 0: wait for it (default: 0)",
+    )
+    autoscale.add_argument(
         "--logs",
         metavar="FOLDER",
         help="write what workers say to files there (default: on a terminal below "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -32,7 +33,9 @@ class Pretended(Process):
     def __init__(self, rig: Rig, number: int) -> None:
         self.rig, self.number, self.log = rig, number, None
         self.began, self.stopping, self.ended = rig.now, False, None
+        self.killed = False
         self.signals: list[str] = []
+        self.told = math.inf
 
     pid = 7
     rss = GIB
@@ -41,14 +44,20 @@ class Pretended(Process):
     def age(self) -> float:
         return self.rig.now - self.began
 
+    @property
+    def overdue(self) -> float:
+        return max(0.0, self.rig.now - self.told)
+
     def code(self) -> int | None:
         return self.ended
 
     def stop(self) -> None:
         self.stopping = True
+        self.told = min(self.told, self.rig.now)
         self.signals.append("TERM")
 
     def kill(self) -> None:
+        self.killed = True
         self.signals.append("KILL")
 
 
@@ -179,6 +188,27 @@ def test_signals_go_on() -> None:
     rig.end(1, 0)
     rig.go(100, 5)
     assert [process.signals for process in rig.processes] == [["TERM", "TERM", "KILL"]]
+
+
+def test_one_that_hangs() -> None:
+    """It is waited for; with a grace period it is killed after that, and one that stays when the
+    run is complete is told to stop first."""
+    rig = Rig(least=1, grace=60)
+    rig.go(10, 2)
+    assert rig.go(50, 1) == [1]
+    assert rig.processes[-1].signals == ["TERM"]
+    rig.go(60, 1)
+    assert rig.processes[-1].signals == ["TERM", "KILL"]
+    rig.end(2, 137)
+    rig.fleet.see_off()
+    rig.go(61, 0)
+    rig.fleet.see_off()
+    assert rig.processes[0].signals == ["TERM"]
+    rig = Rig()
+    rig.go(10, 2)
+    rig.go(10_000, 1)
+    rig.fleet.see_off()
+    assert [process.signals for process in rig.processes] == [[], ["TERM"]]
 
 
 @pytest.mark.parametrize(

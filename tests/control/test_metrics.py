@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,6 +101,8 @@ def test_figures(redis_server: RedisServer) -> None:
     assert of_crawl["redisq_seen_urls{}"] == 6
     assert of_crawl["redisq_memory_bytes{part=queues}"] > 0
     assert found["redisq_redis_memory_bytes"] > 0
+    if tool := shutil.which("promtool"):
+        subprocess.run([tool, "check", "metrics"], input=text, text=True, check=True, timeout=60)
     named = set(re.findall(r"^# TYPE (\w+)", text, re.M))
     assert named <= set(METRICS)
     assert set(METRICS) - named <= {"redisq_next_start_seconds", "redisq_redis_full_in_seconds"}
