@@ -3,7 +3,8 @@
 Scrapy imports this module for every command that it runs, so it holds only the command itself; the
 rest is imported when it is run:
 
-``parser``   the sub commands and their options
+``parser``   all sub commands; the options of each are in its module, those of several in
+             ``options``
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
 ``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``reset``, ``server``,

@@ -25,6 +25,7 @@ from scrapy.settings import Settings
 from scrapy_redisq.autoscale import CrawlCommand, Fleet, Load, Machine, Pace, Process
 from scrapy_redisq.autoscale.machine import exists, processors
 from scrapy_redisq.commands import display
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.status import Rates, away, pause_after
 from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
@@ -39,6 +40,78 @@ LINE_EVERY = 30.0
 
 SHOWN = 5
 """Lines of what was done that a terminal shows."""
+
+TEXT = """\
+Start and stop worker processes on this machine, between --min and --max, as many as have work: by
+what is due and hosts' limits, and as far as CPU and memory allow. It ends with the run, and with
+the workers' exit code.
+
+All workers are in one run (REDISQ_RUN; without that setting the unfinished run's, or a new one), so
+that one that is started late, or again after a crash, never begins the crawl anew. One that crashes
+is replaced, after a pause that doubles up to a minute; when all end at once it is given up.
+
+Ctrl-C and SIGTERM go on to the workers: they finish what they hold. The second time at once. One
+worker too many for a while is stopped like that, the newest first. If autoscale itself is killed,
+its workers stop by themselves on Linux; elsewhere they go on.
+"""
+
+EXAMPLES = """\
+examples:
+  scrapy redisq autoscale -- scrapy crawl books
+  scrapy redisq autoscale --min 2 --max 8 books -- uv run scrapy crawl books -a part=1
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    autoscale = commands.add_parser(
+        "autoscale",
+        help="start and stop workers on this machine, as many as have work",
+        description=TEXT,
+        epilog=EXAMPLES + "\n" + GLOBAL_OPTIONS,
+        usage="%(prog)s [--min N] [--max N] [NAME] -- scrapy crawl SPIDER …",
+    )
+    autoscale.set_defaults(error=autoscale.error)
+    autoscale.add_argument(
+        "name", metavar="NAME", nargs="?", help="the frontier; default: the command's spider's"
+    )
+    autoscale.add_argument(
+        "--min", metavar="N", type=whole_number, default=1, help="workers at least (default: 1)"
+    )
+    autoscale.add_argument(
+        "--max",
+        metavar="N",
+        type=whole_number,
+        help="workers at most (default: the number of CPUs)",
+    )
+    autoscale.add_argument(
+        "--max-cpu",
+        metavar="PERCENT",
+        type=whole_number,
+        default=90,
+        help="start no more than --min while the CPUs are that busy; 0: never mind (default: 90)",
+    )
+    autoscale.add_argument(
+        "--patience",
+        metavar="SECONDS",
+        type=whole_number,
+        default=30,
+        help="stop a worker when there has been one too many for so long (default: 30)",
+    )
+    autoscale.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=whole_number,
+        default=0,
+        help="kill a worker that has not left so long after it was told to, or stop one that stays "
+        "when the run is complete; 0: wait for it (default: 0)",
+    )
+    autoscale.add_argument(
+        "--logs",
+        metavar="FOLDER",
+        help="write what workers say to files there (default: on a terminal below "
+        ".scrapy/autoscale, else where this writes)",
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -8,7 +8,9 @@ import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, address
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError
@@ -19,6 +21,44 @@ TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
 
 class NoDashboard(RedisqError):
     """Raised when it cannot be started. The message says what to do."""
+
+
+TEXT = """\
+Serve pages that show all crawls of the server, and let people steer them: charts, hosts, workers,
+dead letters, URLs. Runs until Ctrl-C.
+
+On 127.0.0.1 anybody on this machine may look. On another address whoever asks needs a token: give
+--token-file FILE or REDISQ_DASHBOARD_TOKEN, and put TLS in front of it.
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    dashboard = commands.add_parser(
+        "dashboard",
+        help="pages in a browser: all crawls, hosts, workers, dead letters",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    dashboard.add_argument(
+        "--bind",
+        metavar="HOST:PORT",
+        type=address,
+        default=("127.0.0.1", 8765),
+        help="where it listens (default: 127.0.0.1:8765; port 0: a free one)",
+    )
+    dashboard.add_argument(
+        "--token-file", metavar="FILE", help="whoever asks needs the token that is in FILE"
+    )
+    dashboard.add_argument(
+        "--host",
+        metavar="NAME",
+        action="append",
+        help="a name by which it is reached (may be repeated); addresses and localhost need none",
+    )
+    dashboard.add_argument(
+        "--read-only", action="store_true", help="nothing can be changed, only looked at"
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

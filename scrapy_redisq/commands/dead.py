@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
+from typing import Any
 
 from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, clean, console
 from scrapy_redisq.commands.export import export, purge_exported
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.table import write_lines
 from scrapy_redisq.control import DeadLetter, Frontier
@@ -19,6 +22,96 @@ from scrapy_redisq.control.told_letters import as_json, summary, utc
 
 SHOWN = 20
 """Dead letters listed for people if nobody says how many."""
+
+_LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
+
+
+def add_options(commands: Any) -> None:
+    """The sub command, its actions, and their options."""
+    dead = commands.add_parser(
+        "dead",
+        help="requests that failed for good: look at them, try them again",
+        description="Requests that failed for good: look at them, try them again, delete them.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser(
+        "list",
+        help="show dead letters, newest first",
+        description="Show the dead letters of a frontier, newest first.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_name(listing)
+    _add_filters(listing)
+    listing.add_argument(
+        "--limit",
+        metavar="N",
+        type=whole_number,
+        help="show at most N, 0: all (default: 20, with --json all)",
+    )
+    listing.add_argument(
+        "--json", action="store_true", help="one JSON object for each, with all of the request"
+    )
+    show = actions.add_parser(
+        "show",
+        help="all that is known of one",
+        description="Show all that is known of one dead letter.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_name(show)
+    show.add_argument("id", metavar="ID", type=_letter_id, help="such as 0-17")
+    show.add_argument("--json", action="store_true", help="as a JSON object")
+    requeue = actions.add_parser(
+        "requeue",
+        help="put dead letters back to the front of the queue",
+        description="Put dead letters back to the front of the queue, past the dupefilter, with\n"
+        "deliveries and retries counted from zero.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_name(requeue)
+    _add_choice(requeue)
+    requeue.set_defaults(error=requeue.error)
+    purge = actions.add_parser(
+        "purge",
+        help="delete dead letters",
+        description="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
+        "without --all. They remain counted.\n"
+        "With --exported just those that a file of export holds, as far as they are still there\n"
+        "and the same: none that has come since, or that was changed in the file.",
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_name(purge)
+    _add_choice(purge)
+    purge.add_argument("--exported", metavar="FILE", help="only those that this export holds")
+    purge.set_defaults(error=purge.error)
+    export = actions.add_parser(
+        "export",
+        help="write dead letters to a file",
+        description="Write dead letters to a file, as JSON lines like those of list --json, each "
+        "with\nits stored request (entry, base64). FILE is replaced as a whole, and not\n"
+        "by nothing. Then: scrapy redisq dead purge NAME --exported FILE",
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_name(export)
+    export.add_argument("file", metavar="FILE", help="is replaced if it is there; - for stdout")
+    _add_filters(export)
+
+
+def _add_filters(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="R", help="only those that died of this")
+    parser.add_argument("--slot", metavar="S", help="only those of this slot (host)")
+
+
+def _add_choice(parser: ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="*", type=_letter_id, help="such as 0-17")
+    parser.add_argument("--all", action="store_true", help="all dead letters")
+    _add_filters(parser)
+
+
+def _letter_id(text: str) -> str:
+    if not _LETTER_ID.fullmatch(text):
+        raise ArgumentTypeError(f"{text!r} is not the id of a dead letter, such as 0-17")
+    return text
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -6,12 +6,14 @@ import contextlib
 import json
 from argparse import Namespace
 from collections.abc import Iterator
+from typing import Any
 
 import redis
 from rich.console import Console
 from rich.text import Text
 
 from scrapy_redisq.commands.display import clean, console, one_line
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier
 from scrapy_redisq.commands.project import MOST_NAMES, Project
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.doctor import Level, Line, Report
@@ -33,6 +35,32 @@ WIDEST = 100
 """Columns of the report: longer lines are hard to read."""
 WORDS = 9
 """Columns of the levels' names."""
+
+TEXT = """\
+Look for what makes a crawl slow, lossy or rude: each Redis server (version, memory, persistence,
+replicas, speed), the rights of its user one by one, the cluster, a frontier (what it has lost, what
+it takes), and the settings of the project that fight each other. Each line says what was found,
+why it matters and what to set. Nothing is changed, and a running crawl does not notice.
+
+Without NAME: the only frontier of the server, if there is just one.
+
+Levels: ok, note (worth knowing), warning (slow, lossy or rude in some cases), problem (it is, or no
+crawl works so). Exit codes, for CI: 0 nothing is worse than a note, 1 there is a warning or a
+problem, 2 it was called in a wrong way.
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="what makes a crawl slow, lossy or rude: server, rights, frontier, settings",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_frontier(doctor)
+    doctor.add_argument("--json", action="store_true", help="as a JSON object")
+    doctor.add_argument("--bad", action="store_true", help="only warnings and problems")
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -4,11 +4,38 @@ from __future__ import annotations
 
 import importlib.util
 from argparse import Namespace
+from typing import Any
 
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, address
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.metrics.exporter import Exporter
 from scrapy_redisq.settings.server import open_server_of
+
+TEXT = """\
+Answer Prometheus and autoscalers by HTTP: /metrics, of all frontiers of the server; /scale/NAME,
+how many workers would have work now, within ?min= and max= (JSON); /healthz. It changes nothing.
+
+It takes pip install "scrapy-redisq[metrics]". Anyone who reaches the address may read: the crawls'
+names and figures, no host and no URL.
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    exporter = commands.add_parser(
+        "exporter",
+        help="metrics for Prometheus, and numbers of workers for autoscalers",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    exporter.add_argument(
+        "--bind",
+        metavar="HOST:PORT",
+        type=address,
+        default="127.0.0.1:9449",
+        help="where to listen (default: 127.0.0.1:9449)",
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -9,49 +9,17 @@ import os
 import signal
 import sys
 import threading
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
 from scrapy.settings import Settings
 
-from scrapy_redisq.commands import (
-    autoscale,
-    dashboard,
-    dead,
-    doctor,
-    exporter,
-    push,
-    reset,
-    server,
-    slots,
-    status,
-    url,
-    workers,
-)
 from scrapy_redisq.commands.display import one_line, write_nothing_more
-from scrapy_redisq.commands.parser import SLOT_ACTIONS, WORKER_ACTIONS, make_parser
+from scrapy_redisq.commands.parser import command_of, make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.server.url import redact
-
-COMMANDS: dict[str, Callable[[Namespace, Project], int]] = {
-    "autoscale": autoscale.run,
-    "dashboard": dashboard.run,
-    "dead": dead.run,
-    "doctor": doctor.run,
-    "exporter": exporter.run,
-    "push": push.run,
-    "reset": reset.run,
-    "server": server.run,
-    "slots": slots.run,
-    **{f"slots {action}": slots.run for action in SLOT_ACTIONS},
-    "status": status.run,
-    "url": url.run,
-    "workers": workers.run,
-    **{f"workers {action}": workers.run for action in WORKER_ACTIONS},
-}
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
@@ -76,7 +44,7 @@ def _run(args: Sequence[str], settings: Settings) -> int:
     try:
         arguments = make_parser().parse_args([_in_utf8(text) for text in args])
         project = Project(settings, getattr(arguments, "name", None))
-        code = COMMANDS[arguments.command](arguments, project)
+        code = command_of(arguments).run(arguments, project)
         sys.stdout.flush()
         return code
     except (RedisqError, redis.RedisError) as error:

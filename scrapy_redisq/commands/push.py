@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from scrapy_redisq.commands.display import clean, one_line
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 
@@ -42,6 +43,41 @@ class _Total:
         requests = "1 new request" if self.new == 1 else f"{self.new:,} new requests"
         duplicates = "1 duplicate" if self.duplicates == 1 else f"{self.duplicates:,} duplicates"
         return f"{requests}, {duplicates}" + (f", {self.bad:,} bad" if self.bad else "")
+
+
+TEXT = """\
+Add requests to a frontier, and begin it if there is none. A complete one begins a new run, unless
+that has a name (REDISQ_RUN): then it goes on.
+
+A request is a URL (REDISQ_SCHEMES), or a JSON object with url and any of: method, headers, body,
+cookies, meta, cb_kwargs, callback and errback (names of methods of the spider), priority,
+dont_filter. Bad ones are reported with their number; the others are pushed all the same.
+"""
+
+EXAMPLES = """\
+examples:
+  scrapy redisq push books https://books.example/
+  scrapy redisq push books - < urls.txt
+  echo '{"url": "https://books.example/1", "priority": 10, "callback": "parse_book"}' \\
+      | scrapy redisq push books -
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    push = commands.add_parser(
+        "push",
+        help="add requests",
+        description=TEXT,
+        epilog=EXAMPLES + "\n" + GLOBAL_OPTIONS,
+    )
+    add_name(push)
+    push.add_argument(
+        "requests",
+        metavar="URL",
+        nargs="+",
+        help="a URL or a JSON object; or - alone: read them from stdin, one on each line",
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from typing import Any
 
 from scrapy_redisq.commands.display import clean
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name
 from scrapy_redisq.commands.project import Project
+
+TEXT = """\
+Delete a frontier: its queue, leases, dead letters, counters and the URLs it has seen. Refused while
+workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TTL has passed.
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    reset = commands.add_parser(
+        "reset", help="delete a frontier", description=TEXT, epilog=GLOBAL_OPTIONS
+    )
+    add_name(reset)
+    reset.add_argument(
+        "--yes", action="store_true", help="do it; without this, only say what would be deleted"
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

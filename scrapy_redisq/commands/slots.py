@@ -7,13 +7,15 @@ import heapq
 import itertools
 import json
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Any
 
 from rich.console import RenderableType
 
 from scrapy_redisq.commands.display import can_refresh, clean, console
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier, whole_number
 from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.commands.slot_table import (
     COLUMNS,
@@ -36,6 +38,90 @@ SORTED = 1_000
 
 FRAME = 5
 """Lines of the terminal that are not for slots."""
+
+TEXT = """\
+Show the slots (hosts) of a frontier: how many requests wait and are with workers, when the next
+may be started, the limits that hold and where they come from, what is wrong. Those that are
+paused, set aside or backed off come first, then those with the most requests. A slot that has
+nothing but delayed requests (retries that wait) is not listed.
+
+Without NAME: the only frontier of the server. One that is called like an action is given after --.
+
+Actions, each with its own help (scrapy redisq slots pause -h):
+  pause    start nothing of a slot until it is resumed
+  resume   let a slot go on at once, after a pause, in a back-off, or when it was set aside
+  limit    give a slot another limit than that of the settings
+  drop     give up a slot's requests
+They take effect within a second, while the crawl runs.
+"""
+
+ACTION_TEXTS = {
+    "pause": """\
+Pause a slot: no worker starts a request of it until it is resumed; what is being downloaded goes
+on. Its requests are kept, and the crawl stays open for them: to let it end, resume or drop them.
+Holds through restarts and in the next runs.
+""",
+    "resume": """\
+Let a slot go on at once: after a pause, in a back-off, or when it was set aside.
+""",
+    "limit": """\
+Give a slot a limit for all workers together, in the place of that of the settings. What is left out
+stays as it is; 0 takes one away. Holds through restarts and in the next runs, until --none.
+""",
+    "drop": """\
+Give up the requests of a slot that are queued or delayed. They count as finished (dropped), so that
+the crawl can end without them, and remain seen. What workers hold goes on, and what is found later
+is added as ever: pause the slot first if it should get nothing more.
+""",
+}
+
+
+def add_options(commands: Any) -> None:
+    """The sub command, its actions, and their options."""
+    slots = commands.add_parser(
+        "slots",
+        help="hosts: what waits, limits, trouble; pause, resume, limit or drop one",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+        usage="%(prog)s [NAME] [--limit N] [--watch] [--json]\n"
+        "       %(prog)s {pause,resume,limit,drop} [NAME] SLOT …",
+    )
+    slots.set_defaults(action="list")
+    add_frontier(slots)
+    slots.add_argument(
+        "--limit",
+        metavar="N",
+        type=whole_number,
+        help="show at most N, 0: all, of over 1,000 in no order (default: 50, with --json all)",
+    )
+    slots.add_argument(
+        "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
+    )
+    slots.add_argument("--json", action="store_true", help="one JSON object for each, on one line")
+    for action, text in ACTION_TEXTS.items():
+        parser = commands.add_parser(f"slots {action}", description=text, epilog=GLOBAL_OPTIONS)
+        parser.set_defaults(action=action, error=parser.error)
+        add_frontier(parser)
+        parser.add_argument("slot", metavar="SLOT", help="a host, or what download_slot says")
+        if action == "limit":
+            _add_limits(parser)
+        if action == "drop":
+            parser.add_argument(
+                "--yes", action="store_true", help="do it; without this, only say what would go"
+            )
+
+
+def _add_limits(parser: ArgumentParser) -> None:
+    for name, metavar, text in (
+        ("delay", "SECONDS", "between two starts"),
+        ("concurrency", "N", "requests in progress at a time"),
+        ("rate", "RATE", "requests in a time, such as 30/m; per s, m, h or d"),
+        ("burst", "N", "so many of the rate may come at once"),
+    ):
+        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--none", action="store_true", help="take it away: the settings' limit holds again"
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scrapy_redisq.commands import display
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
@@ -36,6 +37,28 @@ RELIST = 10
 
 RATE_WINDOW = 5.0
 """Seconds over which pages per second are averaged."""
+
+TEXT = """\
+Show where a crawl stands and who works on it. Without NAME: all frontiers of the server, one line
+each; if there is only one, all of it.
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    status = commands.add_parser(
+        "status",
+        help="where a crawl stands, and who works on it",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    status.add_argument("name", metavar="NAME", nargs="?", help="the frontier; default: all")
+    status.add_argument(
+        "--watch", action="store_true", help="refresh every second, with rates, until Ctrl-C"
+    )
+    status.add_argument(
+        "--json", action="store_true", help="one JSON object for each frontier, each on one line"
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

@@ -13,11 +13,44 @@ from rich.constrain import Constrain
 from rich.text import Text
 
 from scrapy_redisq.commands.display import LONGEST_LINE, ago, clean, console, duration
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError
 
 STYLES = {"dead": "bold red", "unknown": "yellow", "leased": "green", "queued": "green"}
+
+TEXT = """\
+Show what became of a URL: whether it was seen, and where its request is: queued, delayed (until
+when), with a worker (which, since when), dead (why). Up to 100,000 requests of its slot are looked
+at, a few at a time, so that a running crawl does not wait for it.
+"""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command and its options."""
+    url = commands.add_parser(
+        "url",
+        help="what became of a URL; forget it, fetch it again",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+    )
+    add_name(url)
+    url.add_argument("url", metavar="URL", help="of a GET request")
+    url.add_argument("--slot", metavar="S", help="its download_slot; default: its host")
+    url.add_argument("--json", action="store_true", help="as a JSON object")
+    action = url.add_mutually_exclusive_group()
+    action.add_argument(
+        "--forget",
+        action="store_true",
+        help="let it count as never seen (ExactDupeFilter alone can): the next link is followed",
+    )
+    action.add_argument(
+        "--fetch",
+        action="store_true",
+        help="fetch it again: a dead letter as it was, else as a new request of parse(). What "
+        "waits anyway is left alone",
+    )
 
 
 def run(arguments: Namespace, project: Project) -> int:

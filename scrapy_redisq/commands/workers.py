@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, can_refresh, clean, console, duration
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier
 from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
@@ -27,6 +29,78 @@ _DONE = {
     "work": "told to work",
     "stop": "told to stop, as by SIGTERM",
 }
+
+TEXT = """\
+Show the workers of a frontier: what code they run, what they hold and have done, what their
+processes cost (those that share a process have one HOST:PID), and whether they are quiet.
+
+Without NAME: the only frontier of the server. One that is called like an action is given after --.
+
+Actions, each with its own help (scrapy redisq workers quiet -h):
+  quiet    claim nothing more, and finish what is held
+  work     claim again
+  stop     leave, as by SIGTERM
+They take effect within a second. Who joins later is not told.
+"""
+
+ACTION_TEXTS = {
+    "quiet": """\
+Have workers claim nothing more and finish what they hold, until they are told to work or to stop.
+They stay in the crawl; with all of them quiet it stands still.
+""",
+    "work": """\
+Let quiet workers claim requests again.
+""",
+    "stop": """\
+Stop workers, as SIGTERM does: they finish what is being downloaded, give back what they have not
+begun, and leave. Whoever has started them may start them again.
+""",
+}
+
+_WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}|.+:[0-9]+")
+"""What names a worker: its id, or its host and pid as tables have them."""
+
+
+def add_options(commands: Any) -> None:
+    """The sub command, its actions, and their options."""
+    workers = commands.add_parser(
+        "workers",
+        help="who works on a crawl; tell them to be quiet, or to stop",
+        description=TEXT,
+        epilog=GLOBAL_OPTIONS,
+        usage="%(prog)s [NAME] [--watch] [--json]\n"
+        "       %(prog)s {quiet,work,stop} [NAME] WORKER … | --all",
+    )
+    workers.set_defaults(action="list")
+    add_frontier(workers)
+    workers.add_argument(
+        "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
+    )
+    workers.add_argument("--json", action="store_true", help="one JSON object for each")
+    for action, text in ACTION_TEXTS.items():
+        parser = commands.add_parser(
+            f"workers {action}",
+            description=text,
+            epilog=GLOBAL_OPTIONS,
+            usage="%(prog)s [NAME] WORKER … | --all",
+        )
+        parser.set_defaults(action=action, error=parser.error)
+        parser.add_argument(
+            "words",
+            metavar="WORKER",
+            nargs="*",
+            help="HOST:PID, or an id; before them the frontier, if there are several",
+        )
+        parser.add_argument("--all", action="store_true", help="all workers of the frontier")
+
+
+def name_workers(arguments: Namespace) -> None:
+    """``words`` are the frontier, which may be left out, and workers."""
+    words: list[str] = arguments.words
+    has_name = bool(words) and (arguments.all or not _WORKER.fullmatch(words[0]))
+    arguments.name, arguments.ids = (words[0], words[1:]) if has_name else (None, words)
+    if bool(arguments.ids) == arguments.all:
+        arguments.error("either --all, or workers as 'scrapy redisq workers' shows them")
 
 
 def run(arguments: Namespace, project: Project) -> int:
