@@ -49,7 +49,7 @@
 --          shared/identities shared/enqueue shared/kept shared/slots/state shared/slots/backoff
 --          shared/slots/turns shared/slots/aside shared/post dupefilter=shared/seen/BACKEND
 --          sampler=shared/sample
---          shared/history
+--          history_keeper=shared/history
 
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
@@ -223,7 +223,7 @@ if not replayed then
   for _, shard in ipairs(input.begun or NONE) do redis.call('HSET', META, 'begun:' .. shard, 1) end
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
-  if input.history then keep_history(input.history, input.history_max) end
+  if input.history then history_keeper()(input.history, input.history_max) end
   if input.report then redis.call('HSET', worker_key(worker), 'report', input.report) end
 end
 

@@ -6,6 +6,6 @@
 -- Error    another key is in the place of the list
 -- Include  shared/keys shared/foreign
 
-local foreign = foreign_of({'LLEN', actions_key()})
+local foreign = foreign_of({'LLEN', past_key('actions')})
 if foreign then return foreign_error(foreign) end
-return redis.call('LRANGE', actions_key(), 0, -1)
+return redis.call('LRANGE', past_key('actions'), 0, -1)

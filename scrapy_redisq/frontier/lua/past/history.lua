@@ -6,7 +6,7 @@
 -- Error    another key is in the place of the history
 -- Include  shared/keys shared/foreign
 
-local times, all = history_key(), histories_key()
+local times, all = past_key('history'), past_key('histories')
 local foreign = foreign_of({'ZCARD', times, 'HLEN', all})
 if foreign then return foreign_error(foreign) end
 local reply = {}

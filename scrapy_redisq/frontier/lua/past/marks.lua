@@ -6,6 +6,6 @@
 -- Error    another key is in the place of the list
 -- Include  shared/keys shared/foreign
 
-local foreign = foreign_of({'LLEN', marks_key()})
+local foreign = foreign_of({'LLEN', past_key('marks')})
 if foreign then return foreign_error(foreign) end
-return redis.call('LRANGE', marks_key(), 0, -1)
+return redis.call('LRANGE', past_key('marks'), 0, -1)

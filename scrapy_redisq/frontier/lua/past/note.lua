@@ -13,12 +13,12 @@ local MOST_ACTIONS, SAME = 1000, 60000000
 if not redis.call('HGET', META, 'run') then return 0 end
 local action = {NOW, readable(input.by), readable(input.what), readable(input.on), input.number}
 redis.call('HDEL', META, '')
-local last = redis.pcall('LINDEX', actions_key(), -1)
+local last = redis.pcall('LINDEX', past_key('actions'), -1)
 local known, former = pcall(cmsgpack.unpack, last)
 if known and type(former) == 'table' and former[2] == action[2] and former[3] == action[3]
     and former[4] == action[4] and type(former[1]) == 'number' and type(former[5]) == 'number'
-    and NOW - former[1] < SAME and redis.pcall('RPOP', actions_key()) == last then
+    and NOW - former[1] < SAME and redis.pcall('RPOP', past_key('actions')) == last then
   action[5] = action[5] + former[5]
 end
-append(actions_key(), action, MOST_ACTIONS)
+append(past_key('actions'), action, MOST_ACTIONS)
 return 1

@@ -6,7 +6,7 @@
 -- Error    another key is in the place of the list
 -- Include  shared/keys shared/foreign
 
-local key = series_of(input.seconds)
+local key = past_key('series:' .. input.seconds)
 local foreign = foreign_of({'LLEN', key})
 if foreign then return foreign_error(foreign) end
 return redis.call('LRANGE', key, -input.most, -1)

@@ -91,7 +91,10 @@ end
 if touched > 0 then return {'more', integer(touched)} end
 redis.call('UNLINK', DELAYED, BUSY, POST, POSTED)
 if input.all then
-  redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL, marks_key(), series_of(10),
-    series_of(120), series_of(1800), actions_key(), history_key(), histories_key())
+  redis.call('UNLINK', COUNTS, LIMITS, ASIDE, ROBOTS, ROBOTS_UNTIL)
+  for _, name in ipairs({'series:10', 'series:120', 'series:1800', 'marks', 'actions', 'history',
+      'histories'}) do
+    redis.call('UNLINK', past_key(name))
+  end
 end
 return {'done', '0'}

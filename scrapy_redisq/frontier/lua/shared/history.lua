@@ -1,12 +1,11 @@
--- What became of requests, for people: the newest that were finished, by what they are known by.
---
--- Nothing rests on it, so whatever is in the way of it is passed over.
+-- Returns keep(records, most): keeps what became of requests, for people, by what they are known by:
+-- records is {{id, record}...}, of which no more than the newest `most` stay. To be called behind the
+-- first write of a script. Nothing rests on it, so whatever is in the way of it is passed over.
 --
 -- Include  shared/keys shared/bounds shared/texts shared/clock
 
--- records is {{id, record}...}; no more than `most` are kept. Behind the first write of a script.
-local function keep_history(records, most)
-  local times, all = history_key(), histories_key()
+return function(records, most)
+  local times, all = past_key('history'), past_key('histories')
   in_chunks(#records, function(first, last)
     local ended, kept = {}, {}
     for i = first, last do

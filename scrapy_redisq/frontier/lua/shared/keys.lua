@@ -81,10 +81,6 @@ local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':'
 local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
 local function slot_key(slot) return PREFIX .. 'slot:' .. slot end
 local function tokens_key(worker) return PREFIX .. 'tokens:' .. worker end
-local function series_of(seconds) return PREFIX .. 'series:' .. seconds end
-local function marks_key() return PREFIX .. 'marks' end
-local function actions_key() return PREFIX .. 'actions' end
-local function history_key() return PREFIX .. 'history' end
-local function histories_key() return PREFIX .. 'histories' end
+local function past_key(name) return PREFIX .. name end -- series:10, marks...
 
 local input = cmsgpack.unpack(ARGV[1])

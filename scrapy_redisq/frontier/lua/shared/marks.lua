@@ -11,5 +11,5 @@ local MOST_MARKS = 100
 
 -- To be called behind a script's first write.
 local function mark(kind, worker, what)
-  append(marks_key(), {NOW, kind, readable(worker), readable(what)}, MOST_MARKS)
+  append(past_key('marks'), {NOW, kind, readable(worker), readable(what)}, MOST_MARKS)
 end

@@ -32,7 +32,7 @@ return function(meta, last)
     local seconds, most = series[1], series[2]
     if last or math.floor(now / seconds) ~= math.floor(former / seconds) then
       if seconds > SHORTEST then sample[#COUNTED + 6] = sample[#COUNTED + 6] or memory() end
-      append(series_of(seconds), sample, most)
+      append(past_key('series:' .. seconds), sample, most)
     end
   end
   redis.call('HSET', META, 'sampled', integer(math.floor(now / SHORTEST)))
