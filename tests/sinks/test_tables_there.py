@@ -162,7 +162,7 @@ LOSSY = {
         ("str", "MONEY"),
         ("str", "NAME"),
         ("str", "UUID"),
-        ("str", "digits"),
+        ("decimal", "digits"),
     ],
     "mysql": [
         ("decimal", "DECIMAL(10, 2)"),
@@ -186,7 +186,7 @@ LOSSY = {
 def test_columns_that_would_change_values_do_not_fit(engine: sqlalchemy.Engine) -> None:
     """Those that round, cut or shift values are found, also if their kind is the right one."""
     if engine.dialect.name == "postgresql":
-        execute(engine, "CREATE DOMAIN digits AS CHAR(5)")
+        execute(engine, "CREATE DOMAIN digits AS NUMERIC(5, 2)")
     lossy = {f"c{number}": pair for number, pair in enumerate(LOSSY[engine.dialect.name])}
     there = ", ".join(f"{name} {type_}" for name, (_, type_) in lossy.items())
     execute(engine, f"CREATE TABLE lossy (url VARCHAR(9) PRIMARY KEY, {there})")
@@ -233,9 +233,13 @@ def test_texts_and_bytes_are_held_to_the_column_that_is_there(engine: sqlalchemy
         pytest.skip("its types are names")
     is_postgres = engine.dialect.name == "postgresql"
     exact = "" if is_postgres else "COLLATE utf8mb4_nopad_bin"
+    three = "CHAR(3)"
+    if is_postgres:
+        execute(engine, f"CREATE DOMAIN three AS {three}")
+        three = "three"
     execute(
         engine,
-        f"CREATE TABLE held (url VARCHAR(9) {exact} PRIMARY KEY, short VARCHAR(3), filled CHAR(3), "
+        f"CREATE TABLE held (url VARCHAR(9) {exact} PRIMARY KEY, short VARCHAR(3), filled {three}, "
         f"little {'TEXT' if is_postgres else 'TINYTEXT'}, "
         f"data {'BYTEA' if is_postgres else 'BINARY(3)'})",
     )

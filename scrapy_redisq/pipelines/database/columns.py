@@ -286,11 +286,6 @@ def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dia
         return True
     if there.kind == OTHER:  # SQLite's columns without a type take all as it is
         return dialect.name == "sqlite"
-    if isinstance(found, postgresql.DOMAIN):  # of which SQLAlchemy sees no digits and no length
-        if isinstance(meant, postgresql.DOMAIN):
-            return True
-        if not isinstance(found.data_type, _WITHOUT_DIGITS):
-            return False
     if type(found) is sqlalchemy.String and dialect.name == "postgresql":
         return False  # "char" and name, which cut off what is too long
     if ours.kind == there.kind:
@@ -298,10 +293,6 @@ def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dia
     return dialect.name in PAIRS.get((ours.kind, there.kind), Pair()).alike
 
 
-_WITHOUT_DIGITS = (
-    *(sqlalchemy.Text, sqlalchemy.Integer, sqlalchemy.Float, sqlalchemy.Boolean),
-    *(sqlalchemy.Date, sqlalchemy.types.LargeBinary),
-)
 _TEXT_BYTES = {"TINYTEXT": (1 << 8) - 1, "TEXT": (1 << 16) - 1, "MEDIUMTEXT": (1 << 24) - 1}
 _SINGLE_BITS = 24
 # Where the type does not say: before and after the point; of seconds.

@@ -1,7 +1,9 @@
-"""Keys and defaults of a table, as it is described or as it is in the database."""
+"""Keys and defaults of a table, as it is described or as it is in the database, and what else
+SQLAlchemy does not read of one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -12,6 +14,7 @@ from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 
 __all__ = [
     "chosen_key",
+    "complete_domains",
     "fills_there",
     "has_default",
     "has_unique",
@@ -182,6 +185,11 @@ AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = to_regclass(:table)
 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY 1, 2
 """
+_DOMAINS = """
+SELECT a.attname, format_type(t.typbasetype, t.typtypmod) FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = to_regclass(:table) AND t.typtype = 'd'
+"""
+_LIMITS = ("length", "precision", "scale")
 _OF_MYSQL = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
@@ -206,6 +214,18 @@ def _postgres_indexes(
     """Name of each unique index of all rows, whether it is looked at at once, and its columns."""
     found = connection.execute(sqlalchemy.text(_UNIQUE), _named(connection, table))
     return [(name, immediate, columns) for name, immediate, columns in found]
+
+
+def complete_domains(connection: sqlalchemy.Connection, found: sqlalchemy.Table) -> None:
+    """Give types that are DOMAINs their digits or their length, which SQLAlchemy does not read."""
+    if connection.dialect.name != "postgresql":
+        return
+    for name, words in connection.execute(sqlalchemy.text(_DOMAINS), _named(connection, found)):
+        beneath = getattr(found.columns[name].type, "data_type", None)
+        numbers = [int(number) for number in re.findall(r"-?\d+", words.partition("(")[2])]
+        for attribute, number in zip(_LIMITS, numbers and [numbers[0], *numbers], strict=False):
+            if hasattr(beneath, attribute):
+                setattr(beneath, attribute, number)
 
 
 def _sqlite_indexes(

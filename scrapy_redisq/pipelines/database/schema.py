@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError
 from sqlalchemy.schema import CreateTable
 
@@ -27,6 +26,7 @@ from scrapy_redisq.pipelines.database.columns import (
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.keys import (
+    complete_domains,
     fills_there,
     has_default,
     has_unique,
@@ -100,11 +100,13 @@ def reflect(
     _check_schema(sqlalchemy.inspect(connection), schema)
     metadata = sqlalchemy.MetaData()
     try:
-        return sqlalchemy.Table(
+        table = sqlalchemy.Table(
             name, metadata, schema=schema, autoload_with=connection, resolve_fks=not alone
         )
     except NoSuchTableError:
         return None
+    complete_domains(connection, table)
+    return table
 
 
 def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
@@ -126,8 +128,7 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             differences.other_type(column, found.columns[name])
             continue
         there = form(found.columns[name].type, dialect)
-        seen = not isinstance(found.columns[name].type, postgresql.DOMAIN)  # but for its length
-        if seen and there.has_limits and there != form(column.type, dialect):
+        if there.has_limits and there != form(column.type, dialect):
             plan.target.found[column.key] = there
         if is_generated(found.columns[name]):
             if not plan.leave_to_database(column.key):
