@@ -302,7 +302,8 @@ class _Autoscaler:
         fleet = self._fleet
         finished = self._status["finished"] if self._status else None
         complete = self._is_complete()
-        fleet.judge(over=complete or (self._wanted == 0 and not self._away), finished=finished)
+        ending = self._is_ending()
+        fleet.judge(over=complete or ending, finished=finished)
         if complete:
             fleet.see_off()
         if not fleet.processes:
@@ -318,9 +319,17 @@ class _Autoscaler:
                     f"code {code}, and no page was finished: see what they said"
                 )
                 return code or 1
-        if not (fleet.stops or complete or self._away):
+        if not (fleet.stops or complete or self._away or (ending and 0 in fleet.codes)):
             fleet.scale(self._wanted_here(), self._load)
         return None
+
+    def _is_ending(self) -> bool:
+        """Everything is finished: the first workers may have left, before the last one says that
+        the run is complete."""
+        status = self._status
+        if status is None or self._away or status["state"] == "absent":
+            return False
+        return bool(status["created"] <= status["finished"] and not status["posted"])
 
     def _is_complete(self) -> bool:
         """Whether the run is, for which workers are started here."""

@@ -47,8 +47,8 @@ def wanted_workers(
     worker (None: the best of those that say it), and the downloads that it has at a time.
 
     0 (whatever ``least`` is) only if nothing is left that a worker would have to do: the run is
-    complete, or created = finished and nobody may still add start requests. A run that only waits
-    keeps one, which sees to delays and to dead workers' requests; unless everything waits for
+    complete, or (REDISQ_KEEP_ALIVE) created = finished, and no start() goes on. A run that only
+    waits keeps one, which sees to delays and to dead workers' requests; unless everything waits for
     longer than ``rest_after`` seconds, or for a person, and no worker holds anything.
 
     ``run`` is the name that workers are given (REDISQ_RUN): where there is no run of that name yet,
@@ -87,10 +87,9 @@ class _Look:
             return ""
         if status["posted"] or any(wait.starting for wait in self._first):
             return ""
-        # The first worker may have died before its start() was read: somebody has to read it.
-        if self._alive or any(wait.keep_alive for wait in self._first):
-            return "everything is finished"
-        return ""
+        # Without REDISQ_KEEP_ALIVE workers leave by themselves when it is the end. Until then a
+        # spider_idle handler may have more, or the only worker has died before start() was read.
+        return "everything is finished" if any(wait.keep_alive for wait in self._first) else ""
 
     def wait(self) -> float | None:
         """Seconds until anything may be started, inf: a person has to say so; None: now, soon

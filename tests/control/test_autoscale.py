@@ -329,7 +329,20 @@ def autoscale(redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
         process.wait(10)
 
 
-def test_a_crawl(autoscale: Any, redis_server: RedisServer) -> None:
+FORKED = f"""
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {str(PROJECT.parent.parent)!r})
+from lab.launcher import fork
+process = fork("scrapy", sys.argv[2:], Path.cwd(), Path(sys.argv[1]), os.environ)
+signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+code = process.wait()
+sys.exit(128 - code if code < 0 else code)
+"""
+"""A worker as a wrapper starts it, in a tenth of the time."""
+
+
+def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> None:
     """It begins with one worker, another is added when there is work for it; one that is killed is
     replaced, in the same run; it ends with the run, and says so."""
     pages, go_on = linked_pages(60, links=60), threading.Event()
@@ -345,7 +358,8 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer) -> None:
         def workers() -> list[int]:
             return [one["pid"] for one in frontier.status()["workers"] if one["alive"]]
 
-        command = [sys.executable, "-m", "scrapy", "crawl", "follow", "-a", f"site={site.url}"]
+        command = [sys.executable, "-c", FORKED, str(tmp_path / "crawls.log")]
+        command += ["crawl", "follow", "-a", f"site={site.url}"]
         command += ["-s", f"REDISQ_URL={redis_server.url}", "-s", "REDISQ_LEASE_TTL=4"]
         process, log = autoscale("--max", "2", "--", *command)
         wait_until(lambda: len(workers()) == 2, 60, f"two workers, see {log}")
