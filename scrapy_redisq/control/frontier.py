@@ -197,7 +197,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
 
         On a complete run this begins a new one, unless that has a name (REDISQ_RUN): then it goes
         on. What is wrong with single requests is reported in the result's ``errors`` and does not
-        stop the others. Waits while the frontier is full (``growth``). Raises TypeError for one
+        stop the others. Waits while the frontier is full (``growth``), so not to be called where
+        that would keep a worker from making room. Raises TypeError for one
         that is not in a list.
         """
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):

@@ -68,6 +68,7 @@ class ShardLoop:
         self._every = every
         self._wake_up = asyncio.Event()
         self._planned_at = 0.0
+        self._busy_since = 0.0
         self._away = False
         self._failing_since = 0.0
         self._retry_last = min(RETRY_LAST, lease_ttl / 8)
@@ -76,7 +77,7 @@ class ShardLoop:
 
     def answers(self) -> bool:
         """Whether what it is asked for may be expected soon."""
-        late = self.wanted and time.monotonic() - self.asked_at > LATE
+        late = self._busy_since and time.monotonic() - self._busy_since > LATE
         return not (self.is_silent or late)
 
     def has_enough(self) -> bool:
@@ -135,6 +136,7 @@ class ShardLoop:
         pause = RETRY_FIRST
         warn = self._every.warnings.warn
         while not self._every.stopping:
+            self._busy_since = time.monotonic()  # also one that asks for nothing may have no answer
             try:
                 await self._exchange_surely(self._every.worker.demand())
             except ScriptFailed as error:
@@ -162,6 +164,8 @@ class ShardLoop:
                     self._away = False
                     logger.warning("Redis answers again; the crawl goes on")
                 return
+            finally:
+                self._busy_since = 0.0
             self.pace.has_enough = False  # others are asked meanwhile
             await self._every.stopped_within(pause)
             pause = min(pause * 2, self._retry_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +18,13 @@ logger = logging.getLogger(__name__)
 
 STALL = 0.25
 """Seconds without anything else to do after which one of those that wait goes on."""
+
+START_STALL = 10.0
+"""The same where only ``start()`` waits: others may make room, or time."""
+
+PATIENCE = 30.0
+"""Seconds without any change in what is in progress after which the same is done: callbacks may
+wait for one whose link waits."""
 
 LOOK = 5.0
 """Seconds between two looks at the server's memory."""
@@ -39,19 +47,28 @@ class BackPressure:
     in progress: then the one that has waited longest goes on, with all of its links. A request of
     ``start()`` waits longest, for what is in the frontier comes first.
 
-    ``unfinished``: requests of the frontier, as far as this worker knows. ``fills`` asks how full
-    the servers are.
+    ``unfinished``: requests of the frontier, as far as this worker knows. ``closing``: the spider
+    is being closed, so that nothing waits any more, be Redis away or the frontier lost.
     """
 
-    def __init__(self, limit: GrowthLimit, most: int, unfinished: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limit: GrowthLimit,
+        most: int,
+        unfinished: Callable[[], int],
+        closing: Callable[[], bool],
+    ) -> None:
         self.limit = limit
         self._most_waiting = max(1, most // 2)
         self._unfinished = unfinished
+        self._closing = closing
         self._fills: list[Fill] = []
         self._pages: list[_Waiting] = []
         self._start: list[_Waiting] = []
         self._let_through: WeakSet[Request] = WeakSet()
         self._idle_since: float | None = None
+        self._seen = (0, 0)
+        self._changed_at = 0.0
         self._reached = ""
         self._warned = False
 
@@ -88,9 +105,12 @@ class BackPressure:
     async def _wait(self, waiting: _Waiting, line: list[_Waiting]) -> None:
         line.append(waiting)
         try:
-            await waiting.go_on.wait()
+            # Looked at here, too: nobody else looks while Redis is away, or there is nothing to do.
+            while self._is_full() and not (waiting.go_on.is_set() or self._closing()):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(waiting.go_on.wait(), STALL)
         finally:
-            if waiting in line:  # cancelled
+            if waiting in line:  # closing, or cancelled
                 line.remove(waiting)
 
     def _is_full(self) -> bool:
@@ -105,23 +125,37 @@ class BackPressure:
         self._reached = reached
         return bool(reached)
 
-    def look(self, in_progress: int, *, closing: bool) -> None:
+    def look(self, in_progress: int) -> None:
         """Let go on what may, often. ``in_progress``: requests that Scrapy works on."""
+        now = time.monotonic()
         if not self.holds_back:
             self._idle_since = None
+            self._changed_at = now
             return
-        if closing or not self._is_full():
+        if not self._is_full():
             while self.holds_back:
                 self._let_one_go()
             return
         while len(self._pages) > self._most_waiting:
             self._let_one_go()
+        if self._seen != (seen := (in_progress, len(self._pages))):
+            self._seen, self._changed_at = seen, now
         if in_progress > len(self._pages):
             self._idle_since = None
         elif self._idle_since is None:
-            self._idle_since = time.monotonic()
-        elif time.monotonic() - self._idle_since > STALL:
+            self._idle_since = now
+        stall = STALL if self._pages else START_STALL
+        is_idle = self._idle_since is not None and now - self._idle_since > stall
+        is_stuck = now - self._changed_at > PATIENCE
+        if is_stuck:
+            logger.warning(
+                "Back-pressure: nothing has ended for %g s, so one page goes on. Do callbacks wait "
+                "for each other?",
+                PATIENCE,
+            )
+        if is_idle or is_stuck:
             self._idle_since = None
+            self._changed_at = now
             self._let_one_go()
 
     def _let_one_go(self) -> None:

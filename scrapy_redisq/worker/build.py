@@ -127,7 +127,12 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             outbox,
             gate,
             retry_pauses,
-            BackPressure(settings.growth_limit(), inbox.most, exchange_loop.unfinished),
+            BackPressure(
+                settings.growth_limit(),
+                inbox.most,
+                exchange_loop.unfinished,
+                lambda: engine.closing,
+            ),
         )
     )
     _watch(worker, in_progress)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from scrapy.http import Request
 
@@ -50,6 +51,8 @@ class LocalRequests:
         self._queue = queue
         self._stats = stats
         self._most = most
+        self._stored: WeakKeyDictionary[Request, Page] = WeakKeyDictionary()
+        """What comes of these and can be stored, until it is known whether that is new."""
         self.gave_back = False
         """Whether start requests were left to whoever reads ``start()`` next: it counts as not
         read to its end."""
@@ -111,14 +114,22 @@ class LocalRequests:
         page, delay = known
         page.claim = claim
         if is_new:
-            self._goes_on(page)
+            self._goes_on(page.root)
         self._queue.push(claim.tag, delay)
         self._will_run(delay)
 
-    def _goes_on(self, page: Page) -> None:
-        """Something new came of what ``page`` comes of: a request, or the end of one. Once in the
-        life of a worker is enough, that its death may count again."""
-        root = page.root
+    def stored(self, request: Request, root: Page) -> None:
+        """A request that can be stored, and comes of one that cannot, is sent."""
+        self._stored[request] = root
+
+    def accepted(self, request: Request) -> None:
+        """A request that was sent is new."""
+        if root := self._stored.pop(request, None):
+            self._goes_on(root)
+
+    def _goes_on(self, root: Page | None) -> None:
+        """Something new came of ``root``: a request, or the end of one. Once in the life of a
+        worker is enough, that its death may count again."""
         if root is None or root.gone_on or root.is_void:
             return
         root.gone_on = True
@@ -247,7 +258,7 @@ class LocalRequests:
         if page.claim is not None and (is_lost or not (page.root and page.root.is_void)):
             settle = Settle(page.claim, dealt_with)
             if dealt_with:
-                self._goes_on(page)
+                self._goes_on(page.root)
                 session = self._exchange_loop.run_session.shard_of(settle.slot)
                 run_session = self._exchange_loop.run_session
                 run_session.finish(session, settle, page.sent, page.links)

@@ -224,6 +224,8 @@ class Outbox:
             claim = Claim(slot, fingerprint, also=also)
             return self._keep(request, delay, error, claim, asked_again=of_start)
         root = self._root()
+        if root is not None and (root.claim or self._asking_page() is not root):
+            self._local_requests.stored(given, root)
         self._send(
             self._asking_page(),
             Enqueue(

@@ -430,7 +430,7 @@ class Worker:
 
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
-        self.back_pressure.look(len(working_on), closing=self.engine.closing)
+        self.back_pressure.look(len(working_on))
         self._outbox.send_late_children()
         self._local_requests.collect_ended()
         self._local_requests.ask()
@@ -491,6 +491,9 @@ class Worker:
         if accepted:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
+        for enqueue in reply.accepted:
+            if isinstance(enqueue.tag, Request) and enqueue.fingerprint is not None:
+                self._local_requests.accepted(enqueue.tag)
         for claim in reply.claimed:
             self._local_requests.granted(claim, is_new=claim in reply.new_claims)
         for claim in reply.deadly:

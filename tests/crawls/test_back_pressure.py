@@ -8,7 +8,7 @@ import threading
 import pytest
 from scrapy import Request
 
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
@@ -43,7 +43,7 @@ def test_when_a_frontier_is_full(
 
 def test_a_share_of_no_maxmemory_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     """And that is said."""
-    pressure = BackPressure(GrowthLimit(memory=0.5), 8, lambda: 0)
+    pressure = BackPressure(GrowthLimit(memory=0.5), 8, lambda: 0, lambda: False)
     pressure.filled([Fill(0, 10**12, 0)])
     assert not pressure.limit.reached(0, [Fill(0, 10**12, 0)])
     assert "give bytes" in caplog.text
@@ -65,14 +65,14 @@ def test_at_most_half_of_what_a_worker_may_hold_waits() -> None:
 
     async def play() -> None:
         full = True
-        pressure = BackPressure(GrowthLimit(pending=1), 4, lambda: int(full))
+        pressure = BackPressure(GrowthLimit(pending=1), 4, lambda: int(full), lambda: False)
         pages = [Request(f"data:,{number}") for number in range(3)]
         tasks = await _waiting(pressure, pages)
-        pressure.look(10, closing=False)
+        pressure.look(10)
         assert await _who_went(tasks) == [True, False, False]
         await asyncio.wait_for(pressure.link_may_go(pages[0]), 1)
         full = False
-        pressure.look(10, closing=False)
+        pressure.look(10)
         assert await _who_went(tasks) == [True, True, True]
 
     asyncio.run(play())
@@ -83,27 +83,89 @@ def test_where_nothing_else_goes_on_one_after_the_other_does(
 ) -> None:
     """Pages first, then start(). Who closes lets all of them go."""
     monkeypatch.setattr(back_pressure, "STALL", 0.0)
+    monkeypatch.setattr(back_pressure, "START_STALL", 0.0)
 
     async def play() -> None:
-        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1)
+        closing = False
+        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1, lambda: closing)
         start = asyncio.ensure_future(pressure.start_may_go_on())
         tasks = [start, *await _waiting(pressure, [Request("data:,1"), Request("data:,2")])]
         for _ in range(3):
-            pressure.look(3, closing=False)
+            pressure.look(3)
         assert await _who_went(tasks) == [False, False, False]
         for went in ([False, True, False], [False, True, True], [True, True, True]):
-            pressure.look(2 - sum(went[1:]) + 1, closing=False)
+            pressure.look(2 - sum(went[1:]) + 1)
             while pressure.holds_back and await _who_went(tasks) != went:
-                pressure.look(0, closing=False)
+                pressure.look(0)
             assert await _who_went(tasks) == went
         tasks = await _waiting(pressure, [Request("data:,3"), Request("data:,4")])
-        pressure.look(9, closing=True)
+        closing = True
         assert await _who_went(tasks) == [True, True]
 
     asyncio.run(play())
 
 
+def test_callbacks_that_wait_for_one_that_waits_are_no_standstill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a lock that it holds. Where nothing changes, one goes on."""
+    monkeypatch.setattr(back_pressure, "PATIENCE", 0.02)
+
+    async def play() -> None:
+        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1, lambda: False)
+        tasks = await _waiting(pressure, [Request("data:,1")])
+        pressure.look(2)
+        assert await _who_went(tasks) == [False]
+        await asyncio.sleep(0.03)
+        pressure.look(2)
+        assert await _who_went(tasks) == [True]
+
+    asyncio.run(play())
+
+
 # Crawls
+
+
+def test_a_worker_whose_frontier_is_gone_ends_although_links_wait(
+    redis_server: RedisServer, crawl: Run
+) -> None:
+    """Nobody looks after those that wait then."""
+
+    def page(path: str) -> Answer:
+        links = (f"{path.rstrip('/')}/{number}" for number in range(5))
+        return Answer("".join(f'<a href="{link}">x</a>' for link in links), delay=0.2)
+
+    with Site(page) as site, redis_server.client() as client:
+        worker = crawl("follow", site, {"REDISQ_MAX_PENDING": 1}, first="/1 /2 /3")
+        worker.wait_for("Back-pressure: ")
+        wait_until(lambda: site.hits, 10, "a page")
+        client.flushall()
+        assert worker.wait(20).reason == "frontier_lost"
+
+
+def test_a_worker_ends_while_redis_is_away_although_links_wait(crawl: Run) -> None:
+    """It does not wait for Redis to come back."""
+
+    def page(path: str) -> Answer:
+        links = (f"{path.rstrip('/')}/{number}" for number in range(5))
+        return Answer("".join(f'<a href="{link}">x</a>' for link in links), delay=0.2)
+
+    server = RedisServer(any_server())
+    try:
+        with Site(page) as site:
+            settings = {
+                "REDISQ_URL": server.url,
+                "REDISQ_MAX_PENDING": 4,
+                "REDISQ_CLOSE_TIMEOUT": 1,
+            }
+            worker = crawl("follow", site, settings, first="/1 /2 /3 /4")
+            wait_until(lambda: len(site.hits) > 3, 20, "pages")
+            server.kill()
+            worker.wait_for("Redis is away")
+            worker.terminate()
+            assert worker.wait(20).reason == "shutdown"
+    finally:
+        server.close()
 
 
 def test_a_crawl_that_grows_past_its_limit_ends(redis_server: RedisServer, crawl: Run) -> None:
@@ -172,3 +234,19 @@ def test_a_push_waits_for_room(redis_server: RedisServer) -> None:
             done += len(leases)
         push.join()
     assert done == len(urls)
+
+
+def test_a_push_keeps_the_limit_of_the_workers_in_the_run_that_it_begins(
+    redis_server: RedisServer,
+) -> None:
+    """A producer that begins a run knows no limit; the next one is to find it."""
+    growth = GrowthLimit(pending=3)
+    with (
+        redis_server.client() as client,
+        Frontier.from_url(redis_server.url, "books") as frontier,
+    ):
+        worker = Worker(client, "books", EXACT, terms=RunTerms(growth=growth))
+        worker.send(seeded=True)
+        assert worker.leave()  # the run is complete
+        frontier.push(["https://books.example/1"])
+        assert frontier._growth_limit_of_workers() == growth

@@ -871,6 +871,22 @@ def test_an_end_is_something_new(client: redis.Redis, process: NewProcess) -> No
     assert kept(client) == 2
 
 
+def test_a_stored_request_is_something_new(client: redis.Redis, process: NewProcess) -> None:
+    """If the dupefilter did not know it. What comes of the others is not known by anything."""
+    for _ in range(7):
+        worker = process()
+        start = worker.ask(None, "http://a/start")
+        worker.exchange()
+        assert worker.start() is start
+        link, root = Request("http://a/link"), worker.in_progress.asking(start)
+        assert root is not None
+        worker.requests.stored(link, root)
+        worker.requests.accepted(link)
+        worker.exchange()
+        worker.die()
+    assert client.hlen("redisq:{books:0}:letters") == 0
+
+
 def test_what_was_new_is_told_again(client: redis.Redis, process: NewProcess) -> None:
     """When its worker joins again, as the server may have lost it."""
     worker = process()

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scrapy_redisq.errors import EmbeddedServerError
+from scrapy_redisq.server.embedded.watcher import is_held_by
 
 __all__ = ["Locks", "file_errors", "recorded"]
 
@@ -159,7 +160,10 @@ class Locks:
             file = os.open(self.folder / WATCH, os.O_RDWR)
             try:
                 while not self._is_free(file, fcntl.LOCK_EX) and time.monotonic() < deadline:
-                    os.kill(int(os.pread(file, 20, 0)), signal.SIGTERM)
+                    pid = int(os.pread(file, 20, 0))
+                    if not is_held_by(file, pid):  # of another container, which sees for itself
+                        break
+                    os.kill(pid, signal.SIGTERM)
                     time.sleep(0.002)
             finally:
                 os.close(file)
@@ -214,19 +218,7 @@ class Locks:
         return min(filter(self._is_held_by, others), default=0)
 
     def _is_held_by(self, pid: int) -> bool:
-        """Whether a process works under ``server.lock``, so that its id is no reused one. Where
-        that cannot be seen (macOS) the id alone must do."""
-        if not FILES_OF_PROCESSES.exists():
-            return True
-        try:
-            # Users have the file open as well; what they hold is no lock.
-            return any(
-                self._is_same(file, self._server)
-                and "FLOCK" in Path(f"/proc/{pid}/fdinfo/{file.name}").read_text()
-                for file in Path(f"/proc/{pid}/fd").iterdir()
-            )
-        except OSError:
-            return False
+        return is_held_by(self._server, pid)
 
     def _try(self, file: int, kind: int) -> bool:
         """Take a lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) without waiting: whether it is held."""

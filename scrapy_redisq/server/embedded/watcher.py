@@ -45,6 +45,21 @@ def is_free(lock: int, kind: int) -> bool:
     return True
 
 
+def is_held_by(lock: int, pid: int) -> bool:
+    """Whether a process has locked a file, so that its id is no reused one, and none of another
+    container. Where that cannot be seen (macOS) the id alone must do."""
+    if not Path("/proc/self/fdinfo").exists():
+        return True
+    try:
+        return any(
+            os.path.samestat(file.stat(), os.fstat(lock))
+            and "FLOCK" in Path(f"/proc/{pid}/fdinfo/{file.name}").read_text()
+            for file in Path(f"/proc/{pid}/fd").iterdir()
+        )
+    except OSError:
+        return False
+
+
 class Watcher:
     """Looks after the server of these locks, which was started in ``folder``."""
 
@@ -108,7 +123,7 @@ class Watcher:
             if time.monotonic() > asked + 1:  # it refuses while it writes its first file
                 asked = time.monotonic()
                 _, pid = self._noted()
-                if pid:
+                if pid and is_held_by(self._server, pid):
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGTERM)
                 elif self._is_current():
@@ -135,6 +150,7 @@ def main(folder: str, watch: int, start: int, users: int, server: int) -> None:
 
 if __name__ == "__main__":
     if pid := os.fork():  # nobody's child: no process has to collect it
+        os.ftruncate(int(sys.argv[2]), 0)
         os.pwrite(int(sys.argv[2]), b"%d\n" % pid, 0)  # see Locks.dismiss_watcher
     else:
         main(sys.argv[1], *map(int, sys.argv[2:]))

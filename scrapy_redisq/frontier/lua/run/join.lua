@@ -179,7 +179,8 @@ if decision ~= 'resume' then
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
     'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1)))
-  for _, name in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings'}) do
+  for _, name in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
+      'max_memory'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
   -- Without workers it may have gone back since the last sign of life, which is not kept.
