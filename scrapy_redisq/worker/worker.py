@@ -491,9 +491,9 @@ class Worker:
         if accepted:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
-        for enqueue in reply.accepted:
-            if isinstance(enqueue.tag, Request) and enqueue.fingerprint is not None:
-                self._local_requests.accepted(enqueue.tag)
+        for new in reply.accepted:
+            if isinstance(new.tag, Request) and new.fingerprint is not None:
+                self._local_requests.accepted(new.tag)
         for claim in reply.claimed:
             self._local_requests.granted(claim, is_new=claim in reply.new_claims)
         for claim in reply.deadly:
