@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from scrapy_redisq.dashboard.letters import Letter
 from scrapy_redisq.dashboard.shared import Listed, Shared
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.metrics import Exposition
+from scrapy_redisq.metrics import Exposition, scale
 from scrapy_redisq.metrics.exporter import Known
 from scrapy_redisq.server.connection import Server
 
@@ -174,6 +174,10 @@ class Crawls:
         """What Prometheus asks for. Blocks."""
         frontiers, up = self._scraped.all()
         return self._exposition.text(frontiers, up=up)
+
+    def wanted_workers(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """What an autoscaler asks for, also of a crawl that has not begun. Blocks."""
+        return scale(self._scraped.one(name), query)
 
     def redact(self, error: object) -> str:
         """The text of an error, without passwords."""

@@ -14,7 +14,7 @@ from scrapy_redisq.control.told_letters import as_json, exported
 from scrapy_redisq.dashboard import hosts, letters
 from scrapy_redisq.dashboard.crawls import Crawl, Crawls
 from scrapy_redisq.dashboard.guard import SESSION, Rules
-from scrapy_redisq.metrics import CONTENT_TYPE, scale
+from scrapy_redisq.metrics import CONTENT_TYPE
 
 CRAWLS: web.AppKey[Crawls] = web.AppKey("crawls", Crawls)
 RULES: web.AppKey[Rules] = web.AppKey("rules", Rules)
@@ -76,8 +76,8 @@ async def metrics(request: web.Request) -> web.Response:
 
 @routes.get("/scale/{name}")
 async def wanted_workers(request: web.Request) -> web.Response:
-    frontier = (await crawl_of(request)).frontier
-    told = await request.app[CRAWLS].run(lambda: scale(frontier, request.query))
+    crawls, name = request.app[CRAWLS], request.match_info["name"]
+    told = await crawls.run(lambda: crawls.wanted_workers(name, request.query))
     return web.json_response(told)
 
 
