@@ -43,13 +43,13 @@ from scrapy_redisq.frontier.scripts import (
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import (
     HOLD,
-    MAX_KEPT_BYTES,
     MAX_OPERATIONS,
     BackOff,
     ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -255,13 +255,13 @@ class RunSession:
 
     def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
         """So much may have to be sent again that no more should be taken in now."""
-        return any(session.keeps() > most for session in self.sessions)
+        return any(session.unsafe.bytes() > most for session in self.sessions)
 
     def enqueues_wait_elsewhere(self, session: ShardSession) -> bool:
         """Whether there are requests that another shard than this has not acknowledged, or may yet
         lose although nobody but this worker would ask for them again."""
         return any(
-            other.enqueued > other.acknowledged or other.may_ask_again
+            other.enqueued > other.acknowledged or other.unsafe.may_ask_again
             for other in self.sessions
             if other is not session
         )
@@ -321,7 +321,7 @@ class RunSession:
     async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
         """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""
         if self.spread and hasattr(self.client, "replicas_of"):  # a cluster's
-            session.replicas = self.client.replicas_of(call.key)
+            session.unsafe.replicas = self.client.replicas_of(call.key)
         replicas = self._replicas_to_wait_for(session)
         if replicas:
             reply, confirmed = await self._heeding_busy(
@@ -330,7 +330,7 @@ class RunSession:
         else:
             reply, confirmed = await self.run(call), False
         session.received(reply, confirmed=confirmed)
-        if self.spread and session.has_begun and session.shard not in self._told_of:
+        if self.spread and session.unsafe.has_begun and session.shard not in self._told_of:
             self._told_of.add(session.shard)
             self.sessions[0].begun.add(session.shard)
         return reply
@@ -338,7 +338,7 @@ class RunSession:
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:
             return 0
-        if self.terms.wait_replicas or session.replicas == 0:
+        if self.terms.wait_replicas or session.unsafe.replicas == 0:
             return self.terms.wait_replicas
         # With nothing else to do it is worth the time: the crawl may be waiting for its end.
         return 0 if any(other.held for other in self.sessions) else 1

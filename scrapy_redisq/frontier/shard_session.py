@@ -38,6 +38,7 @@ from scrapy_redisq.frontier.operations import (
     requests_of,
 )
 from scrapy_redisq.frontier.scripts import Call, load
+from scrapy_redisq.frontier.unsafe import Unsafe
 
 logger = logging.getLogger(__name__)
 
@@ -53,16 +54,6 @@ MAX_BYTES = 4_000_000
 MOST_ENTRY_BYTES = 16_000_000
 """Size from which an entry that others put into a queue is not even fetched, unless the settings
 allow larger ones."""
-
-MAX_KEPT_BYTES = 64_000_000
-"""Of requests that no page stands for, which wait or may have to be sent again."""
-
-KEPT_OVERHEAD = 250
-"""Bytes that such a request takes beside its entry."""
-
-NO_REPLICA = 2.5
-"""Seconds after which a server without any replica cannot lose what it has acknowledged: there is
-none that could take its place, and its log is on the disk by then (``appendfsync everysec``)."""
 
 HOLD = 15.0
 """Seconds beyond REDISQ_REWIND for which posts are left to the worker that has sent the links."""
@@ -87,10 +78,6 @@ def _is_void_claim(item: Operation) -> bool:
     return isinstance(item, (Claim, GoesOn)) or (
         isinstance(item, Settle) and bool(item.claim.lease)
     )
-
-
-def _is_of_nobody(operation: Enqueue | Letter) -> bool:
-    return isinstance(operation, Letter) or operation.page is None
 
 
 @dataclass
@@ -164,6 +151,8 @@ class ShardSession:
         self.held: dict[str, Lease] = {}
         self.suspects: set[str | Claim] = set()
         """Leases and claims that so many workers died with that these may have died of them."""
+        self.unsafe = Unsafe(rewind, primary_vouched, spread=spread)
+        """What may have to be sent again."""
         self.full = False
         """Redis is at maxmemory: enqueues stay here until it takes them again."""
         self._script = load("exchange", joined.config.backend)
@@ -183,21 +172,13 @@ class ShardSession:
         self._limit = MAX_OPERATIONS
         self._probed = False
         self._rewind = rewind
-        self._primary_vouched = primary_vouched
         self._spread = spread
         self._history = history
-        self.replicas: int | None = None
-        """How many replicas the server has, also those that are away; None: that is not known."""
         self.begun: set[int] = set()
         """Shards that shard 0 is to be told of, as they have begun the run for good."""
-        self._joined_at = time.monotonic()
-        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
+        self._sent_at = -math.inf
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
-        self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
-        self._of_nobody = 0
-        """Of these, what no page stands for."""
-        self._parentless_bytes = 0
         self._answered_at = time.monotonic()
         self._is_repeated = False
 
@@ -222,7 +203,7 @@ class ShardSession:
             self.suspects.discard(operation.claim)
         elif isinstance(operation, GoesOn):
             self.suspects.discard(operation.held)
-        self._parentless_bytes += self._parentless(operation)
+        self.unsafe.waits(operation)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
@@ -235,8 +216,7 @@ class ShardSession:
         # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
         # So is what became of it: the server may have lost what it has asked for.
         self.unsent = deque(item for item in self.unsent if not _is_void_claim(item))
-        self._forget_kept()
-        again = [kept for _, kept in self._kept]
+        again = self.unsafe.rejoined()
         self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
         # Nothing counts as acknowledged before all of this is, be it because it was once.
@@ -244,10 +224,6 @@ class ShardSession:
         self.acknowledged, self._passed = (
             (-pending, self.enqueued) if pending else (self.enqueued, 0)
         )
-        self._kept.clear()
-        self._of_nobody = 0
-        self._joined_at = time.monotonic()
-        self._proved_at = self._confirmed_at = -math.inf
         self._former.append(self.worker)
         self.run, self.worker = joined.run, worker
         self._acked = 0
@@ -363,65 +339,12 @@ class ShardSession:
         carried = self._in_flight.operations
         return Call.of(self._script, self._key, data, lambda reply: answer(reply, carried))
 
-    def keeps(self) -> int:
-        """Bytes of what no page stands for that waits, or that may have to be sent again."""
-        self._forget_kept()
-        return self._parentless_bytes
-
-    def _parentless(self, operation: Operation) -> int:
-        """Bytes of what is to be kept because no page of this server stands for it; 0 of anything
-        else."""
-        if self._rewind <= 0 or not isinstance(operation, (Enqueue, Letter)):
-            return 0
-        if isinstance(operation, Enqueue) and operation.page is not None and not operation.link:
-            return 0
-        return len(operation.entry) + KEPT_OVERHEAD
-
-    def _keep(self, operation: Enqueue | Letter) -> None:
-        """Keep what no page stands for until no server can have lost it."""
-        if isinstance(operation, Enqueue):
-            operation = replace(operation, tag=None)  # nobody is told of it again
-        self._kept.append((self._answered_at, operation))
-        self._of_nobody += _is_of_nobody(operation)
-
-    def _forget_kept(self) -> None:
-        safe = self._safe_until
-        while self._kept and self._kept[0][0] <= safe:
-            _, operation = self._kept.popleft()
-            self._parentless_bytes -= self._parentless(operation)
-            self._of_nobody -= _is_of_nobody(operation)
-            if isinstance(operation, Enqueue) and operation.link:
-                operation.link.is_safe_now()
-
-    @property
-    def _safe_until(self) -> float:
-        """What was acknowledged until then the server can no longer lose. It does not follow from
-        the time that has passed: after an outage it may lack what it said last. Nor from answers of
-        a server that may have been replaced: that may lack all of it."""
-        rewind = min(self._rewind, NO_REPLICA) if self.replicas == 0 else self._rewind
-        proved = min(self._proved_at, self._primary_vouched())
-        return max(self._confirmed_at, proved - rewind)
-
     @property
     def is_unsafe(self) -> bool:
         """Whether the server may yet lose what no page of its own stands for, or its begin of the
-        run."""
+        run; also of what is on its way there."""
         flying = self._in_flight.operations if self._in_flight else ()
-        return (
-            bool(self._kept)
-            or self._safe_until < self._joined_at
-            or any(self._parentless(operation) for operation in flying)
-        )
-
-    @property
-    def may_ask_again(self) -> bool:
-        """Whether the server has, and may yet lose, what no page at all stands for."""
-        return self._spread and self._of_nobody > 0
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the server can no longer lose that it has begun the run."""
-        return self._joined_at < self._safe_until
+        return self.unsafe.may_lose or any(map(self.unsafe.size_of, flying))
 
     def is_silent(self, seconds: float) -> bool:
         """Whether the server has not answered for so long, although it was asked again. (Nobody may
@@ -435,7 +358,7 @@ class ShardSession:
             if isinstance(operation, Enqueue) and operation.link and operation.link.post:
                 operation.link.post = None
                 self._passed += 1
-                self._parentless_bytes -= self._parentless(operation)
+                self.unsafe.waits_no_more(operation)
             else:
                 left.append(operation)
         self.unsent = left
@@ -498,17 +421,12 @@ class ShardSession:
                 self.acknowledged += number
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
-            elif isinstance(operation, (Enqueue, Letter)) and self._parentless(operation):
-                self._keep(operation)
-            elif isinstance(operation, Enqueue) and operation.link:  # REDISQ_REWIND is 0
-                operation.link.is_safe_now()
+            elif isinstance(operation, (Enqueue, Letter)):
+                self.unsafe.acknowledged(operation, self._answered_at)
         self._posted(self._in_flight.posts)
         self.begun.difference_update(self._in_flight.begun)
         self._in_flight = None
-        self._proved_at = self._sent_at
-        if confirmed:
-            self._confirmed_at = time.monotonic()
-        self._forget_kept()
+        self.unsafe.answered(self._sent_at, confirmed=confirmed)
         if not self.unsent:
             self.acknowledged += self._passed
             self._passed = 0
@@ -561,7 +479,7 @@ class ShardSession:
     def _condemn(self, operation: Operation, error: str) -> None:
         """Make a dead letter of what the script cannot take, or at last leave it out."""
         logger.error("Redis cannot take %.500r, which becomes a dead letter: %s", operation, error)
-        self._parentless_bytes -= self._parentless(operation)
+        self.unsafe.waits_no_more(operation)
         if isinstance(operation, Enqueue):
             self.acknowledged += 1
             identity = hashlib.blake2b(operation.entry, digest_size=16).digest()
@@ -569,7 +487,7 @@ class ShardSession:
             if operation.link is not None:  # the letter stands for it, and is sent again
                 operation.link.is_safe_now()
             self.unsent.appendleft(letter)
-            self._parentless_bytes += self._parentless(letter)
+            self.unsafe.waits(letter)
         elif isinstance(operation, Claim):
             self.acknowledged += 1
             self._not_asked.append(operation)
@@ -580,7 +498,8 @@ class ShardSession:
             # They may be at fault, and are found one by one.
             children = [replace(child, asked=calls.RECENT) for child in operation.children]
             self.unsent.extendleft(reversed(children))
-            self._parentless_bytes += sum(map(self._parentless, children))
+            for child in children:
+                self.unsafe.waits(child)
         elif isinstance(operation, Finish) and operation.reason != CONDEMNED:
             self.unsent.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
 

@@ -29,8 +29,9 @@ from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undeco
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
-from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name

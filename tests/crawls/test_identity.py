@@ -22,7 +22,7 @@ from scrapy_redisq.errors import ServerFull
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Letter
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import MAX_KEPT_BYTES
+from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.serialization.identity import (
     NO_MARKS,
     Repeats,
@@ -386,7 +386,7 @@ class TestSentAgain:
         (lease,) = worker.claim(1)
         worker.enqueue("link", page=lease)
         worker.exchange()
-        assert [kept.tag for _, kept in worker.sessions[0]._kept] == [None]
+        assert [kept.tag for _, kept in worker.sessions[0].unsafe._kept] == [None]
 
     def test_bounded(self, member: Callable[..., Worker]) -> None:
         """What is kept is forgotten in time; before that, too much of it is told of."""
@@ -394,19 +394,19 @@ class TestSentAgain:
         session = worker.sessions[0]
         for number in range(3):
             worker.enqueue(f"{number}", entry=bytes(MAX_KEPT_BYTES // 2))
-        assert session.keeps() > MAX_KEPT_BYTES  # also while it waits
+        assert session.unsafe.bytes() > MAX_KEPT_BYTES  # also while it waits
         while worker.waiting():
             worker.exchange()
         worker.exchange()
-        assert session.keeps() > MAX_KEPT_BYTES
-        session._rewind = 1e-9
-        assert session.keeps() == 0
+        assert session.unsafe.bytes() > MAX_KEPT_BYTES
+        session.unsafe._rewind = 1e-9
+        assert session.unsafe.bytes() == 0
 
     def test_outage(self, member: Callable[..., Worker], client: redis.Redis) -> None:
         """However long the server was away: what it had acknowledged just before may be lost."""
         worker = member()
         session = worker.sessions[0]
-        session._rewind = 0.05
+        session.unsafe._rewind = 0.05
         before = {key: client.dump(key) for key in client.keys("*")}
         worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
         worker.exchange()
@@ -415,7 +415,7 @@ class TestSentAgain:
             client.restore(key, 0, value)
         again = time.monotonic() + 0.1
         wait_until(lambda: time.monotonic() > again, 1, "the outage")
-        assert session.keeps() > 0
+        assert session.unsafe.bytes() > 0
         worker.exchange()  # is told of it
         reply = worker.exchange()
         assert reply is not None
@@ -423,7 +423,7 @@ class TestSentAgain:
         again = time.monotonic() + 0.1
         wait_until(lambda: time.monotonic() > again, 1, "that it is safe")
         worker.exchange()
-        assert session.keeps() == 0
+        assert session.unsafe.bytes() == 0
 
 
 def _reap(worker: Worker) -> int:

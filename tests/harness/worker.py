@@ -284,7 +284,7 @@ class Worker:
         if lose == "reply":
             return None
         session.received(reply, confirmed=confirmed)
-        if session.has_begun:
+        if session.unsafe.has_begun:
             self.sessions[0].begun.add(shard)
         if reply.status == "lost":
             raise FrontierLost(self.name)
@@ -323,7 +323,7 @@ class Worker:
     def _may_add(self, session: ShardSession) -> bool:
         """See ``RunSession.enqueues_wait_elsewhere``."""
         waits = self.joined.config.spread and session.enqueued > session.acknowledged
-        return waits or session.may_ask_again
+        return waits or session.unsafe.may_ask_again
 
     def exchange_all(self, want: int = 0, **options: bool) -> bool:
         """Exchange with every shard. -> is the frontier complete, as far as this worker saw?"""
@@ -360,7 +360,9 @@ class Worker:
         for session in sessions:
             session.rejoined(self.joined, self.id)
             if session.shard == 0:
-                session.begun.update(other.shard for other in self.sessions if other.has_begun)
+                session.begun.update(
+                    other.shard for other in self.sessions if other.unsafe.has_begun
+                )
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""

@@ -63,7 +63,7 @@ MUTANTS = [
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
     Mutant("frontier/operations.py", "if post.unsafe == 0:", "if True:", LOGS),
-    Mutant("frontier/shard_session.py", "self._spread and self._of_nobody > 0", "False", LOGS),
+    Mutant("frontier/unsafe.py", "self._spread and self._of_nobody > 0", "False", LOGS),
     Mutant(
         SHARED + "finished.lua",
         "redis.call('EXISTS', READY, DELAYED, POST)",
@@ -309,7 +309,7 @@ MUTANTS = [
         f"{PROTOCOL} tests/control/test_frontier.py",
     ),
     Mutant(
-        "frontier/shard_session.py",
+        "frontier/unsafe.py",
         "again = [kept for _, kept in self._kept]",
         "again: list[Enqueue | Letter] = []",
         f"{PROTOCOL} {IDENTITY}",
@@ -505,7 +505,7 @@ MUTANTS = [
         EXCHANGE_LOOP,
     ),
     Mutant(
-        "frontier/shard_session.py",
+        "frontier/unsafe.py",
         "min(self._proved_at, self._primary_vouched())",
         "self._proved_at",
         EXCHANGE_LOOP,

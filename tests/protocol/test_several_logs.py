@@ -18,7 +18,7 @@ from scrapy.http import Request
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, ShardLost
-from scrapy_redisq.frontier import calls, held_back, runs, shard_session
+from scrapy_redisq.frontier import calls, held_back, runs, shard_session, unsafe
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from tests.harness.limited import Clock
@@ -93,7 +93,7 @@ def servers(three_clients: list[redis.Redis]) -> Servers:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What was acknowledged becomes safe when a test says so."""
     clock = Clock()
-    for module in (shard_session, held_back):
+    for module in (shard_session, unsafe, held_back):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -605,7 +605,7 @@ def test_no_replicas(member: Callable[..., Worker], servers: Servers, clock: Clo
     worker.exchange(shard=1)
     worker.exchange()
     assert servers.posts(0) == 1
-    worker.sessions[1].replicas = 0
+    worker.sessions[1].unsafe.replicas = 0
     worker.exchange(shard=1)
     worker.exchange()
     assert servers.posts(0) == 0

@@ -1,0 +1,138 @@
+"""What a shard has taken and may yet lose with the end of its log: it may have to be sent again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from scrapy_redisq.frontier.operations import Enqueue, Letter, Operation
+
+MAX_KEPT_BYTES = 64_000_000
+"""Of requests that no page stands for, which wait or may have to be sent again."""
+
+KEPT_OVERHEAD = 250
+"""Bytes that such a request takes beside its entry."""
+
+NO_REPLICA = 2.5
+"""Seconds after which a server without any replica cannot lose what it has acknowledged: there is
+none that could take its place, and its log is on the disk by then (``appendfsync everysec``)."""
+
+
+def _is_of_nobody(operation: Enqueue | Letter) -> bool:
+    return isinstance(operation, Letter) or operation.page is None
+
+
+class Unsafe:
+    """What no page of the shard's own server stands for, from when it begins to wait until it is
+    safe; and whether the shard may lose its begin of the run.
+
+    ``rewind``: the seconds of its log that a server may lose. ``primary_vouched``: until when, by
+    time.monotonic(), the server is known not to have been replaced. ``spread``: shards have logs
+    of their own.
+    """
+
+    def __init__(
+        self, rewind: float, primary_vouched: Callable[[], float], *, spread: bool
+    ) -> None:
+        self.replicas: int | None = None
+        """How many replicas the server has, also those that are away; None: that is not known."""
+        self._rewind = rewind
+        self._primary_vouched = primary_vouched
+        self._spread = spread
+        self._joined_at = time.monotonic()
+        self._proved_at = self._confirmed_at = -math.inf
+        self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
+        self._of_nobody = 0
+        """Of these, what no page stands for."""
+        self._bytes = 0
+
+    # What waits, and what is sent
+
+    def waits(self, operation: Operation) -> None:
+        """It is to be sent."""
+        self._bytes += self.size_of(operation)
+
+    def waits_no_more(self, operation: Operation) -> None:
+        """It will not be sent."""
+        self._bytes -= self.size_of(operation)
+
+    def acknowledged(self, operation: Enqueue | Letter, at: float) -> None:
+        """Keep what no page stands for until no server can have lost it."""
+        if self.size_of(operation):
+            if isinstance(operation, Enqueue):
+                operation = replace(operation, tag=None)  # nobody is told of it again
+            self._kept.append((at, operation))
+            self._of_nobody += _is_of_nobody(operation)
+        elif isinstance(operation, Enqueue) and operation.link:  # REDISQ_REWIND is 0
+            operation.link.is_safe_now()
+
+    def answered(self, sent_at: float, *, confirmed: bool) -> None:
+        """The server has answered what was sent then, so it had all from before. ``confirmed``: its
+        replicas have what was sent, and so all before it."""
+        self._proved_at = sent_at
+        if confirmed:
+            self._confirmed_at = time.monotonic()
+        self._forget()
+
+    def rejoined(self) -> list[Enqueue | Letter]:
+        """-> what is to be sent again, in the order in which it was sent; it waits from now on."""
+        self._forget()
+        again = [kept for _, kept in self._kept]
+        self._kept.clear()
+        self._of_nobody = 0
+        self._joined_at = time.monotonic()
+        self._proved_at = self._confirmed_at = -math.inf
+        return again
+
+    def size_of(self, operation: Operation) -> int:
+        """Bytes of what is to be kept because no page of this server stands for it; 0 of anything
+        else."""
+        if self._rewind <= 0 or not isinstance(operation, (Enqueue, Letter)):
+            return 0
+        if isinstance(operation, Enqueue) and operation.page is not None and not operation.link:
+            return 0
+        return len(operation.entry) + KEPT_OVERHEAD
+
+    def _forget(self) -> None:
+        safe = self._safe_until
+        while self._kept and self._kept[0][0] <= safe:
+            _, operation = self._kept.popleft()
+            self._bytes -= self.size_of(operation)
+            self._of_nobody -= _is_of_nobody(operation)
+            if isinstance(operation, Enqueue) and operation.link:
+                operation.link.is_safe_now()
+
+    # What may be lost
+
+    def bytes(self) -> int:
+        """Of what no page stands for that waits, or that may have to be sent again."""
+        self._forget()
+        return self._bytes
+
+    @property
+    def _safe_until(self) -> float:
+        """What was acknowledged until then the server can no longer lose. It does not follow from
+        the time that has passed: after an outage it may lack what it said last. Nor from answers of
+        a server that may have been replaced: that may lack all of it."""
+        rewind = min(self._rewind, NO_REPLICA) if self.replicas == 0 else self._rewind
+        proved = min(self._proved_at, self._primary_vouched())
+        return max(self._confirmed_at, proved - rewind)
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether the server may yet lose what no page of its own stands for, or its begin of the
+        run."""
+        return bool(self._kept) or self._safe_until < self._joined_at
+
+    @property
+    def may_ask_again(self) -> bool:
+        """Whether the server has, and may yet lose, what no page at all stands for."""
+        return self._spread and self._of_nobody > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the server can no longer lose that it has begun the run."""
+        return self._joined_at < self._safe_until
