@@ -10,6 +10,7 @@
 #             tests), held against the table in docs/scrapys-tests.md
 # make mutants  small faults put into the code, one after the other, each of which the tests must find
 #             (about a quarter of an hour; MUTANTS="robots.lua turns" chooses)
+# make screenshots  the pictures of docs/dashboard.md, of the dashboard in chromium
 # make picture  docs/architecture.svg, drawn from the imports
 # make lint   style and types
 
@@ -21,7 +22,7 @@ DATABASE = sqlite
 # Hundreds of processes would compile the project anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test check test-servers faults mutants scrapy-tests picture lint clean
+.PHONY: demo test check test-servers faults mutants scrapy-tests picture screenshots lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -48,6 +49,9 @@ scrapy-tests: $(VENV)/.dev
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+screenshots: $(VENV)/.dev
+	$(BIN)/python -m tests.dashboard.screenshots
 
 picture:
 	$(PYTHON) docs/draw.py

@@ -33,6 +33,10 @@ class StoredFrontier:
     """Who acts by this, for the action log: what changes something is noted there. "": nobody notes
     anything."""
 
+    def note(self, what: str, on: str, number: int) -> None:
+        """One line for many things that were done by a `Frontier` without ``by``."""
+        self._note(what, on, number)
+
     def _note(self, what: str, on: str = "", number: int = 1) -> None:
         """Note what was done, if anything was. It was done, also if that cannot be noted."""
         if not self.by or not number:

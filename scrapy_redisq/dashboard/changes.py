@@ -97,13 +97,18 @@ async def change_hosts(request: web.Request) -> web.Response:
     if (change.hosts is None) == (change.match is None):
         raise ValueError("takes either hosts or match")
     crawl = await crawl_of(request)
-    act = _host_action(crawl.frontier, change)
+    is_one = change.hosts is not None and len(change.hosts) == 1
+    act = _host_action(crawl.frontier if is_one else crawl.silent, change)
 
     def do() -> dict[str, Any]:
         changed = dropped = 0
-        for slot in _hosts_of(crawl.frontier, change):
-            dropped += act(slot)
-            changed += 1
+        try:
+            for slot in _hosts_of(crawl.frontier, change):
+                dropped += act(slot)
+                changed += 1
+        finally:
+            if changed and not is_one:
+                crawl.frontier.note(change.action, _which(change), changed)
         return {"changed": changed, "dropped": dropped}
 
     try:
@@ -111,6 +116,16 @@ async def change_hosts(request: web.Request) -> web.Response:
     finally:
         crawl.changed()
     return web.json_response(told)
+
+
+def _which(change: HostChange) -> str:
+    """The hosts, as the action log has them."""
+    if change.hosts is not None:
+        return f"hosts: {', '.join(change.hosts[:3])}{' …' * (len(change.hosts) > 3)}"
+    assert change.match is not None
+    text, state = change.match.q, change.match.state
+    words = [f"with {text!r} in their name"] * bool(text) + [f"that are {state}"] * bool(state)
+    return " ".join(["hosts", *words]) if words else "all hosts"
 
 
 def _hosts_of(frontier: Frontier, change: HostChange) -> Iterable[str]:

@@ -25,6 +25,9 @@ from scrapy_redisq.server.connection import Server
 
 T = TypeVar("T")
 
+BY = "dashboard"
+"""Who has done what the action log has of this."""
+
 THREADS = 12
 """Looks and changes that go on at the same time."""
 
@@ -46,10 +49,12 @@ class NoCrawl(LookupError):
 
 
 class Crawl:
-    """One frontier, as all viewers share it."""
+    """One frontier, as all viewers share it. What ``silent`` does is not in the action log: many
+    things at once are one line there."""
 
-    def __init__(self, frontier: Frontier, threads: Executor) -> None:
+    def __init__(self, frontier: Frontier, silent: Frontier, threads: Executor) -> None:
         self.frontier = frontier
+        self.silent = silent
         self._figures = Figures()
         self.status = Shared(threads, self._status, lasts=STATUS_LASTS)
         self.hosts: Listed[Host] = Listed(threads, self._hosts)
@@ -120,6 +125,7 @@ class Crawls:
         self._threads.shutdown(cancel_futures=True)
         for crawl in self._crawls.values():
             crawl.frontier.close()
+            crawl.silent.close()
         for frontier in self._to_push.values():
             frontier.close()
         self._scraped.close()
@@ -212,11 +218,13 @@ class Crawls:
             if not there:
                 frontier.close()
                 raise NoCrawl(f"there is no crawl {name!r}")
-            self._crawls[name] = Crawl(frontier, self._threads)
+            frontier.by = BY
+            self._crawls[name] = Crawl(frontier, Frontier(self._server, name), self._threads)
             return self._crawls[name]
 
     def _opened_to_push(self, name: str) -> Frontier:
         with self._opening:
             if name not in self._to_push:
                 self._to_push[name] = self._open_to_push(self._server, name)
+                self._to_push[name].by = BY
             return self._to_push[name]

@@ -59,6 +59,21 @@ async def series(request: web.Request) -> web.Response:
     return web.json_response(await (await crawl_of(request)).series(resolution).get())
 
 
+@routes.get("/api/crawls/{name}/actions")
+async def actions(request: web.Request) -> web.Response:
+    frontier = (await crawl_of(request)).frontier
+    found = await request.app[CRAWLS].run(frontier.actions)
+    return web.json_response({"actions": found[::-1]})
+
+
+@routes.get("/api/crawls/{name}/history")
+async def history(request: web.Request) -> web.Response:
+    frontier = (await crawl_of(request)).frontier
+    limit = _number(request.query, "limit", 50, MOST_ROWS)
+    found = await request.app[CRAWLS].run(lambda: frontier.history(limit))
+    return web.json_response({"finished": found})
+
+
 @routes.get("/api/crawls/{name}/memory")
 async def memory(request: web.Request) -> web.Response:
     return web.json_response(await (await crawl_of(request)).memory.get())

@@ -35,20 +35,21 @@ class Served:
     """The dashboard of a Redis server, on a free port, until it is closed."""
 
     def __init__(self, url: str, rules: Rules | None = None) -> None:
+        self._url = url
         self.rules = rules or Rules()
-        self.crawls = Crawls(open_server(url, socket_timeout=2.0), Frontier)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.port = self._do(self._start())
+        self.port = self._do(self._start(0))
 
     def _do(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
 
-    async def _start(self) -> int:
+    async def _start(self, port: int) -> int:
+        self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier)
         self._runner = web.AppRunner(make_app(self.crawls, self.rules), shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
         return int(self._runner.addresses[0][1])
 
     async def _end(self) -> None:
@@ -58,8 +59,16 @@ class Served:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._do(self._end())
+
+    def start_again(self) -> None:
+        """As another process: on the same port, with another token."""
+        self.rules = Rules()
+        self._do(self._start(self.port))
+
+    def close(self) -> None:
+        self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

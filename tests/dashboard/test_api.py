@@ -116,6 +116,14 @@ def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
     dropped = dashboard.post(change, {"action": "drop", "match": {"q": "blog"}})
     assert dropped == {"changed": 3, "dropped": 3}
     assert frontier.status()["dropped"] == 3
+    log = dashboard.get(f"{CRAWL}/actions")["actions"]
+    assert {action["by"] for action in log} == {"dashboard"}
+    told = [(action["what"], action["on"], action["number"]) for action in log]
+    assert told[0] == ("drop", "hosts with 'blog' in their name", 3)
+    assert told[-2:] == [
+        ("resume", "shop.0.example", 1),
+        ("pause", "hosts with 'shop' in their name", 3),
+    ]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, clock, number, plural } from "./format.js";
-import { attempt, button, confirm, empty, facts, open, pager, problem, table } from "./parts.js";
+import { attempt, button, confirm, empty, facts, open, pager, problem, shareOf, table } from "./parts.js";
 import { crawled } from "./url.js";
 
 const LIMIT = 50;
@@ -89,7 +89,7 @@ export default function dead(ctx) {
           const isOn = match[name] === String(value);
           return h("li", { key: String(value) }, h("button", { type: "button", "aria-pressed": String(isOn), onclick: () => ask(name, isOn ? undefined : value) },
             h("span", { class: "of" }, value || NONE[name]), h("span", { class: "n" }, number(count)),
-            h("progress", { max: String(most), value: String(count), "aria-hidden": "true", tabindex: "-1" })));
+            shareOf(count / most)));
         })));
     }));
   }

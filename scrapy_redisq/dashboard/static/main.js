@@ -11,10 +11,11 @@ import workers from "./workers.js";
 import dead from "./dead.js";
 import url from "./url.js";
 import memory from "./memory.js";
+import log from "./log.js";
 
 const TABS = [
   ["", "Crawl", crawl], ["hosts", "Hosts", hosts], ["workers", "Workers", workers],
-  ["dead", "Dead letters", dead], ["url", "URLs", url], ["memory", "Memory", memory],
+  ["dead", "Dead letters", dead], ["url", "URLs", url], ["memory", "Memory", memory], ["log", "Log", log],
 ];
 
 const page = {

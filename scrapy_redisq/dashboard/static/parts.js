@@ -34,6 +34,11 @@ export const button = (text, onclick, options = {}) =>
   h("button", { type: "button", onclick, class: options.class, disabled: Boolean(options.disabled),
     "aria-label": options.label, "aria-pressed": options.pressed }, text);
 
+// A bar that repeats for the eye what a number says.
+export const shareOf = (part) =>
+  h("svg", { class: "share", viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" },
+    h("path", { d: `M0,0H${(100 * part).toFixed(1)}V1H0Z` }));
+
 // A line of small values, without axes; what it says stands beside it in words.
 export function sparkline(values) {
   if (values.length < 2) return null;
@@ -89,23 +94,25 @@ export function open(title, content) {
   const dialog = document.getElementById("dialog");
   const before = document.activeElement;
   return new Promise((resolve) => {
-    let result = null;
-    const close = (value) => {
-      result = value;
+    let isOpen = true;
+    const close = (result) => {
+      if (!isOpen) return;
+      isOpen = false;
       dialog.close();
-    };
-    dialog.redraw = () => render(dialog,
-      h("header", null, h("h2", { id: "dialog-title" }, title),
-        button("✕", () => close(null), { class: "plain", label: "Close" })),
-      content(close, dialog.redraw));
-    dialog.onclose = () => {
       render(dialog);
       if (before?.isConnected) before.focus();
       resolve(result);
     };
-    dialog.onclick = (event) => event.target === dialog && close(null);
-    render(dialog);
-    dialog.redraw();
+    const redraw = () => render(dialog,
+      h("header", null, h("h2", { id: "dialog-title" }, title),
+        button("✕", () => close(null), { class: "plain", label: "Close" })),
+      content(close));
+    // The event comes late: the next dialog may be open by then.
+    dialog.onclose = () => dialog.open || close(null);
+    dialog.onclick = (event) => {
+      if (event.target === dialog) close(null); // beside it
+    };
+    redraw();
     if (!dialog.open) dialog.showModal();
   });
 }

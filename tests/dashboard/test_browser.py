@@ -1,0 +1,245 @@
+"""The pages in a real browser, beside a real crawl: each button is pressed, and the fleet obeys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.servers import RedisServer, wait_until
+from lab.site import Answer, Site
+from scrapy_redisq.control import Frontier
+from tests.dashboard.browser import chromium, remember, violations
+from tests.dashboard.served import Served
+from tests.harness.crawl import Run
+
+NAME = "hosts"
+MARKUP = '<img src=x onerror="hacked=1">'
+SETTINGS = {"RETRY_TIMES": 0, "CONCURRENT_REQUESTS": 4, "LOG_LEVEL": "INFO"}
+
+
+def page_of_site(path: str) -> Answer:
+    number = int(path.partition("?")[0].strip("/") or 0)
+    return Answer("<html></html>", status=500 if number % 20 == 7 else 200, delay=0.1)
+
+
+class Pages:
+    """What a person does on them."""
+
+    def __init__(self, page: Any, served: Served) -> None:
+        self.page = page
+        self.url = f"http://127.0.0.1:{served.port}"
+        self.wrong: list[str] = []
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", self._said)
+
+    def _said(self, message: Any) -> None:
+        # That the dashboard was away is meant to be.
+        if message.type == "error" and "ERR_" not in message.text and "401" not in message.text:
+            self.wrong.append(message.text)
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("navigation", name="This crawl").get_by_role(
+            "link", name=name
+        ).click()
+        self.page.wait_for_selector(".live.up")
+
+    def press(self, name: str, group: str | None = None) -> None:
+        where = self.page.get_by_role("group", name=group) if group else self.page
+        where.get_by_role("button", name=name, exact=True).first.click()
+
+    def confirm(self, name: str) -> None:
+        """In the dialog; and wait until it was done."""
+        self.page.get_by_role("dialog").get_by_role("button", name=name, exact=True).click()
+
+    def says(self, text: str) -> None:
+        self.page.get_by_text(re.compile(text)).first.wait_for()
+
+    def is_accessible(self) -> None:
+        assert violations(self.page) == []
+
+    def is_legible_in_the_dark(self) -> None:
+        self.page.emulate_media(color_scheme="dark")
+        assert violations(self.page, "color-contrast") == []
+        self.page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.long
+def test_pages(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
+    """All of them, at work."""
+    with (
+        chromium() as browser,
+        Site(page_of_site, hosts=3) as site,
+        Frontier.from_url(redis_server.url, NAME) as frontier,
+    ):
+        workers = crawl.fleet(2, "hosts", settings=SETTINGS, sites=site.urls(3), pages=2_000)
+        wait_until(lambda: frontier.status()["dead"] > 2, 30, "dead letters")
+        frontier.push([{"url": f"{site.url}/5?a", "meta": {"download_slot": MARKUP}}])
+        frontier.pause(MARKUP)
+        with redis_server.client() as client:
+            remember(client, NAME, frontier.status()["run"], minutes=2)
+        served = Served(redis_server.url)
+        try:
+            context = browser.new_context(viewport={"width": 1440, "height": 900})
+            context.set_default_timeout(20_000)
+            at = Pages(context.new_page(), served)
+            at.page.goto(at.url)
+            look_at_crawls(at)
+            rule_hosts(at, frontier)
+            steer_workers(at, frontier, workers)
+            see_to_dead_letters(at, frontier, tmp_path)
+            ask_for_urls(at, frontier, site)
+            come_back(at, served, frontier)
+            fits_a_telephone(at)
+            assert at.page.evaluate("typeof hacked") == "undefined"
+            assert at.wrong == []
+        except BaseException:
+            at.page.screenshot(path=str(tmp_path / "failed.png"))
+            raise
+        finally:
+            served.close()
+
+
+def look_at_crawls(at: Pages) -> None:
+    """All crawls; one of them with its charts, which say in words what they show."""
+    at.is_accessible()
+    at.page.get_by_role("link", name=NAME).click()
+    chart = at.page.get_by_role("img", name=re.compile("Pages a minute"))
+    chart.locator("canvas").wait_for()
+    most = re.search(r"pages: .* now, at most ([\d,.]+)\.$", chart.get_attribute("aria-label"))
+    assert most is not None
+    assert float(most[1].replace(",", "")) > 100
+    assert chart.locator("canvas").evaluate(
+        "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)"
+        ".data.some(byte => byte > 0)"
+    )
+    at.says(r"2 workers work on|hosts? ")
+    at.says("run began")
+    at.is_accessible()
+    at.is_legible_in_the_dark()
+
+
+def rule_hosts(at: Pages, frontier: Frontier) -> None:
+    """Filter; pause all that match, which stops them; let one go on; limit one; drop it."""
+    at.tab("Hosts")
+    at.page.get_by_role("button", name=MARKUP).wait_for()
+    at.page.get_by_label("Host", exact=True).fill("127.0.0")
+    at.says(r"All that match \(3\)")
+    at.is_accessible()
+    at.press("Pause", "Change several")
+    at.confirm("Pause")
+    at.says("3 hosts paused")
+    assert all(frontier.slot(f"127.0.0.{n}").paused for n in (1, 2, 3))
+    wait_until(lambda: frontier.status()["leased"] == 0, 30, "nothing in progress")
+    at.page.get_by_label("Choose 127.0.0.1", exact=True).check()
+    at.press("Resume", "Change several")
+    at.confirm("Resume")
+    at.says("1 host resumed")
+    wait_until(lambda: frontier.status()["leased"] > 0, 30, "requests in progress")
+    at.page.get_by_role("button", name="127.0.0.2", exact=True).click()
+    at.is_accessible()
+    at.confirm("Limit…")
+    at.page.get_by_label("Rate").fill("30/m")
+    at.confirm("Limit")
+    at.says("127.0.0.2 limited")
+    assert frontier.slot("127.0.0.2").limit.rate == 0.5
+    at.page.get_by_role("button", name="127.0.0.2", exact=True).click()
+    at.confirm("Drop…")
+    at.confirm("Drop")
+    at.says("requests of 127.0.0.2 dropped")
+    assert frontier.slot("127.0.0.2").queued == 0
+
+
+def steer_workers(at: Pages, frontier: Frontier, workers: list[Any]) -> None:
+    """All are quiet, all work again, one stops."""
+    at.tab("Workers")
+    at.press("Quiet", "Change all")
+    at.confirm("Quiet")
+    at.says("2 workers told to be quiet")
+    wait_until(lambda: frontier.status()["leased"] == 0, 30, "nothing in progress")
+    at.page.locator(".badge", has_text=re.compile("^quiet$")).nth(1).wait_for()
+    at.is_accessible()
+    at.press("Work", "Change all")
+    at.confirm("Let work")
+    wait_until(lambda: frontier.status()["leased"] > 0, 30, "requests in progress")
+    at.page.get_by_role("button", name=re.compile("^Stop .")).first.click()
+    at.confirm("Stop")
+    wait_until(lambda: not all(worker.running for worker in workers), 30, "one that left")
+    assert any(worker.running for worker in workers)
+
+
+def see_to_dead_letters(at: Pages, frontier: Frontier, folder: Path) -> None:
+    """One group; one of it; a file of them; one tried again, the others deleted."""
+    frontier.pause("127.0.0.1")
+    wait_until(lambda: frontier.status()["leased"] == 0, 30, "nothing in progress")
+    at.tab("Dead letters")
+    at.page.get_by_role("region", name="By status").get_by_role("button", name="500").click()
+    at.says("dead letters match")
+    at.is_accessible()
+    at.is_legible_in_the_dark()
+    with at.page.expect_download() as download:
+        at.press("Export", "All of these")
+    download.value.save_as(folder / "dead.jsonl")
+    dead = len(list(frontier.dead()))
+    assert (folder / "dead.jsonl").read_text().count("\n") == dead
+    at.page.get_by_role("region", name="Dead letters").get_by_role("button").first.click()
+    at.is_accessible()
+    at.confirm("Try again")
+    at.confirm("Try again")
+    at.says("1 dead letter queued again")
+    assert len(list(frontier.dead())) == dead - 1
+    at.press("Delete…", "All of these")
+    at.confirm("Delete")
+    at.says("dead letters deleted")
+    assert list(frontier.dead()) == []
+
+
+def ask_for_urls(at: Pages, frontier: Frontier, site: Site) -> None:
+    """Pushed, looked for, with markup in it; then what is in the log, and takes memory."""
+    url = f"{site.url}/8?{MARKUP}"
+    at.tab("URLs")
+    at.page.get_by_label("One on each line").fill(f"{url}\nno url")
+    at.press("Push")
+    at.says("1 new request, 0 duplicates, 1 bad")
+    at.page.get_by_label("URL", exact=True).fill(url)
+    at.press("Look")
+    at.says("It waits in its host's queue")
+    at.is_accessible()
+    assert frontier.url(url)["state"] == "queued"
+    for tab, text in (("Log", "all workers"), ("Memory", "Requests that wait")):
+        at.tab(tab)
+        at.says(text)
+        at.is_accessible()
+    at.page.get_by_role("link", name="Redis", exact=True).click()
+    at.says("Round trip")
+    at.is_accessible()
+
+
+def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
+    """The dashboard ends: the page says so, and goes on with the next, which has another token."""
+    at.page.goto(f"{at.url}/#/crawl/{NAME}/hosts")
+    at.page.wait_for_selector(".live.up")
+    served.stop()
+    at.page.get_by_role("alert").get_by_text("The dashboard does not answer").wait_for()
+    at.is_accessible()
+    served.start_again()
+    at.page.wait_for_selector(".live.up")
+    assert at.page.get_by_role("alert").count() == 0
+    at.page.get_by_role("combobox").select_option("paused")
+    at.says("All that match")
+    at.press("Resume", "Change several")
+    at.confirm("Resume")
+    at.says("hosts? resumed")
+    assert frontier.status()["paused"] == 0
+
+
+def fits_a_telephone(at: Pages) -> None:
+    """No page is wider than a small screen."""
+    at.page.set_viewport_size({"width": 400, "height": 800})
+    for path in ("", "hosts", "workers", "dead", "url", "memory", "log"):
+        at.page.goto(f"{at.url}/#/crawl/{NAME}/{path}")
+        at.page.wait_for_selector(".live.up")
+        wider = "document.documentElement.scrollWidth - innerWidth"
+        assert at.page.evaluate(wider) <= 0, path
