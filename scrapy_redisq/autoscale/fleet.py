@@ -127,13 +127,15 @@ class Fleet:
     # How many there are
 
     def scale(self, wanted: int, load: Load) -> None:
-        """One step towards ``wanted`` workers, as far as bounds and the machine allow."""
+        """One step towards ``wanted`` workers, as far as bounds and the machine allow. None is
+        stopped while another one still ends: until then nobody knows what that has brought."""
         now = self._clock()
         target = min(self.most, max(self.least, wanted))
         running = self.running
+        may_stop = now >= self._next_change and len(running) == len(self.processes)
         self.held_back = ""
         if load.is_short and len(running) > max(1, self.least):
-            if now >= self._next_change:
+            if may_stop:
                 self._stop_newest("memory is short")
             return
         if len(running) <= target:
@@ -142,7 +144,7 @@ class Fleet:
             self._start_some(target, load, now)
         elif len(running) > target:
             self._too_many_since = self._too_many_since or now
-            if now >= max(self._too_many_since + self._pace.patience, self._next_change):
+            if may_stop and now >= self._too_many_since + self._pace.patience:
                 self._stop_newest(f"{target} would do")
 
     def _start_some(self, target: int, load: Load, now: float) -> None:

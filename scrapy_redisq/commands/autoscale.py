@@ -170,12 +170,19 @@ def _run_of(
 
 @contextlib.contextmanager
 def _signals(scaler: _Autoscaler) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP go on to the workers, whatever this process waits for."""
+    """SIGINT, SIGTERM and SIGHUP go on to the workers, whatever this process waits for.
+    SIGHUP once, and not if it is ignored (nohup)."""
+    hangup = getattr(signal, "SIGHUP", None)
+
+    def heard(number: int, _frame: object) -> None:
+        if number == hangup:  # the shell sends it as well as the kernel
+            signal.signal(number, signal.SIG_IGN)
+        scaler.stop()
+
     handlers = {}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None:
-            handlers[number] = signal.signal(number, lambda _number, _frame: scaler.stop())
+    for number in filter(None, (signal.SIGINT, signal.SIGTERM, hangup)):
+        if number != hangup or signal.getsignal(number) != signal.SIG_IGN:
+            handlers[number] = signal.signal(number, heard)
     try:
         yield
     finally:
@@ -226,7 +233,14 @@ class _Autoscaler:
 
     def _start(self, number: int) -> Process:
         log = self._logs / f"worker-{number}.log" if self._logs else None
-        return Process(number, self._words, log)
+        return Process(number, self._command(), log)
+
+    def _command(self) -> list[str]:
+        """Of a run that has begun no worker makes another one, whatever REDISQ_RESUME says."""
+        begun = self._run_name and self._status and self._status["run_name"] == self._run_name
+        if begun and CrawlCommand(self._words).spider:
+            return [*self._words, "-s", "REDISQ_RESUME=True"]
+        return self._words
 
     def _say(self, text: str) -> None:
         line = f"{datetime.now():%H:%M:%S}  {text}"

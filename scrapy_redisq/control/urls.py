@@ -223,7 +223,7 @@ class UrlMethods(LetterMethods, PastMethods):
                 **told,
             }
         _, _, at = which.partition(".")
-        since = utc(int(at) / 1e6) if at.isdecimal() else None
+        since = utc(int(at) / 1e6) if re.fullmatch("[0-9]{1,17}", at) else None
         return {"state": "leased", "worker": who, "since": since, **told}
 
     def _is_same(self, asked: _Asked, entry: bytes) -> bool:

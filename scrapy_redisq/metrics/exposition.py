@@ -24,7 +24,7 @@ class Exposition:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._memory: dict[str, tuple[float, dict[str, Any] | None]] = {}
+        self._memory: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def text(self, frontiers: Iterable[Frontier], *, up: bool = True) -> bytes:
         """All metrics. Redis may be away: then ``redisq_up`` is 0, as it is if ``up`` is False
@@ -52,6 +52,7 @@ class Exposition:
             for name, (kind, text, labels) in METRICS.items()
         }
         began = time.monotonic()
+        frontiers = [*frontiers]
         for frontier in frontiers:
             try:
                 look = self._look(frontier)
@@ -65,12 +66,11 @@ class Exposition:
             families["redisq_crawl_up"].add_metric([frontier.name], 1)
             for name, labels, value in samples(look):
                 families[name].add_metric([frontier.name, *labels], value)
-        for _, memory in self._memory.values():
-            if memory is not None and up:
-                for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
-                    family = families[f"redisq_redis_memory_{name}bytes"]
-                    family.samples.clear()
-                    family.add_metric([], memory[field])
+        known = [self._memory[one.name] for one in frontiers if one.name in self._memory]
+        if known and up:
+            _, memory = max(known, key=lambda look: look[0])
+            for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
+                families[f"redisq_redis_memory_{name}bytes"].add_metric([], memory[field])
         families["redisq_look_duration_seconds"].add_metric([], time.monotonic() - began)
         families["redisq_up"].add_metric([], int(up))
         return [family for family in families.values() if family.samples]
@@ -85,11 +85,10 @@ class Exposition:
         return Look(status, why, wanted, self._memory_of(frontier))
 
     def _memory_of(self, frontier: Frontier) -> dict[str, Any] | None:
-        at, memory = self._memory.get(frontier.name, (0.0, None))
-        if memory is None or time.monotonic() - at >= MEMORY_EVERY:
-            memory = frontier.memory()
-            self._memory[frontier.name] = time.monotonic(), memory
-        return memory
+        known = self._memory.get(frontier.name)
+        if known is None or time.monotonic() - known[0] >= MEMORY_EVERY:
+            known = self._memory[frontier.name] = time.monotonic(), frontier.memory()
+        return known[1]
 
 
 class _Collected:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.autoscale import CrawlCommand, Fleet, Load, Machine, Pace, Process
 from scrapy_redisq.autoscale.machine import exists, processors, resident
+from scrapy_redisq.commands.autoscale import _signals
 from scrapy_redisq.control import Frontier
 from tests.harness.command import Redisq
 from tests.harness.crawl import PROJECT
@@ -55,6 +57,8 @@ class Pretended(Process):
         self.stopping = True
         self.told = min(self.told, self.rig.now)
         self.signals.append("TERM")
+        if self.rig.ends_when_told:
+            self.ended = 0
 
     def kill(self) -> None:
         self.killed = True
@@ -64,7 +68,8 @@ class Pretended(Process):
 class Rig:
     """A fleet whose clock is the test's."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, ends_when_told: bool = False, **options: Any) -> None:
+        self.ends_when_told = ends_when_told
         self.now = 0.0
         self.said: list[str] = []
         self.fleet = Fleet(
@@ -96,14 +101,15 @@ class Rig:
 
 def test_it_grows_one_by_one_and_stops_the_newest() -> None:
     """The least at once, the others one after the other; one too many is stopped after a while."""
-    rig = Rig(least=2)
+    rig = Rig(least=2, ends_when_told=True)
     assert rig.go(0, 5) == [1, 2]
     assert rig.go(3, 5) == [1, 2, 3]
     assert rig.go(20, 5) == [1, 2, 3, 4, 5]
     assert rig.go(29, 1) == [1, 2, 3, 4, 5]
     assert rig.go(2, 5) == [1, 2, 3, 4, 5]  # it was only for a moment
+    newest = rig.processes[-1]
     assert rig.go(31, 4) == [1, 2, 3, 4]
-    assert rig.processes[-1].signals == ["TERM"]
+    assert newest.signals == ["TERM"]
     assert rig.go(300, 0) == [1, 2]
     assert rig.go(300, 100)[-1] == 11
     assert len(rig.fleet.running) == rig.fleet.most
@@ -127,9 +133,21 @@ def test_what_the_machine_has_room_for(load: Load, workers: int) -> None:
 
 def test_short_memory() -> None:
     """The newest is stopped then, though there is work, down to the least."""
-    rig = Rig()
+    rig = Rig(ends_when_told=True)
     rig.go(30, 4)
     assert rig.go(30, 4, Load(0.1, 0, 10 * GIB)) == [1]
+
+
+def test_one_that_is_told_to_stop_takes_its_time() -> None:
+    """Its pages are long: the next one is not stopped before it has ended, for too little memory or
+    for too little work, and no more processes than that are there beside the most."""
+    rig = Rig(most=4)
+    rig.go(30, 4)
+    assert rig.go(30, 4, Load(0.1, 0, 10 * GIB)) == [1, 2, 3]
+    for _ in range(5):
+        rig.go(40, 4)
+        rig.go(140, 1)
+        assert len(rig.processes) <= 5
 
 
 def test_what_crashes_is_replaced() -> None:
@@ -373,6 +391,27 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
     assert f"the run {status['run_name']} is complete" in log.read_text()
 
 
+def test_workers_that_would_not_resume(autoscale: Any, redis_server: RedisServer) -> None:
+    """With REDISQ_RESUME=False the run is begun anew once, not by each worker that is started when
+    the one before has left."""
+    runs: set[str] = set()
+    url = redis_server.url
+    with Site(linked_pages(40, links=40)) as site, Frontier.from_url(url, "follow") as frontier:
+        command = [sys.executable, "-m", "scrapy", "crawl", "follow", "-a", f"site={site.url}"]
+        command += ["-s", f"REDISQ_URL={url}", "-s", "REDISQ_RESUME=False"]
+        command += ["-s", "CLOSESPIDER_PAGECOUNT=15", "-s", "CONCURRENT_REQUESTS=1"]
+        command += ["-s", "DOWNLOAD_DELAY=0.05"]
+        process, log = autoscale("--max", "1", "--", *command)
+
+        def ended() -> bool:
+            runs.add(frontier.status()["run"] or "")
+            return process.poll() is not None
+
+        wait_until(ended, 90, f"the end, see {log}")
+    assert process.wait(1) == 0
+    assert len(runs - {""}) == 1
+
+
 def test_signals(autoscale: Any) -> None:
     """SIGTERM goes on to the workers, whose exit code is the verdict; the second one, too."""
     script = "trap 'echo TERM; sleep 0 & [ $n ] && exit 3; n=1' TERM; while :; do sleep 0.05; done"
@@ -385,6 +424,24 @@ def test_signals(autoscale: Any) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 3, log.read_text()
     assert "give its workers one REDISQ_RUN" in log.read_text()
+
+
+def test_a_lost_terminal() -> None:
+    """The shell's signal beside the kernel's is no second one; under nohup it is none at all."""
+    stops: list[int] = []
+    scaler: Any = SimpleNamespace(stop=lambda: stops.append(1))
+    before = signal.getsignal(signal.SIGHUP)
+    for handler, expected in ((signal.SIG_DFL, 1), (signal.SIG_IGN, 0)):
+        signal.signal(signal.SIGHUP, handler)
+        try:
+            with _signals(scaler):
+                for _ in range(2):
+                    signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == handler
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        assert len(stops) == expected
+        stops.clear()
 
 
 def test_nobody_reads_what_it_says(autoscale: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lab.proxy import Proxy
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.operations import Finish
-from scrapy_redisq.metrics import metrics, scale
+from scrapy_redisq.metrics import Exposition, metrics, scale
 from scrapy_redisq.metrics.exporter import Exporter
 from scrapy_redisq.metrics.families import METRICS
 from scrapy_redisq.server.connection import open_server
@@ -106,6 +106,22 @@ def test_figures(redis_server: RedisServer) -> None:
     named = set(re.findall(r"^# TYPE (\w+)", text, re.M))
     assert named <= set(METRICS)
     assert set(METRICS) - named <= {"redisq_next_start_seconds", "redisq_redis_full_in_seconds"}
+
+
+def test_memory_is_of_crawls_that_there_are(redis_server: RedisServer) -> None:
+    """One that is gone does not go on telling what the server used then."""
+    exposition = Exposition()
+    url = redis_server.url
+    with Frontier.from_url(url, "a") as first, Frontier.from_url(url, "b") as second:
+        for frontier in (first, second):
+            frontier.push(some_urls(1))
+        before = values(exposition.text([second, first]).decode())
+        del exposition._memory["b"]
+        with redis_server.client() as client:
+            client.set("large", b"x" * 20_000_000)
+        after = values(exposition.text([second]).decode())
+    name = "redisq_redis_memory_bytes"
+    assert after[name] > before[name] + 19_000_000
 
 
 def test_an_exporter(redis_server: RedisServer) -> None:
