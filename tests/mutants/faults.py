@@ -371,7 +371,7 @@ MUTANTS = [
     Mutant("worker/local_requests.py", "if is_new:", "if False:", LOCAL),
     Mutant(
         "worker/local_requests.py",
-        "                self._goes_on(page)\n                session",
+        "                self._goes_on(page.root)\n                session",
         "                session",
         LOCAL,
     ),
