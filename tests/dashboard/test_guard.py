@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import re
+import signal
+import urllib.request
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from lab.launcher import fork
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.dashboard.guard import HEADERS, Refused, Rules
 from tests.dashboard.served import Served
-from tests.harness.command import Redisq
+from tests.harness.command import Redisq, at
 from tests.harness.worker import NAME
 
 STATIC = Path(str(resources.files("scrapy_redisq.dashboard"))) / "static"
@@ -168,8 +174,6 @@ def test_ten_megabytes_of_post(dashboard: Served, frontier: Frontier) -> None:
         for _ in range(10):
             yield b"x" * 1_000_000
 
-    import http.client  # noqa: PLC0415
-
     connection = http.client.HTTPConnection("127.0.0.1", dashboard.port, timeout=20)
     headers = {**dashboard.token, "Content-Type": "application/json"}
     try:
@@ -231,3 +235,24 @@ def test_the_command(redisq: Redisq, tmp_path: Path) -> None:
     assert redisq("dashboard", "--token-file", str(tmp_path / "nothing")).code == 1
     for bind in ("8765", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "a:1/b"):
         assert redisq("dashboard", "--bind", bind).code == 2
+
+
+def test_a_process(redis_server: RedisServer, frontier: Frontier, tmp_path: Path) -> None:
+    """It says where it is, serves with the token of the environment, and ends well by SIGTERM,
+    also while somebody looks."""
+    frontier.push(["https://a.example/"])
+    log = tmp_path / "log"
+    log.touch()
+    environment = {**os.environ, "REDISQ_DASHBOARD_TOKEN": TOKEN}
+    command = ["redisq", "dashboard", "--bind", "127.0.0.1:0", *at(redis_server)]
+    process = fork("scrapy", command, tmp_path, log, environment)
+    try:
+        wait_until(lambda: " shows " in log.read_text() or process.poll(), 30, "its address")
+        url = log.read_text().split()[0]
+        asked = urllib.request.Request(f"{url}api/stream", headers=TOKEN_HEADER)
+        with urllib.request.urlopen(asked, timeout=20) as stream:
+            assert stream.readline() == b"event: crawls\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, log.read_text()
+    finally:
+        process.kill()
