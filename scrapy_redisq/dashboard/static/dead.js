@@ -112,7 +112,7 @@ export default function dead(ctx) {
         h("div", { class: "toolbar" },
           h("p", { class: "lead" }, isFiltered ? `${number(list.total)} of ${plural(list.known, "dead letter")} match` : plural(list.known, "dead letter")),
           isFiltered && button("Show all", () => { GROUPS.forEach(([name]) => delete match[name]); ask("reason", undefined); }),
-          list.total > 0 && h("div", { class: "bulk", role: "group", "aria-label": "All of these" }, h("span", null, `${isFiltered ? "All that match" : "All"} (${number(list.total)}):`),
+          list.total > 0 && list.complete && h("div", { class: "bulk", role: "group", "aria-label": "All of these" }, h("span", null, `${isFiltered ? "All that match" : "All"} (${number(list.total)}):`),
             ctx.canChange && button("Try again", () => act("requeue", matched(), list.total)),
             button("Export", save),
             ctx.canChange && button("Delete…", () => act("purge", matched(), list.total), { class: "danger quiet" }))),

@@ -100,6 +100,7 @@ export default function hosts(ctx) {
   function bulk() {
     if (!ctx.canChange || !list?.total) return null;
     const some = chosen.size > 0;
+    if (!some && !list.complete) return null; // nobody knows yet how many "all" are
     const count = some ? chosen.size : list.total;
     const target = some ? { hosts: [...chosen] } : { match: { q: asked.q, state: asked.state } };
     const filtered = asked.q || asked.state;
