@@ -22,7 +22,7 @@ SETTINGS = {"RETRY_TIMES": 0, "CONCURRENT_REQUESTS": 4, "LOG_LEVEL": "INFO"}
 
 def page_of_site(path: str) -> Answer:
     number = int(path.partition("?")[0].strip("/") or 0)
-    return Answer("<html></html>", status=500 if number % 20 == 7 else 200, delay=0.1)
+    return Answer("<html></html>", status=500 if number % 20 == 7 else 200, delay=0.2)
 
 
 class Pages:
@@ -74,7 +74,7 @@ def test_pages(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
         Site(page_of_site, hosts=3) as site,
         Frontier.from_url(redis_server.url, NAME) as frontier,
     ):
-        workers = crawl.fleet(2, "hosts", settings=SETTINGS, sites=site.urls(3), pages=2_000)
+        workers = crawl.fleet(2, "hosts", settings=SETTINGS, sites=site.urls(3), pages=800)
         wait_until(lambda: frontier.status()["dead"] > 2, 30, "dead letters")
         frontier.push([{"url": f"{site.url}/5?a", "meta": {"download_slot": MARKUP}}])
         frontier.pause(MARKUP)
