@@ -30,6 +30,7 @@
         │   ├── BatchTooLarge    in smaller batches
         │   │   └── RowLocked    by somebody else: never the row's fault
         │   ├── ConnectionLost   of some rows, if it is so each time
+        │   │   └── WriteConflict  with others who write: never the row's fault
         │   └── WriteFailed      of the sink or of some rows: what others do will tell
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
@@ -222,6 +223,13 @@ class ConnectionLost(SinkUnavailable):
     def __init__(self, message: str, *, at_commit: bool = False) -> None:
         self.at_commit = at_commit
         super().__init__(message)
+
+
+class WriteConflict(ConnectionLost):
+    """Raised when a write met those of others: a deadlock, or rows that they changed meanwhile.
+
+    They are tried again as they are; a row that is alone is set aside, however often.
+    """
 
 
 class BatchTooLarge(SinkUnavailable):

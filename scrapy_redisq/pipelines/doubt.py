@@ -43,6 +43,8 @@ class Doubt:
 
     proofs: int = 0
     """How often it failed while others passed."""
+    needed: int = 0
+    """How many of them are enough: what was found in a slow way is no proof of another fault."""
     tries: int = 0
     due: float = 0.0
     """When it is to be tried again (time.monotonic())."""
@@ -121,7 +123,8 @@ class Doubts(Generic[Row]):
             self._failing.add(row)
         doubt.passed = now
         needed = PROOFS_OF_SLOW if slow else PROOFS_OF_LOST if lost else PROOFS
-        return doubt.proofs >= needed
+        doubt.needed = max(doubt.needed, needed)
+        return doubt.proofs >= doubt.needed
 
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
         """It is tried again later, alone, or with others; a ``slow`` one is dear."""

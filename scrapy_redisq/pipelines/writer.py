@@ -35,6 +35,7 @@ from scrapy_redisq.errors import (
     SinkError,
     SinkMismatch,
     SinkUnavailable,
+    WriteConflict,
     WriteFailed,
 )
 from scrapy_redisq.pipelines.doubt import Doubts
@@ -144,7 +145,8 @@ class Writer:
             await self._until_due()
             most = self._batch_rows()
             fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-            for batch, losses in ((fresh, 0), (self.doubts.take_due(), LOSSES)):
+            # What is due has a second try: the connection may have ended while nobody used it.
+            for batch, losses in ((fresh, 0), (self.doubts.take_due(), LOSSES - 2)):
                 self._room.set()
                 if not batch:
                     continue
@@ -285,7 +287,9 @@ class Writer:
     async def _weigh(self, waiting: Waiting, error: Exception) -> None:
         """A row has failed, or took too long, and it is not known why."""
         slow, lost = isinstance(error, BatchTooLarge), isinstance(error, ConnectionLost)
-        if not isinstance(error, RowLocked):
+        if isinstance(error, WriteConflict):
+            lost = False  # it costs no connection
+        elif not isinstance(error, RowLocked):
             others_pass = await self._others_pass(waiting, error)
             if self.doubts.failed(waiting, others_pass=others_pass, slow=slow, lost=lost):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)

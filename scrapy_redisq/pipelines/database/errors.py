@@ -20,6 +20,7 @@ from scrapy_redisq.errors import (
     RowRefused,
     SinkError,
     SinkUnavailable,
+    WriteConflict,
     WriteFailed,
 )
 
@@ -29,12 +30,13 @@ LONGEST_WORDS = 500
 """Characters of an error's words that are kept."""
 
 _CODES: dict[str | int | None, type[SinkError]] = {
-    # PostgreSQL: connection, authorisation, operator intervention; transaction state, rollback
-    # (deadlock, serialisation), resources (memory), prerequisite state, system (a broken page).
+    # PostgreSQL: connection, authorisation, operator intervention; transaction state, rollback,
+    # resources (memory), prerequisite state, system (a broken page).
     **dict.fromkeys(("08", "28", "57"), SinkUnavailable),
     **dict.fromkeys(("25006", "53100"), SinkUnavailable),  # read-only, disk full
     # These may also be of one row: they are treated as those with which a connection ends.
     **dict.fromkeys(("25", "40", "53", "55", "58"), ConnectionLost),
+    **dict.fromkeys(("40001", "40P01"), WriteConflict),  # serialisation, deadlock
     "57014": BatchTooLarge,  # statement_timeout
     "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
     "55P03": RowLocked,
@@ -42,7 +44,8 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
-    **dict.fromkeys((1037, 1038, 1041, 1020, 1213, 1614), ConnectionLost),
+    **dict.fromkeys((1037, 1038, 1041), ConnectionLost),
+    **dict.fromkeys((1020, 1213, 1614), WriteConflict),
     **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1927), SinkUnavailable),
     **dict.fromkeys((1036, 1290, 1792, 1836), SinkUnavailable),
     1205: RowLocked,

@@ -176,7 +176,8 @@ def _named(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> dict[s
 
 
 _RULES = """
-SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(:table) AND ev_type IN ('2', '3')
+SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(:table)
+AND (ev_type = '2' OR ev_type = '3' AND ev_enabled <> 'D')
 """
 _UNIQUE = """
 SELECT i.indexrelid::regclass::text, i.indimmediate, array_agg(a.attname::text)

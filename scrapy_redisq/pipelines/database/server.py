@@ -139,7 +139,7 @@ class DatabaseServer:
             said = f"{SETTING}: {self.address}: {said}"
             if not of_rows:
                 raise SinkUnavailable(said) from None
-            if meaning is WriteFailed or meaning is ConnectionLost:
+            if issubclass(meaning, (WriteFailed, ConnectionLost)):
                 raise meaning(said, at_commit=at_commit) from None
             raise meaning(said) from None
 
