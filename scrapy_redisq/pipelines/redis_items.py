@@ -20,6 +20,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encoder, unwritable
 from scrapy_redisq.server.connection import AsyncClient, Server
+from scrapy_redisq.server.route import cancel
 from scrapy_redisq.settings.server import open_server_of, project_folder
 
 __all__ = ["RedisPipeline"]
@@ -171,7 +172,7 @@ class RedisPipeline(BatchPipeline):
 
     async def close(self) -> None:
         if self._following is not None:
-            self._following.cancel()
+            await cancel(self._following)
             self._following = None
         if self._client is not None:
             await self._client.aclose()

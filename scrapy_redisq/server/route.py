@@ -7,6 +7,7 @@ single server is here, that to a cluster in ``cluster``, to a primary that Senti
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ __all__ = [
     "Route",
     "async_options",
     "blocking_options",
+    "cancel",
     "closed_meanwhile",
 ]
 
@@ -93,6 +95,10 @@ def async_options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**_options(timeout, given), "retry": AsyncRetry(NoBackoff(), 0)}
 
 
+CANCEL_AGAIN = 0.05
+"""Seconds after which a task that goes on is cancelled once more."""
+
+
 @contextlib.contextmanager
 def closed_meanwhile() -> Iterator[None]:
     """Where an asyncio connection may be closed by others: before Python 3.12 redis-py raises
@@ -101,6 +107,17 @@ def closed_meanwhile() -> Iterator[None]:
         yield
     except AttributeError as error:
         raise redis.ConnectionError("the connection was closed meanwhile") from error
+
+
+async def cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel a task that may talk to Redis, and wait for its end.
+
+    Again and again: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes just
+    when what it waits for is done, and redis-py sends with it.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN)
 
 
 class OneServerRoute:

@@ -19,6 +19,7 @@ from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.connection import AsyncClient, Server
+from scrapy_redisq.server.route import cancel
 from scrapy_redisq.settings.server import open_server_of, project_folder
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -170,7 +171,7 @@ class WorkerConnection:
     async def close(self) -> None:
         """Close connections; the last session of an embedded server stops it."""
         if self._following is not None:
-            self._following.cancel()
+            await cancel(self._following)
             self._following = None
         if self._client is not None:
             await self._client.aclose()

@@ -35,6 +35,7 @@ from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
+from scrapy_redisq.server.route import cancel
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
@@ -133,7 +134,7 @@ class Worker:
     async def close(self, reason: str) -> None:
         """Send what is buffered, give back what was not started, leave the run."""
         for watch in self._watches:
-            watch.cancel()
+            await cancel(watch)
         try:
             await asyncio.wait_for(self._leave(reason), self.settings.close_timeout)
         except asyncio.TimeoutError:

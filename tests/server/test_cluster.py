@@ -180,6 +180,7 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(replicated: C
             ["wake"],
             woken=heard.append,
             announced=lambda slot, seconds: None,
+            told=lambda *_: None,
             listening=states.append,
             failed=lambda error: states.append(False),
         )
@@ -251,7 +252,7 @@ def test_each_shard_has_a_master_of_its_own(
             found, cursor = set(), None
             while cursor != 0:
                 cursor, keys = await searching.scan(
-                    cursor or 0, match=calls.prefix(NAME, shard) + "[m]*", count=1_000
+                    cursor or 0, match=calls.prefix(NAME, shard) + "[m]eta*", count=1_000
                 )
                 found.update(keys)
             assert found == {calls.meta_key(NAME, shard).encode()}

@@ -19,6 +19,7 @@ from scrapy_redisq.errors import ServerBusy, ServerError, SettingError
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.server.route import cancel
 
 PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
 QUOTED, SENTINEL_QUOTED = "s3cr%2Fet%20p%40ss", "s3cr%3Aw%C3%A4chter"
@@ -210,7 +211,13 @@ def test_clients_follow_the_primary(each_binary: Any) -> None:
             pass
 
         return Listener(
-            client, ["wake"], woken=heard, announced=heard, listening=heard, failed=heard
+            client,
+            ["wake"],
+            woken=heard,
+            announced=heard,
+            told=heard,
+            listening=heard,
+            failed=heard,
         )
 
     async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -239,6 +246,21 @@ def test_clients_follow_the_primary(each_binary: Any) -> None:
             assert frontier.status()["queued"] == 2
             assert client.get("before") == b"1"
             assert int(client.info("server")["tcp_port"]) == group.primary().port
+
+
+def test_who_follows_can_be_stopped_at_any_moment(group: Sentinels) -> None:
+    """Also just when it sends: redis-py loses a cancellation then, on Python 3.10 and 3.11."""
+
+    async def stop_after(turns: int, server: Server) -> None:
+        following = asyncio.ensure_future(server.follow())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(cancel(following), 10)
+
+    with open_server(group.url()) as server:
+        server.wait()
+        for turns in range(30):
+            asyncio.run(stop_after(turns, server))
 
 
 def pushed(frontier: Frontier, url: str) -> bool:
