@@ -15,6 +15,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.server.connection import Server
+from scrapy_redisq.settings.server import open_server_of
 
 TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
 
@@ -69,7 +70,8 @@ def run(arguments: Namespace, project: Project) -> int:
         raise NoDashboard(
             "the dashboard needs aiohttp: pip install scrapy-redisq[dashboard]"
         ) from None
-    with project.server() as server:
+    # Without waiting for it: the pages say that it is away.
+    with open_server_of(project.settings, project.folder) as server:
         asyncio.run(_serve(arguments, project, server))
     return 0
 

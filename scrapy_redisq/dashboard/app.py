@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from importlib import resources
 
+import redis
 from aiohttp import web
 
 from scrapy_redisq.dashboard import changes, reads, streams
@@ -72,7 +73,7 @@ async def in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response({"error": text}, status=status, headers=headers)
     except NoCrawl as problem:
         status, text = 404, str(problem)
-    except TROUBLE as problem:
+    except (redis.RedisError, *TROUBLE) as problem:
         status, text = 503, request.app[CRAWLS].redact(problem)
     except FrontierError as problem:
         status, text = 409, request.app[CRAWLS].redact(problem)

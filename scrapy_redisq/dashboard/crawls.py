@@ -44,6 +44,11 @@ RECENT = 61
 Opener = Callable[[Server, str], Frontier]
 
 
+def _no_room(why: str) -> None:
+    """In the place of waiting: a thread that does is lost to all who look; `Crawls.close` waits."""
+    raise FrontierError(f"the frontier {why}: push later what is not there yet")
+
+
 class NoCrawl(LookupError):
     """Raised when there is no frontier of this name."""
 
@@ -225,6 +230,7 @@ class Crawls:
     def _opened_to_push(self, name: str) -> Frontier:
         with self._opening:
             if name not in self._to_push:
-                self._to_push[name] = self._open_to_push(self._server, name)
-                self._to_push[name].by = BY
+                frontier = self._open_to_push(self._server, name)
+                frontier.by, frontier.waiting_to_push = BY, _no_room
+                self._to_push[name] = frontier
             return self._to_push[name]

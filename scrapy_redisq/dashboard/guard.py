@@ -87,10 +87,10 @@ class Rules:
 
     def refusal(self, request: web.Request) -> web.HTTPException | None:
         """Why ``request`` gets no answer; None: it does."""
-        if not self.is_own_host(request.host):
-            return web.HTTPMisdirectedRequest(
-                text=f"this dashboard is not {request.host!r}: see --host"
-            )
+        # Not request.host, which looks for a name of this machine where none is given.
+        host = request.headers.get("Host", "")
+        if not self.is_own_host(host):
+            return web.HTTPMisdirectedRequest(text=f"this dashboard is not {host!r}: see --host")
         if not request.path.startswith(DATA):
             return None  # the pages hold no data
         if not self.is_own_page(request):

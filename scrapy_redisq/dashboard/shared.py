@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -12,6 +13,9 @@ T = TypeVar("T")
 
 SHARE = 10
 """What takes long is looked at less often: a tenth of the time is spent with it at most."""
+
+FAILED_LASTS = 5.0
+"""Seconds for which a failure is shared at most, however long it took: then it may be over."""
 
 FIRST_WAIT = 0.05
 """Seconds that the first who asks for a long list waits for a part of it."""
@@ -51,11 +55,14 @@ class Shared(Generic[T]):
 
     def _timed(self) -> T:
         began = time.monotonic()
+        longest = FAILED_LASTS
         try:
-            return self._look()
+            found = self._look()
+            longest = math.inf
+            return found
         finally:
             now = time.monotonic()
-            self._ends = now + max(self._lasts, SHARE * (now - began))
+            self._ends = now + min(longest, max(self._lasts, SHARE * (now - began)))
 
 
 def _retrieved(future: asyncio.Future[T]) -> None:

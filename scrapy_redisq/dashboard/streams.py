@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import redis
 from aiohttp import web
 
 from scrapy_redisq.dashboard.crawls import NoCrawl
@@ -55,7 +56,7 @@ async def _stream(
     while not closing.is_set():
         try:
             event, data = name, await look()
-        except (FrontierError, NoCrawl, *TROUBLE) as error:
+        except (FrontierError, NoCrawl, redis.RedisError, *TROUBLE) as error:
             event, data = "away", {"error": request.app[CRAWLS].redact(error)}
         try:
             await response.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ from scrapy_redisq.dashboard import streams
 from scrapy_redisq.dashboard.figures import Figures
 from scrapy_redisq.dashboard.hosts import Host, Match, page_of
 from scrapy_redisq.dashboard.shared import Listed, Shared
+from scrapy_redisq.frontier import calls
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -189,6 +191,23 @@ def test_urls(dashboard: Served, frontier: Frontier) -> None:
     assert dashboard.ask(f"{CRAWL}/url?url=nothing").status == 400
 
 
+def test_pushes_do_not_wait_for_room(dashboard: Served, frontier: Frontier) -> None:
+    """Each would keep a thread, until nothing is shown to anybody and the process never ends."""
+    frontier.push(["https://a.example/1", "https://a.example/2"])
+    frontier.client.hset(calls.meta_key(NAME, 0), "max_pending", 1)
+    began = time.monotonic()
+    answers = [
+        dashboard.ask(f"{CRAWL}/push", {"requests": ["https://a.example/3"]}, dashboard.token),
+        dashboard.ask(
+            f"{CRAWL}/url", {"action": "fetch", "url": "https://a.example/4"}, dashboard.token
+        ),
+    ]
+    assert [(answer.status, "room" in answer.json["error"]) for answer in answers] == [
+        (409, True)
+    ] * 2
+    assert (frontier.status()["created"], time.monotonic() - began < 10) == (2, True)
+
+
 def test_forgotten(dashboard: Served, frontier: Frontier, worker: Worker) -> None:
     """Where the dupefilter can."""
     url = "https://a.example/1"
@@ -273,6 +292,29 @@ def test_ten_who_ask_cost_one_look() -> None:
             assert [type(error) for error in found] == [redis.ConnectionError] * 2
             shared.forget()
             assert await shared.get() == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis that did not answer for a while is asked again soon."""
+    monkeypatch.setattr("scrapy_redisq.dashboard.shared.SHARE", 10_000)
+    monkeypatch.setattr("scrapy_redisq.dashboard.shared.FAILED_LASTS", 0.0)
+    looks: list[int] = []
+
+    def look() -> int:
+        time.sleep(0.02)
+        looks.append(1)
+        if len(looks) == 1:
+            raise redis.TimeoutError
+        return len(looks)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            shared = Shared(threads, look, lasts=0.0)
+            with pytest.raises(redis.TimeoutError):
+                await shared.get()
+            assert [await shared.get(), await shared.get()] == [2, 2]
 
     asyncio.run(scenario())
 

@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import urllib.request
 from collections.abc import Callable
 from importlib import resources
@@ -93,6 +94,13 @@ def test_the_host_that_is_asked(guarded: Callable[[Rules], Served], host: str, s
     served = guarded(Rules(hosts=frozenset({"crawls.lan"})))
     for path in ("/api/session", "/", "/main.js"):
         assert served.ask(path, headers={"Host": host}).status == status
+
+
+def test_no_host_is_asked(dashboard: Served) -> None:
+    """Whoever says none is refused, and no name is looked up for them."""
+    with socket.create_connection(("127.0.0.1", dashboard.port), timeout=20) as connection:
+        connection.sendall(b"GET /api/session HTTP/1.0\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.0 421"
 
 
 def test_a_given_token(guarded: Callable[[Rules], Served], frontier: Frontier) -> None:

@@ -19,14 +19,17 @@ export default function dead(ctx) {
   let list = null;
   let failed = null;
   let latest = 0;
+  let again = null;
 
   async function look() {
     const mine = ++latest;
+    const used = { ...match };
+    clearTimeout(again);
     try {
-      const found = await api.get(ctx.path("dead"), { ...match, offset, limit: LIMIT });
+      const found = await api.get(ctx.path("dead"), { ...used, offset, limit: LIMIT });
       if (mine !== latest) return;
-      [list, failed] = [found, null];
-      if (!found.complete) setTimeout(look, 500);
+      [list, failed] = [{ ...found, match: used }, null];
+      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || look(), 500);
     } catch (error) {
       if (mine === latest) failed = error;
     }
@@ -42,7 +45,8 @@ export default function dead(ctx) {
     look();
   }
 
-  const matched = () => ({ match: { ...match, ...(match.status !== undefined && { status: Number(match.status) }) } });
+  // What the list shows: another may have been asked for that is not there yet, or never comes.
+  const matched = () => ({ match: { ...list.match, ...(list.match.status !== undefined && { status: Number(list.match.status) }) } });
 
   async function act(action, target, count) {
     const text = { requeue: "To the front of their queues, past the dupefilter, with retries counted anew.",
@@ -54,7 +58,7 @@ export default function dead(ctx) {
   }
 
   async function save() {
-    const found = await attempt(() => api.file(ctx.path("dead", "export"), match));
+    const found = await attempt(() => api.file(ctx.path("dead", "export"), list.match));
     if (!found) return;
     const address = URL.createObjectURL(found);
     const anchor = Object.assign(document.createElement("a"), { href: address, download: `${ctx.name}-dead.jsonl` });
@@ -105,7 +109,7 @@ export default function dead(ctx) {
   return {
     draw() {
       if (!list) return failed ? problem(failed) : h("p", { class: "lead" }, "Looking…");
-      const isFiltered = Object.keys(match).length > 0;
+      const isFiltered = Object.keys(list.match).length > 0;
       if (!list.known) return empty("No dead letters", list.complete ? "Requests that fail for good are kept here, with what happened." : "Looking…");
       return [
         failed && problem(failed), facets(),

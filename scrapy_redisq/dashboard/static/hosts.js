@@ -30,16 +30,19 @@ export default function hosts(ctx) {
   let counts = {};
   let failed = null;
   let latest = 0;
+  let again = null;
   const chosen = new Set();
 
   async function look() {
     const mine = ++latest;
+    const match = { q: asked.q, state: asked.state };
+    clearTimeout(again);
     try {
       const found = await api.get(ctx.path("hosts"), { ...asked, limit: LIMIT });
       if (mine !== latest) return;
-      [list, failed] = [found, null];
+      [list, failed] = [{ ...found, match }, null];
       if (found.counts) counts = found.counts;
-      if (!found.complete) setTimeout(look, 500);
+      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || look(), 500);
     } catch (error) {
       if (mine === latest) failed = error;
     }
@@ -102,8 +105,9 @@ export default function hosts(ctx) {
     const some = chosen.size > 0;
     if (!some && !list.complete) return null; // nobody knows yet how many "all" are
     const count = some ? chosen.size : list.total;
-    const target = some ? { hosts: [...chosen] } : { match: { q: asked.q, state: asked.state } };
-    const filtered = asked.q || asked.state;
+    // What the list shows: another may have been asked for that is not there yet, or never comes.
+    const target = some ? { hosts: [...chosen] } : { match: list.match };
+    const filtered = list.match.q || list.match.state;
     return h("div", { class: "bulk", role: "group", "aria-label": "Change several" },
       h("span", null, some ? `${plural(count, "host")} chosen:` : `${filtered ? "All that match" : "All"} (${number(count)}):`),
       ["pause", "resume", "limit", "unlimit", "drop"].map((action) =>

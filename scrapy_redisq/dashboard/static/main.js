@@ -42,6 +42,7 @@ function context(query) {
     name: page.name, session: page.session, query, link,
     get told() { return page.told; },
     canChange: !page.session.read_only,
+    get isShown() { return !ended; },
     redraw: () => !ended && draw(),
     path: (...parts) => api.path("crawls", page.name, ...parts),
     // Remembers what is looked at in the address, so that it can be passed on and gone back to.
