@@ -20,6 +20,9 @@ FAILED_LASTS = 5.0
 FIRST_WAIT = 0.05
 """Seconds that the first who asks for a long list waits for a part of it."""
 
+CHANGED_WAIT = 2.0
+"""The same of who asks after something was changed here, and wants to see that."""
+
 PORTION = 200
 """Entries after which others get a turn, and what is there so far is shown."""
 
@@ -84,25 +87,30 @@ class Listed(Generic[T]):
         self._read = read
         self._growing: list[T] = []
         self._whole: list[T] | None = None
+        self._changes = self._changes_seen = 0
         self.version = 0
         self._refresh: Shared[None] = Shared(threads, self._fill, lasts=lasts)
 
     async def get(self) -> tuple[list[T], bool]:
         """(the entries, whether that is all). Raises what ``read`` does."""
+        changes = self._changes
         refresh = asyncio.ensure_future(self._refresh.get())
         refresh.add_done_callback(_retrieved)
         if self._whole is None:
             await asyncio.wait([refresh], timeout=FIRST_WAIT)
         else:
             # A short list is fresh, of a long one the last is shown while it is read anew.
-            await asyncio.wait([refresh], timeout=FIRST_WAIT / 5)
+            timeout = CHANGED_WAIT if changes > self._changes_seen else FIRST_WAIT / 5
+            await asyncio.wait([refresh], timeout=timeout)
         if refresh.done():
             refresh.result()
+            self._changes_seen = max(changes, self._changes_seen)
         whole = self._whole
         return (self._growing[:], False) if whole is None else (whole, True)
 
     def forget(self) -> None:
         """Something was changed: who asks next has it read anew."""
+        self._changes += 1
         self._refresh.forget()
 
     def _fill(self) -> None:

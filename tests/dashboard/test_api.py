@@ -380,3 +380,25 @@ def test_rates_and_the_end() -> None:
     assert Figures().of(status, [])["pages_per_minute"] is None
     stopped = Figures().of({**status, "state": "stopped"}, minutes)
     assert (stopped["pages_per_minute"], stopped["left"]) == (0, None)
+
+
+def test_who_has_changed_something_sees_it_in_the_list() -> None:
+    """However long it takes to read that anew."""
+
+    async def play() -> None:
+        entries, pause = [1], 0.0
+
+        def read() -> Iterator[int]:
+            time.sleep(pause)
+            yield from list(entries)
+
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=0.0)
+            assert await listed.get() == ([1], True)
+            pause = 0.2
+            entries.append(2)
+            assert await listed.get() == ([1], True)
+            listed.forget()
+            assert await listed.get() == ([1, 2], True)
+
+    asyncio.run(play())
