@@ -86,6 +86,14 @@ def test_a_head_includes_what_the_file_uses(name: str) -> None:
     assert all(uses(text, entry.partition("=")[0]) for entry in functions)
 
 
+def test_lines_are_as_long_as_those_in_python() -> None:
+    """Heads, too: they are read more often than written."""
+    long = {
+        name for name, text in FILES.items() if any(len(line) > 100 for line in text.split("\n"))
+    }
+    assert not long
+
+
 def test_a_name_is_defined_once() -> None:
     """A file that is included never hides what another one defines."""
     owners: dict[str, str] = {}

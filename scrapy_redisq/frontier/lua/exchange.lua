@@ -11,17 +11,18 @@
 --          remembered); (the rest only if there is some) queues, enqueue, also, claims (see
 --          shared/enqueue.lua), former {id = true} (that the worker had before), bundled
 --          {lease...} (leases that the worker must hold for what is enqueued with them), settled
---          (see shared/kept.lua), gone_on (see there), letters {{identity, slot, priority, entry or '', reason, detail,
---          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
---          retried {{lease, priority, serialised request, ms}...}, released {lease...}, dead
---          {{lease, reason, detail, error, status, whether nobody has enqueued it}...}, delayed
---          {{lease, ms}...}, backed_off {{lease, serialised request}...}, posts {{id, links to other shards}...}, hold (us, for these; with
---          shards on several servers only), delivered {id...}
---          (posts that are no longer needed), begun {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what is added to it}, turns {{slot,
---          ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
+--          (see shared/kept.lua), gone_on (see there), letters {{identity, slot, priority, entry or
+--          '', reason, detail, error, status}...} (of what could not be enqueued), done {{slot,
+--          {lease...}}...}, retried {{lease, priority, serialised request, ms}...}, released
+--          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
+--          it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, posts
+--          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
+--          only), delivered {id...} (posts that are no longer needed), begun {shard...} (that have
+--          begun the run for good), room {slot = limit}, tally {count = what is added to it}, turns
+--          {{slot, ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
 --          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
---          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON,
---          of the worker, for people), history {{id, record}...} (of what it finishes), history_max
+--          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON, of
+--          the worker, for people), history {{id, record}...} (of what it finishes), history_max
 --          (records that are kept)
 -- Reply    {status} or {status, outcome of each enqueue (see shared/enqueue.lua), created,
 --          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
@@ -30,8 +31,8 @@
 --          or '', seconds for which all that is left has been in slots that are set aside (-1: it
 --          is not), key that is in the way of some requests, which wait until it is deleted, or
 --          '', ms until somebody should take the oldest post (-1: there is none), what people have
---          told the worker to do (see workers/tell.lua) or '', lease, record, lease, record...}; the
---          status is
+--          told the worker to do (see workers/tell.lua) or '', lease, record, lease, record...};
+--          the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again

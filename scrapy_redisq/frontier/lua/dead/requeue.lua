@@ -1,7 +1,7 @@
 -- Dead letters become requests again, with deliveries counted from zero.
 --
--- Input    letters {{id, SHA-1 of the letter in hexadecimal digits, serialised request (in the place
---          of the letter's, with retries counted from zero) or false}... (at most 100)}
+-- Input    letters {{id, SHA-1 of the letter in hexadecimal digits, serialised request (in the
+--          place of the letter's, with retries counted from zero) or false}... (at most 100)}
 -- Reply    {how many were requeued}; {-1} if the shard must be opened first, see run/open.lua
 -- Cost     O(bytes of the letters)
 -- Retry    safe: an id is requeued once

@@ -11,9 +11,9 @@
 --          text...} (see shared/slots/state.lua; false: those that are there stay), throttle (text
 --          of AutoThrottle's terms, see there, or ''), release, settings (these two: what a worker
 --          runs, '' if that is not known), name, resume, keep_alive, keep_seen
---          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes), max_pending,
---          max_memory (numbers as texts, or ''; of who crawls), age (us since the worker that crawls
---          was started), keep_config (of who pushes: also a new run
+--          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes),
+--          max_pending, max_memory (numbers as texts, or ''; of who crawls), age (us since the
+--          worker that crawls was started), keep_config (of who pushes: also a new run
 --          takes the stored one, and what was seen if the last worker kept that), began (us),
 --          inherits, begun (whether shard 0 knows that this one has begun the run; all three of who
 --          follows)

@@ -1,8 +1,8 @@
 -- What a worker needs to know of every shard to tell whether a run of several shards is complete.
 --
 -- Input    (all empty where only one look is taken) worker, mark (of the first look, which is kept
---          with the worker), marked (the same, of the second: a shard that has lost the end of its log
---          in between has lost it, too, or nothing that was done before the first)
+--          with the worker), marked (the same, of the second: a shard that has lost the end of its
+--          log in between has lost it, too, or nothing that was done before the first)
 -- Reply    {1 if nothing is left on this shard and nobody may add to it, how much there has been
 --          to do, when its run began (us by shard 0's clock; 0: it has none)}
 -- Cost     O(workers)

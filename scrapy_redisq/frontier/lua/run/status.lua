@@ -1,8 +1,9 @@
 -- A consistent picture of a shard, for people.
 --
 -- Input    (nothing)
--- Reply    msgpack map: meta, counts, delayed, aside and paused (how many slots are), posted (posts), workers
---          {{id, deadline, leased, {field, value...}}}, now; {} if there is no frontier
+-- Reply    msgpack map: meta, counts, delayed, aside and paused (how many slots are), posted
+--          (posts), workers {{id, deadline, leased, {field, value...}}}, now; {} if there is no
+--          frontier
 -- Cost     O(workers); reads only
 -- Include  shared/keys shared/texts shared/clock shared/foreign shared/workers
 
@@ -19,4 +20,5 @@ for i = 1, #members, 2 do
 end
 return cmsgpack.pack({meta = meta, counts = redis.call('HGETALL', COUNTS),
   delayed = redis.call('ZCARD', DELAYED), aside = redis.call('ZCARD', ASIDE),
-  paused = redis.call('ZCARD', PAUSED), posted = redis.call('ZCARD', POST), workers = workers, now = NOW})
+  paused = redis.call('ZCARD', PAUSED), posted = redis.call('ZCARD', POST),
+  workers = workers, now = NOW})

@@ -1,25 +1,27 @@
 -- What the requests of a shard wait for, for people: why little or nothing happens.
 --
 -- Input    most (slots that are looked at), part (0 at first: which portion of these)
--- Reply    msgpack map: slots (that have requests), due (of them, that might start now), busy (slots
---          with leases), next (us until the first start that time alone keeps back, -1: there is none),
---          delayed (how many, us until the first and the last is due), aside and paused ({how many
---          slots are, how many of them were looked at, how many of these have requests}), stuck (us
---          since nothing else than slots that are set aside is left, -1: something is), keep_alive,
---          waiting and starting (workers), parts (portions to be asked for), looked (slots with
---          requests that were looked at, evenly spread over all), kinds {kind = {how many of them, by what}}
+-- Reply    msgpack map: slots (that have requests), due (of them, that might start now), busy
+--          (slots with leases), next (us until the first start that time alone keeps back, -1:
+--          there is none), delayed (how many, us until the first and the last is due), aside and
+--          paused ({how many slots are, how many of them were looked at, how many of these have
+--          requests}), stuck (us since nothing else than slots that are set aside is left, -1:
+--          something is), keep_alive, waiting and starting (workers), parts (portions to be asked
+--          for), looked (slots with requests that were looked at, evenly spread over all), kinds
+--          {kind = {how many of them, by what}}
 --             due          nothing keeps it
 --             delay        by limit, rate, robots, throttle or back-off {cause = how many}
 --             concurrency  {downloads that are allowed at a time, of all of them}
 --             parked       by status of the last answer, 0: none {status = how many}
 --             aside, paused
 --          and starts (a minute, that delays and rates of those that were looked at allow together;
---          -1: one of them has neither), oldest (us for which the first slot has been due, -1: none is),
---          room ({downloads that those which were looked at have requests for, and may have in
+--          -1: one of them has neither), oldest (us for which the first slot has been due, -1: none
+--          is), room ({downloads that those which were looked at have requests for, and may have in
 --          progress at a time, leases of them}; parked, aside and paused ones have no room)
 -- Cost     about 0.5 ms, however many slots there are: looks at 20 of them; reads only
 -- Error    another key is in the place of one that all slots share
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state shared/slots/queued
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
+--          shared/slots/queued
 
 local foreign = foreign_key_of_slots()
 if foreign then return foreign_error(foreign) end
@@ -100,7 +102,8 @@ for i = input.part + 1, most, parts do
 end
 
 local nearest = -1
-for _, slot in ipairs(redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'LIMIT', 0, 20)) do
+local later = redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'LIMIT', 0, 20)
+for _, slot in ipairs(later) do
   local state = slot_of(slot)
   local limit = state.limit.concurrency
   if state.held ~= 1 and not (limit > 0 and state.out >= limit) then
@@ -123,4 +126,5 @@ return cmsgpack.pack({slots = total, due = redis.call('ZCOUNT', READY, '-inf', N
   stuck = tonumber(meta[1] or '') and math.max(0, NOW - number_of(meta[1])) or -1,
   keep_alive = meta[2] and 1 or 0, waiting = number_of(counts[1]), starting = number_of(counts[2]),
   parts = parts, looked = looked, kinds = kinds, starts = starts,
-  room = {room, held}, oldest = first_due <= NOW and math.min(NOW - math.max(0, first_due), FAR) or -1})
+  room = {room, held},
+  oldest = first_due <= NOW and math.min(NOW - math.max(0, first_due), FAR) or -1})

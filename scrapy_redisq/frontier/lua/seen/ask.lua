@@ -1,8 +1,8 @@
 -- Whether a request has been asked for before, for people: nothing is recorded.
 --
--- Input    generation (its keys begin with seen:GENERATION), run, seen (parameters of the dupefilter,
---          see shared/seen/), fingerprint (as the dupefilter takes it; false: it is not asked), start
---          (the same for the exact set of start requests), kept (field of `kept`)
+-- Input    generation (its keys begin with seen:GENERATION), run, seen (parameters of the
+--          dupefilter, see shared/seen/), fingerprint (as the dupefilter takes it; false: it is not
+--          asked), start (the same for the exact set of start requests), kept (field of `kept`)
 -- Reply    {1 if it was seen, 0 if not, -1 if the dupefilter is not asked; the same of the start
 --          requests; what `kept` has of it, or ''}
 -- Cost     O(layers) of the dupefilter; reads only

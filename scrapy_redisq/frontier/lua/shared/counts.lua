@@ -20,7 +20,8 @@ end
 -- -> the counts as they are now {name = number}: created, finished, starting, waiting, dead,
 -- leased, posted, and all that have changed
 local function flush_counts()
-  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead', 'leased', 'posted'}) do
+  for _, name in ipairs({'created', 'finished', 'starting', 'waiting', 'dead', 'leased',
+      'posted'}) do
     count(name, 0)
   end
   local names, counts, changed = {}, {}, {}

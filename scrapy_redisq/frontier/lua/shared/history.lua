@@ -1,6 +1,7 @@
--- Returns keep(records, most): keeps what became of requests, for people, by what they are known by:
--- records is {{id, record}...}, of which no more than the newest `most` stay. To be called behind the
--- first write of a script. Nothing rests on it, so whatever is in the way of it is passed over.
+-- Returns keep(records, most): keeps what became of requests, for people, by what they are known
+-- by: records is {{id, record}...}, of which no more than the newest `most` stay. To be called
+-- behind the first write of a script. Nothing rests on it, so whatever is in the way of it is
+-- passed over.
 --
 -- Include  shared/keys shared/bounds shared/texts shared/clock
 

@@ -25,8 +25,8 @@ end
 -- -> '1' it is the worker's, and new, '6' it is the worker's, and was another's, '0' a duplicate,
 -- '3' another worker has it, and no page stands for it there or here: ask again. What a page stands
 -- for never waits: two such might wait for each other. What no page stands for may be what its
--- workers died of, as a stored request may (a page's own lease counts that): '4' it is the worker's,
--- and a suspect, '5' it is to be given up.
+-- workers died of, as a stored request may (a page's own lease counts that): '4' it is the
+-- worker's, and a suspect, '5' it is to be given up.
 local function claim(is_new, field, lease, page)
   local owner, its_lease, its_page, kept, deaths = claimant(field)
   local is_mine = owner == input.worker and its_lease == lease
@@ -59,17 +59,16 @@ end
 -- before it is over. If a server loses this, or it is not sent any more, one death more is counted.
 local function go_on()
   for _, item in ipairs(input.gone_on) do
-    local field, lease = item[1], item[2]
+    local field, lease, leases = item[1], item[2], leases_of(input.worker)
     if field ~= '' then
       local owner, its_lease, page = claimant(field)
       if owner == input.worker then
         redis.call('HSET', KEPT, field, '0 ' .. owner .. ' ' .. its_lease .. ' ' .. page)
       end
     else
-      local slot, priority, entry = parse_record(redis.call('HGET', leases_of(input.worker), lease) or '')
+      local slot, priority, entry = parse_record(redis.call('HGET', leases, lease) or '')
       if slot then
-        redis.call('HSET', leases_of(input.worker), lease,
-          record_of(slot, priority, with_deliveries(entry, 0)))
+        redis.call('HSET', leases, lease, record_of(slot, priority, with_deliveries(entry, 0)))
       end
     end
   end

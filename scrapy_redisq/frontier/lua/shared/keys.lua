@@ -8,13 +8,13 @@
 --   meta            hash    format, the shared configuration, and the run: its id, name, state
 --                           (open, complete or resetting), seeded (some worker has added all its
 --                           start requests), began, left (when the last worker went), ended (us),
---                           generation of its dupefilter, inherits, keep_alive, keep_seen, max_pending and
---                           max_memory (of workers), shards (that former runs had), sealed and visited (see
---                           shared/run_state.lua), begun:J (on shard 0: shard J has begun the run
---                           for good, see run/join.lua), sign and patient (see ms_until_dead()),
---                           behind (us, see NOW), stuck and retry (see shared/slots/aside.lua),
---                           sampled (see shared/sample.lua), release and settings (of the worker
---                           that joined last, see run/join.lua)
+--                           generation of its dupefilter, inherits, keep_alive, keep_seen,
+--                           max_pending and max_memory (of workers), shards (that former runs had),
+--                           sealed and visited (see shared/run_state.lua), begun:J (on shard 0:
+--                           shard J has begun the run for good, see run/join.lua), sign and patient
+--                           (see ms_until_dead()), behind (us, see NOW), stuck and retry (see
+--                           shared/slots/aside.lua), sampled (see shared/sample.lua), release and
+--                           settings (of the worker that joined last, see run/join.lua)
 --   ready           zset    slot -> when it may be claimed next (microseconds)
 --   levels:SLOT     zset    priorities of the slot that have entries (score = -priority)
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
@@ -29,8 +29,8 @@
 --   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,
 --                           reclaimed, stale, starting, waiting, posted, what item pipelines
---                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused), what
---                           workers did (pages, items, errors), and
+--                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused),
+--                           what workers did (pages, items, errors), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same

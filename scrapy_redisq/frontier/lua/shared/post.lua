@@ -1,6 +1,6 @@
 -- Posts: what pages of this shard have asked of other shards, whose logs are others. A page's end
--- leaves one here, in the same script, for those of its links which their shards may yet lose. It is
--- removed when they no longer can. No script looks into it.
+-- leaves one here, in the same script, for those of its links which their shards may yet lose. It
+-- is removed when they no longer can. No script looks into it.
 --
 -- Include  shared/keys shared/bounds shared/clock shared/counts shared/texts
 

@@ -1,7 +1,8 @@
 -- Returns sample(meta, last): keeps the counts of this moment in series:SECONDS, for charts. To be
 -- called when they are written, behind a script's first write. `meta` has run and `sampled` (the
--- last 10 s, since 1970, of which there is a sample). The first call in 10 s writes to series:10, in
--- 120 s and 1,800 s to the coarser ones; the `last` one of a run to all of them, for what came since.
+-- last 10 s, since 1970, of which there is a sample). The first call in 10 s writes to series:10,
+-- in 120 s and 1,800 s to the coarser ones; the `last` one of a run to all of them, for what came
+-- since.
 --
 -- A sample is a msgpack array: s since 1970, run, the counts in COUNTED, delayed requests, leases,
 -- workers that are alive, and in the coarser lists the bytes that the server uses (0: it does not

@@ -66,7 +66,8 @@ elseif place == 'queues' then
 else
   local key = place == 'delayed' and DELAYED or LETTERS
   repeat
-    local part = redis.call(place == 'delayed' and 'ZSCAN' or 'HSCAN', key, second, 'COUNT', PORTION)
+    local scan = place == 'delayed' and 'ZSCAN' or 'HSCAN'
+    local part = redis.call(scan, key, second, 'COUNT', PORTION)
     local members = part[2]
     for i = 1, #members, 2 do
       if place == 'delayed' then

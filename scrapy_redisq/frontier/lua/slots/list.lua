@@ -9,7 +9,8 @@
 --          is parked, failures in a row, status of the last answer (0: none), and in us since 1970
 --          since when it has been set aside, paused and limited by a person (0: it is not)}...}
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
--- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state shared/slots/queued
+-- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
+--          shared/slots/queued
 
 local foreign = foreign_key_of_slots()
 if foreign then return foreign_error(foreign) end

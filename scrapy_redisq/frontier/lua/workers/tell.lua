@@ -1,5 +1,6 @@
--- Tells workers what to do: "quiet" (claim nothing, and finish what they hold), "work" (claim again)
--- or "stop" (leave, as at SIGTERM). Each is told by the reply to its next exchange with this shard.
+-- Tells workers what to do: "quiet" (claim nothing, and finish what they hold), "work" (claim
+-- again) or "stop" (leave, as at SIGTERM). Each is told by the reply to its next exchange with this
+-- shard.
 --
 -- Input    what, workers {worker...} (false: all that are registered)
 -- Reply    how many were told
