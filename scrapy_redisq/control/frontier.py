@@ -28,7 +28,7 @@ from scrapy_redisq.frontier.seen import SeenFilter, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
 from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
-from scrapy_redisq.server.connection import Server
+from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
@@ -78,9 +78,13 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         dead_max: int = RedisqSettings.dead_max.default,
         growth: GrowthLimit = NO_LIMIT,
         owns_server: bool = False,
+        client: Client | None = None,
     ) -> None:
-        super().__init__(check_frontier_name(name), server.client())
+        """``client``: of the server, shared by those who look at many frontiers, and closed by
+        them; None: one of its own."""
+        super().__init__(check_frontier_name(name), server.client() if client is None else client)
         self._server = server
+        self._owns_client = client is None
         self._owns_server = owns_server
         self._config = config or FrontierConfig()
         self._keep_config = keep_config or config is None
@@ -142,7 +146,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
 
     def close(self) -> None:
         """Close the connection, and leave the embedded server if this opened it."""
-        self.client.close()
+        if self._owns_client:
+            self.client.close()
         if self._owns_server:
             self._server.close()
 

@@ -128,9 +128,6 @@ class Crawls:
     def close(self) -> None:
         """Wait for what is being done, and close the connections."""
         self._threads.shutdown(cancel_futures=True)
-        for crawl in self._crawls.values():
-            crawl.frontier.close()
-            crawl.silent.close()
         for frontier in self._to_push.values():
             frontier.close()
         self._scraped.close()
@@ -210,21 +207,19 @@ class Crawls:
             if crawl := self._crawls.get(name):
                 return crawl
             try:
-                frontier = Frontier(self._server, name)
+                frontier, silent = (
+                    Frontier(self._server, name, client=self._client) for _ in range(2)
+                )
             except SettingError as error:
                 raise NoCrawl(str(error)) from None
             try:
                 there = frontier.config() is not None
             except FrontierError:
                 there = True  # whoever looks at it is told what is wrong
-            except BaseException:
-                frontier.close()
-                raise
             if not there:
-                frontier.close()
                 raise NoCrawl(f"there is no crawl {name!r}")
             frontier.by = BY
-            self._crawls[name] = Crawl(frontier, Frontier(self._server, name), self._threads)
+            self._crawls[name] = Crawl(frontier, silent, self._threads)
             return self._crawls[name]
 
     def _opened_to_push(self, name: str) -> Frontier:

@@ -35,47 +35,33 @@ SILENT = 10.0
 
 
 class Known:
-    """The frontiers of a server."""
+    """The frontiers of a server. All of them share its connections."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._client = server.client()
-        self._frontiers: dict[str, Frontier] = {}
+        self._frontiers: list[Frontier] = []
         self._listed = -RELIST
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        for frontier in self._frontiers.values():
-            frontier.close()
         self._client.close()
 
     def all(self) -> tuple[list[Frontier], bool]:
         """-> those that there are, and whether they could be listed."""
         with self._lock:
-            return self._all()
-
-    def _all(self) -> tuple[list[Frontier], bool]:
-        if time.monotonic() - self._listed < RELIST:
-            return [*self._frontiers.values()], True
-        try:
-            names, _ = frontier_names(self._client)
-        except (redis.RedisError, RedisqError, OSError):
-            return [*self._frontiers.values()], False
-        self._listed = time.monotonic()
-        for name in set(self._frontiers) - set(names):
-            self._frontiers.pop(name).close()
-        for name in names[:MOST_KNOWN]:
-            self.one(name)
-        return [self._frontiers[name] for name in names[:MOST_KNOWN]], True
+            if time.monotonic() - self._listed >= RELIST:
+                try:
+                    names, _ = frontier_names(self._client)
+                except (redis.RedisError, RedisqError, OSError):
+                    return self._frontiers, False
+                self._listed = time.monotonic()
+                self._frontiers = [self.one(name) for name in names[:MOST_KNOWN]]
+            return self._frontiers, True
 
     def one(self, name: str) -> Frontier:
         """The frontier called ``name``, whether it is there or not. Raises `SettingError`."""
-        with self._lock:
-            if name not in self._frontiers:
-                if len(self._frontiers) >= 2 * MOST_KNOWN:
-                    self._frontiers.pop(next(iter(self._frontiers))).close()
-                self._frontiers[name] = Frontier(self._server, name)
-            return self._frontiers[name]
+        return Frontier(self._server, name, client=self._client)
 
 
 class Exporter:

@@ -66,9 +66,10 @@ class Exposition:
             families["redisq_crawl_up"].add_metric([frontier.name], 1)
             for name, labels, value in samples(look):
                 families[name].add_metric([frontier.name, *labels], value)
-        known = [self._memory[one.name] for one in frontiers if one.name in self._memory]
-        if known and up:
-            _, memory = max(known, key=lambda look: look[0])
+        names = {frontier.name for frontier in frontiers}
+        self._memory = {name: look for name, look in self._memory.items() if name in names}
+        if self._memory and up:
+            _, memory = max(self._memory.values(), key=lambda look: look[0])
             for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
                 families[f"redisq_redis_memory_{name}bytes"].add_metric([], memory[field])
         families["redisq_look_duration_seconds"].add_metric([], time.monotonic() - began)

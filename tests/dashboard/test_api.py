@@ -57,6 +57,19 @@ def test_overview(dashboard: Served, frontier: Frontier, redis_server: RedisServ
     assert dashboard.get(CRAWL)["queued"] == 2
 
 
+def test_crawls_share_connections(dashboard: Served, redis_server: RedisServer) -> None:
+    """However many crawls are looked at, and names scaled by."""
+    with redis_server.client() as client:
+        for number in range(12):
+            with Frontier.from_url(redis_server.url, f"crawl{number}") as frontier:
+                frontier.push([f"https://{number}.example/"])
+        before = len(client.client_list())
+        for number in range(12):
+            assert dashboard.get(f"/api/crawls/crawl{number}")["queued"] == 1
+            dashboard.get(f"/scale/made-up-{number}")
+        assert len(client.client_list()) < before + 12
+
+
 def test_names_that_are_none(dashboard: Served) -> None:
     """No frontier is made, or kept, for whatever is asked for."""
     for name in ("nothing", quote(MARKUP, safe=""), "a%00b", "%ff", "x" * 5_000, "{a}"):
