@@ -49,6 +49,11 @@ def _no_room(why: str) -> None:
     raise FrontierError(f"the frontier {why}: push later what is not there yet")
 
 
+def aged(told: dict[str, Any], age: float) -> dict[str, Any]:
+    """``told``, with how old it is (seconds)."""
+    return {**told, "age": round(age, 1)}
+
+
 class NoCrawl(LookupError):
     """Raised when there is no frontier of this name."""
 
@@ -68,6 +73,10 @@ class Crawl:
         self._threads = threads
         self.memory = Shared(threads, frontier.memory, lasts=MEMORY_LASTS)
         self._series: dict[int, Shared[dict[str, Any]]] = {}
+
+    async def told(self) -> dict[str, Any]:
+        """The status as whoever looks is shown it, with its ``age`` (seconds)."""
+        return aged(*await self.status.aged())
 
     def series(self, resolution: int) -> Shared[dict[str, Any]]:
         """Samples, and the marks beside them."""
@@ -172,11 +181,12 @@ class Crawls:
                 told["crawls"].append(status)
         if told["problems"] and not told["crawls"]:
             raise ConnectionError(next(iter(told["problems"].values())))
-        told["servers"] = await self.servers.get()
-        return told
+        told["servers"], age = await self.servers.aged()
+        ages = [age, *(crawl["age"] for crawl in told["crawls"])]
+        return aged(told, max(ages))
 
     async def _status_of(self, name: str) -> dict[str, Any]:
-        return await (await self.crawl(name)).status.get()
+        return await (await self.crawl(name)).told()
 
     def metrics(self) -> bytes:
         """What Prometheus asks for. Blocks."""

@@ -12,7 +12,7 @@ from aiohttp import web
 from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.control.told_letters import as_json, exported
 from scrapy_redisq.dashboard import hosts, letters
-from scrapy_redisq.dashboard.crawls import Crawl, Crawls
+from scrapy_redisq.dashboard.crawls import Crawl, Crawls, aged
 from scrapy_redisq.dashboard.guard import SESSION, Rules
 from scrapy_redisq.metrics import CONTENT_TYPE
 
@@ -45,18 +45,20 @@ async def overview(request: web.Request) -> web.Response:
 
 @routes.get("/api/servers")
 async def servers(request: web.Request) -> web.Response:
-    return web.json_response({"servers": await request.app[CRAWLS].servers.get()})
+    found, age = await request.app[CRAWLS].servers.aged()
+    return web.json_response(aged({"servers": found}, age))
 
 
 @routes.get("/api/crawls/{name}")
 async def status(request: web.Request) -> web.Response:
-    return web.json_response(await (await crawl_of(request)).status.get())
+    return web.json_response(await (await crawl_of(request)).told())
 
 
 @routes.get("/api/crawls/{name}/series")
 async def series(request: web.Request) -> web.Response:
     resolution = _number(request.query, "resolution", 10, 10_000)
-    return web.json_response(await (await crawl_of(request)).series(resolution).get())
+    found = await (await crawl_of(request)).series(resolution).aged()
+    return web.json_response(aged(*found))
 
 
 @routes.get("/api/crawls/{name}/actions")
@@ -76,7 +78,7 @@ async def history(request: web.Request) -> web.Response:
 
 @routes.get("/api/crawls/{name}/memory")
 async def memory(request: web.Request) -> web.Response:
-    return web.json_response(await (await crawl_of(request)).memory.get())
+    return web.json_response(aged(*await (await crawl_of(request)).memory.aged()))
 
 
 # What programs ask, as they ask the exporter
@@ -121,7 +123,7 @@ async def list_hosts(request: web.Request) -> web.Response:
         rows = [{**found[row.slot].to_json(), "states": row.states} for row in now[1]]
         return {"total": total, "hosts": rows, "known": len(known), "complete": is_all}
 
-    told = await request.app[CRAWLS].run(choose)
+    told = aged(await request.app[CRAWLS].run(choose), crawl.hosts.age)
     if offset == 0:
         told["counts"] = await request.app[CRAWLS].run(lambda: hosts.counts(known))
     return web.json_response(told)
@@ -176,7 +178,8 @@ async def list_letters(request: web.Request) -> web.Response:
             "complete": is_all,
         }
 
-    return web.json_response(await request.app[CRAWLS].run(choose))
+    told = await request.app[CRAWLS].run(choose)
+    return web.json_response(aged(told, crawl.letters.age))
 
 
 @routes.get("/api/crawls/{name}/dead/export")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 SHARE = 10
-"""What takes long is looked at less often: a tenth of the time is spent with it at most."""
+"""What takes long is looked at less often: a tenth of the time is spent with it."""
+
+LONGEST = 10.0
+"""Seconds for which what was seen is shared at most, however long the look took: whoever looks at
+a page wants to see what is."""
+
+LONGEST_LIST = 60.0
+"""The same of a long list, which costs Redis more."""
 
 FAILED_LASTS = 5.0
 """Seconds for which a failure is shared at most, however long it took: then it may be over."""
@@ -30,25 +36,38 @@ PORTION = 200
 class Shared(Generic[T]):
     """What ``look`` returned, for ``lasts`` seconds; who asks while one is under way waits for it.
 
-    What it raises is shared in the same way, so that ten viewers of a Redis that is away keep one
-    thread waiting and not ten.
+    If the look took long it is shown for longer, but ``longest`` at most. What it raises is shared
+    in the same way, so that ten viewers of a Redis that is away keep one thread waiting, not ten.
     """
 
-    def __init__(self, threads: Executor, look: Callable[[], T], *, lasts: float) -> None:
+    def __init__(
+        self,
+        threads: Executor,
+        look: Callable[[], T],
+        *,
+        lasts: float,
+        longest: float = LONGEST,
+    ) -> None:
         self._threads = threads
         self._look = look
         self._lasts = lasts
+        self._longest = max(lasts, longest)
         self._ends = 0.0
-        self._running: asyncio.Future[T] | None = None
+        self._running: asyncio.Future[tuple[T, float]] | None = None
 
     async def get(self) -> T:
         """Raises what ``look`` does."""
+        return (await self.aged())[0]
+
+    async def aged(self) -> tuple[T, float]:
+        """The same, and its age: the seconds since that look began."""
         if self._running is None or (self._running.done() and time.monotonic() >= self._ends):
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(self._threads, self._timed)
             self._running.add_done_callback(_retrieved)
         # Who goes away takes it from nobody else.
-        return await asyncio.shield(self._running)
+        found, began = await asyncio.shield(self._running)
+        return found, time.monotonic() - began
 
     def forget(self) -> None:
         """Something was changed: who asks next gets a new look."""
@@ -56,19 +75,19 @@ class Shared(Generic[T]):
         if self._running is not None and not self._running.done():
             self._running = None
 
-    def _timed(self) -> T:
+    def _timed(self) -> tuple[T, float]:
         began = time.monotonic()
         longest = FAILED_LASTS
         try:
             found = self._look()
-            longest = math.inf
-            return found
+            longest = self._longest
+            return found, began
         finally:
             now = time.monotonic()
             self._ends = now + min(longest, max(self._lasts, SHARE * (now - began)))
 
 
-def _retrieved(future: asyncio.Future[T]) -> None:
+def _retrieved(future: asyncio.Future[Any]) -> None:
     """Its exception counts as seen, also if all who asked went away."""
     if not future.cancelled():
         future.exception()
@@ -87,9 +106,14 @@ class Listed(Generic[T]):
         self._read = read
         self._growing: list[T] = []
         self._whole: list[T] | None = None
+        self._began = 0.0
         self._changes = self._changes_seen = 0
-        self.version = 0
-        self._refresh: Shared[None] = Shared(threads, self._fill, lasts=lasts)
+        self._refresh: Shared[None] = Shared(threads, self._fill, lasts=lasts, longest=LONGEST_LIST)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was begun to read what `get` gives."""
+        return time.monotonic() - self._began
 
     async def get(self) -> tuple[list[T], bool]:
         """(the entries, whether that is all). Raises what ``read`` does."""
@@ -115,14 +139,14 @@ class Listed(Generic[T]):
 
     def _fill(self) -> None:
         entries: list[T] = []
+        began = time.monotonic()
         if self._whole is None:
-            self._growing = entries
+            self._growing, self._began = entries, began
         for portion in portions(self._read()):
             entries += portion
             time.sleep(0)  # others, which answer requests, are due
-        self._whole = entries
+        self._whole, self._began = entries, began
         self._growing = []
-        self.version += 1
 
 
 def portions(entries: Iterable[T]) -> Iterator[list[T]]:

@@ -40,7 +40,7 @@ async def one_crawl(request: web.Request) -> web.StreamResponse:
     await crawl_of(request)
 
     async def look() -> dict[str, Any]:
-        return await (await crawl_of(request)).status.get()
+        return await (await crawl_of(request)).told()
 
     return await _stream(request, "status", look)
 

@@ -54,7 +54,8 @@ def test_overview(dashboard: Served, frontier: Frontier, redis_server: RedisServ
     assert list(told["problems"]) == ["broken"]
     (server,) = told["servers"]
     assert server["used"] > 0
-    assert dashboard.get(CRAWL)["queued"] == 2
+    one = dashboard.get(CRAWL)
+    assert (one["queued"], 0 <= crawl["age"] <= told["age"], one["age"] >= 0) == (2, True, True)
 
 
 def test_crawls_share_connections(dashboard: Served, redis_server: RedisServer) -> None:
@@ -328,6 +329,31 @@ def test_a_failure_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(redis.TimeoutError):
                 await shared.get()
             assert [await shared.get(), await shared.get()] == [2, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not shown for long, and it is said how old it is."""
+    monkeypatch.setattr("scrapy_redisq.dashboard.shared.SHARE", 1_000_000)
+    looks: list[int] = []
+
+    def look() -> int:
+        looks.append(1)
+        time.sleep(0.02)
+        return len(looks)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            shared = Shared(threads, look, lasts=0.0, longest=0.0)
+            assert [await shared.get(), await shared.get()] == [1, 2]
+            shared = Shared(threads, look, lasts=0.0)
+            assert await shared.get() == await shared.get() == 3
+            assert (await shared.aged())[1] >= 0.02
+            listed: Listed[int] = Listed(threads, lambda: iter([look()]))
+            while not (await listed.get())[1]:
+                pass
+            assert 0.02 <= listed.age < 1_000
 
     asyncio.run(scenario())
 

@@ -223,6 +223,7 @@ def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
     at.page.wait_for_selector(".live.up")
     served.stop()
     at.page.get_by_role("alert").get_by_text("The dashboard does not answer").wait_for()
+    at.page.locator(".live.cut", has_text=re.compile(r"^Cut off, \d+ .* old$")).wait_for()
     at.is_accessible()
     served.start_again()
     at.page.wait_for_selector(".live.up")

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
-import { ago, clock, number, plural } from "./format.js";
+import { ago, clock, number, plural, readAgo } from "./format.js";
 import { attempt, button, confirm, empty, facts, open, pager, problem, shareOf, table } from "./parts.js";
 import { crawled } from "./url.js";
 
@@ -114,7 +114,8 @@ export default function dead(ctx) {
       return [
         failed && problem(failed), facets(),
         h("div", { class: "toolbar" },
-          h("p", { class: "lead" }, isFiltered ? `${number(list.total)} of ${plural(list.known, "dead letter")} match` : plural(list.known, "dead letter")),
+          h("p", { class: "lead" }, isFiltered ? `${number(list.total)} of ${plural(list.known, "dead letter")} match` : plural(list.known, "dead letter"),
+            list.age > 10 && `, ${readAgo(list.age)}`),
           isFiltered && button("Show all", () => { GROUPS.forEach(([name]) => delete match[name]); ask("reason", undefined); }),
           list.total > 0 && list.complete && h("div", { class: "bulk", role: "group", "aria-label": "All of these" }, h("span", null, `${isFiltered ? "All that match" : "All"} (${number(list.total)}):`),
             ctx.canChange && button("Try again", () => act("requeue", matched(), list.total)),

@@ -38,6 +38,9 @@ export function ago(at) {
   return past < 5 ? "just now" : `${duration(Math.round(past))} ago`;
 }
 
+// That a long list was not read just now, where it was not.
+export const readAgo = (age) => (age > 10 ? `read ${duration(Math.round(age))} ago` : "");
+
 export function clock(at) {
   if (!at) return "–";
   return new Date(seconds(at) * 1000).toLocaleString("en-GB", {

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
-import { ago, duration, number, plural } from "./format.js";
+import { ago, duration, number, plural, readAgo } from "./format.js";
 import { attempt, badge, button, confirm, empty, facts, open, pager, problem, table } from "./parts.js";
 
 const LIMIT = 50;
@@ -175,7 +175,7 @@ export default function hosts(ctx) {
         !list ? !failed && h("p", { class: "lead" }, "Looking…")
           : list.hosts.length
             ? [table("Hosts", columns, list.hosts, { key: (host) => host.slot, sort, selected: (host) => chosen.has(host.slot) }),
-              h("p", { class: "lead" }, list.complete ? "" : `Reading: ${number(list.known)} hosts so far…`),
+              h("p", { class: "lead" }, list.complete ? list.age > 10 && `Which hosts these are was ${readAgo(list.age)}; what is said of each is of now.` : `Reading: ${number(list.known)} hosts so far…`),
               pager(list.total, asked.offset, LIMIT, (offset) => ask({ offset }))]
             : asked.q || asked.state ? empty("No host matches", "Another part of a name, or another state?")
               : !list.complete ? h("p", { class: "lead" }, "Looking…")

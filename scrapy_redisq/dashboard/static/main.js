@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { h, render } from "./dom.js";
+import { duration } from "./format.js";
 import { badge, open } from "./parts.js";
 import overview from "./overview.js";
 import servers from "./servers.js";
@@ -19,8 +20,10 @@ const TABS = [
 ];
 
 const page = {
-  session: null, view: null, place: "", name: null, tab: "", told: null, trouble: null, end: () => {},
+  session: null, view: null, place: "", name: null, tab: "", told: null, seen: 0, trouble: null, end: () => {},
 };
+
+const LIVE = 6; // seconds: what is older is not called live (an event comes each two)
 
 // #/crawl/NAME/TAB?query
 function read() {
@@ -88,7 +91,7 @@ function go() {
 
 function heard(event, data) {
   if (event === "away") page.trouble = data.error;
-  else Object.assign(page, { told: data, trouble: null });
+  else Object.assign(page, { told: data, seen: Date.now() - 1000 * data.age, trouble: null });
   page.view.heard?.(data);
   draw();
 }
@@ -115,12 +118,20 @@ function draw() {
 
 function top() {
   const entry = (href, text, isHere) => h("a", { href, "aria-current": isHere ? "page" : null }, text);
-  const live = page.trouble ? ["cut", "Not connected"] : page.told ? ["up", "Live"] : ["", "Connecting…"];
   return h("header", { class: "top", key: "top" },
     h("a", { class: "brand", href: "#/" }, "scrapy-redisq"),
     h("nav", { "aria-label": "All" }, entry("#/", "Crawls", page.kind === "" ), entry("#/servers", "Redis", page.kind === "servers")),
     page.session.read_only && h("span", { class: "badge idle" }, "read-only"),
-    h("span", { class: `live ${live[0]}` }, live[1]));
+    h("span", { class: `live ${freshness()[0]}` }, freshness()[1]));
+}
+
+// What the page may call itself, and how old what it shows is unless that is of now.
+function freshness() {
+  const age = Math.max(0, Date.now() - page.seen) / 1000;
+  const old = page.told ? `${duration(Math.ceil(age))} old` : "";
+  if (page.trouble) return ["cut", page.told ? `Cut off, ${old}` : "Not connected"];
+  if (!page.told) return ["", "Connecting…"];
+  return age > LIVE ? ["late", old] : ["up", "Live"];
 }
 
 function heading() {
@@ -160,6 +171,12 @@ async function start() {
   }
   addEventListener("hashchange", go);
   go();
+  let shown = "";
+  setInterval(() => { // its age grows while nothing comes
+    const now = freshness().join();
+    if (!document.hidden && now !== shown) draw();
+    shown = now;
+  }, 1000);
 }
 
 start();
