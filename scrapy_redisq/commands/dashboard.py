@@ -13,6 +13,7 @@ from typing import Any
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS, address
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.doctor import Report
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
@@ -95,7 +96,15 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         # With the custom_settings of the spider whose frontier it is.
         return Project(project.given, name).frontier_to_push(server, name)
 
-    app = make_app(Crawls(server, open_to_push), rules)
+    def examine(server: Server, name: str | None) -> Report:
+        from scrapy_redisq.doctor.examination import examined  # noqa: PLC0415
+
+        meant = Project(project.given, name)
+        report = examined(server, meant.settings, name)
+        report.add(meant.examined())
+        return report
+
+    app = make_app(Crawls(server, open_to_push, examine), rules)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     try:

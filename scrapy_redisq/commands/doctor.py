@@ -17,7 +17,6 @@ from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier
 from scrapy_redisq.commands.project import MOST_NAMES, Project
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.doctor import Level, Line, Report
-from scrapy_redisq.doctor import project as settings_of_project
 from scrapy_redisq.doctor.examination import examine, unreachable
 from scrapy_redisq.doctor.report import note
 from scrapy_redisq.doctor.server import SERVER
@@ -85,7 +84,7 @@ def run(arguments: Namespace, project: Project) -> int:
                 examine(report, server, project.settings, name)
         except (ServerError, redis.RedisError) as error:
             report.add([unreachable(redact(str(error)))])
-    report.add(_settings(project))
+    report.add(project.examined())
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
@@ -105,18 +104,6 @@ def _only_frontier(server: Server, report: Report) -> str | None:
         text = f"frontiers: {', '.join(names[:MOST_NAMES])}"
         report.add([note(SERVER, text, "None of them was looked at.", "a name, to look at one")])
     return None
-
-
-def _settings(project: Project) -> Iterator[Line]:
-    if project.folder is None:
-        yield note(
-            settings_of_project.PROJECT,
-            "there is no project (scrapy.cfg) here",
-            "What settings do to each other was not looked at.",
-            "call it in the project's folder",
-        )
-        return
-    yield from settings_of_project.examine(project.scrapys, project.settings, project.spider)
 
 
 def show(report: Report, out: Console, *, only_bad: bool = False) -> None:

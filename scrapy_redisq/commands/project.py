@@ -26,6 +26,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
+from scrapy_redisq.doctor import Line
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.serialization.entries import reason
@@ -109,6 +110,15 @@ class Project:
         with open_server_of(self.settings, self.folder) as server:
             server.wait(to_write=to_write)
             yield server
+
+    def examined(self) -> Iterator[Line]:
+        """What ``doctor`` says of the settings."""
+        from scrapy_redisq.doctor import project  # noqa: PLC0415
+
+        if self.folder is None:
+            yield project.none_here()
+        else:
+            yield from project.examine(self.scrapys, self.settings, self.spider)
 
     def frontier(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, for everything but pushing."""

@@ -17,6 +17,7 @@ from scrapy_redisq.dashboard.figures import Figures
 from scrapy_redisq.dashboard.hosts import Host
 from scrapy_redisq.dashboard.letters import Letter
 from scrapy_redisq.dashboard.shared import Listed, Shared
+from scrapy_redisq.doctor import Report
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.metrics import Exposition, scale
@@ -36,12 +37,15 @@ SERIES_LASTS = 5.0
 NAMES_LAST = 5.0
 SERVERS_LAST = 2.0
 MEMORY_LASTS = 15.0
+DOCTOR_LASTS = 10.0
 """Seconds for which what was seen is shown to others, too."""
 
 RECENT = 61
 """Samples (of 10 s) that rates are made of: ten minutes."""
 
 Opener = Callable[[Server, str], Frontier]
+Examiner = Callable[[Server, str | None], Report]
+"""Looks for what is wrong with a server, and with the frontier of that name."""
 
 
 def _no_room(why: str) -> None:
@@ -60,11 +64,18 @@ class NoCrawl(LookupError):
 
 class Crawl:
     """One frontier, as all viewers share it. What ``silent`` does is not in the action log: many
-    things at once are one line there."""
+    things at once are one line there. ``doctor`` is the report of it and of its server."""
 
-    def __init__(self, frontier: Frontier, silent: Frontier, threads: Executor) -> None:
+    def __init__(
+        self,
+        frontier: Frontier,
+        silent: Frontier,
+        threads: Executor,
+        doctor: Shared[dict[str, Any]],
+    ) -> None:
         self.frontier = frontier
         self.silent = silent
+        self.doctor = doctor
         self._figures = Figures()
         self.status = Shared(threads, self._status, lasts=STATUS_LASTS)
         self.hosts: Listed[Host] = Listed(threads, self._hosts)
@@ -94,6 +105,7 @@ class Crawl:
         self.status.forget()
         self.hosts.forget()
         self.letters.forget()
+        self.doctor.forget()
 
     def _status(self) -> dict[str, Any]:
         """The status, with why little happens and what its samples say."""
@@ -118,13 +130,17 @@ class Crawl:
 
 
 class Crawls:
-    """All of them. ``open_to_push`` gives a frontier with the project's fingerprinter."""
+    """All of them. ``open_to_push`` gives a frontier with the project's fingerprinter, ``examine``
+    heeds its settings."""
 
-    def __init__(self, server: Server, open_to_push: Opener) -> None:
+    def __init__(self, server: Server, open_to_push: Opener, examine: Examiner) -> None:
         self.address = server.address
         self._server = server
         self._open_to_push = open_to_push
+        self._examine = examine
         self._threads = ThreadPoolExecutor(THREADS, "dashboard")
+        # One examination at a time: each asks a lot, and beside a Redis that hangs it takes long.
+        self._doctors = ThreadPoolExecutor(1, "doctor")
         self._client = server.client()
         self._crawls: dict[str, Crawl] = {}
         self._to_push: dict[str, Frontier] = {}
@@ -133,10 +149,12 @@ class Crawls:
         self._scraped = Known(server)
         self.names = Shared(self._threads, self._names, lasts=NAMES_LAST)
         self.servers = Shared(self._threads, self._servers, lasts=SERVERS_LAST)
+        self.doctor = self._doctor(None)
 
     def close(self) -> None:
         """Wait for what is being done, and close the connections."""
-        self._threads.shutdown(cancel_futures=True)
+        for threads in (self._threads, self._doctors):
+            threads.shutdown(cancel_futures=True)
         for frontier in self._to_push.values():
             frontier.close()
         self._scraped.close()
@@ -212,6 +230,12 @@ class Crawls:
     def _servers(self) -> list[dict[str, Any]]:
         return servers.told(self._client)
 
+    def _doctor(self, name: str | None) -> Shared[dict[str, Any]]:
+        def look() -> dict[str, Any]:
+            return self._examine(self._server, name).to_json()
+
+        return Shared(self._doctors, look, lasts=DOCTOR_LASTS)
+
     def _open(self, name: str) -> Crawl:
         with self._opening:
             if crawl := self._crawls.get(name):
@@ -229,7 +253,7 @@ class Crawls:
             if not there:
                 raise NoCrawl(f"there is no crawl {name!r}")
             frontier.by = BY
-            self._crawls[name] = Crawl(frontier, silent, self._threads)
+            self._crawls[name] = Crawl(frontier, silent, self._threads, self._doctor(name))
             return self._crawls[name]
 
     def _opened_to_push(self, name: str) -> Frontier:

@@ -49,6 +49,16 @@ async def servers(request: web.Request) -> web.Response:
     return web.json_response(aged({"servers": found}, age))
 
 
+@routes.get("/api/doctor")
+async def doctor(request: web.Request) -> web.Response:
+    return web.json_response(aged(*await request.app[CRAWLS].doctor.aged()))
+
+
+@routes.get("/api/crawls/{name}/doctor")
+async def doctor_of_crawl(request: web.Request) -> web.Response:
+    return web.json_response(aged(*await (await crawl_of(request)).doctor.aged()))
+
+
 @routes.get("/api/crawls/{name}")
 async def status(request: web.Request) -> web.Response:
     return web.json_response(await (await crawl_of(request)).told())

@@ -21,6 +21,13 @@ NOBODY = "redisq-doctor"
 """Stands for a frontier where none is named: nothing is ever stored under it."""
 
 
+def examined(opened: Server, settings: RedisqSettings, name: str | None) -> Report:
+    """What is to be said of the server, and of the frontier ``name``."""
+    report = Report(opened.address, name)
+    examine(report, opened, settings, name)
+    return report
+
+
 def examine(report: Report, opened: Server, settings: RedisqSettings, name: str | None) -> None:
     """Add to ``report`` what is to be said of the server, and of the frontier ``name``."""
     with Frontier(opened, name or NOBODY, dead_max=settings.dead_max) as frontier:

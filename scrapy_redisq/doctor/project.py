@@ -30,6 +30,16 @@ IN_PLACE_OF = {
 }
 
 
+def none_here() -> Line:
+    """Where there are no settings to look at."""
+    return note(
+        PROJECT,
+        "there is no project (scrapy.cfg) here",
+        "What settings do to each other was not looked at.",
+        "call it in the project's folder",
+    )
+
+
 def examine(
     scrapys: BaseSettings, settings: RedisqSettings, spider: type[Spider]
 ) -> Iterator[Line]:

@@ -21,6 +21,7 @@ def _served(_one_server: RedisServer) -> Iterator[Served]:
 def dashboard(redis_server: RedisServer, _served: Served) -> Served:
     """One for the module; the server is emptied before each test."""
     _served.crawls.names.forget()
+    _served.crawls.doctor.forget()
     for crawl in _served.crawls.known():
         crawl.changed()
     return _served

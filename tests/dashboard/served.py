@@ -16,7 +16,10 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.dashboard.app import make_app
 from scrapy_redisq.dashboard.crawls import Crawls
 from scrapy_redisq.dashboard.guard import Rules
-from scrapy_redisq.server.connection import open_server
+from scrapy_redisq.doctor import Report
+from scrapy_redisq.doctor.examination import examined
+from scrapy_redisq.server.connection import Server, open_server
+from scrapy_redisq.settings.settings import RedisqSettings
 
 Headers = Mapping[str, str]
 
@@ -29,6 +32,10 @@ class Answer(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def examine(server: Server, name: str | None) -> Report:
+    return examined(server, RedisqSettings.read({}), name)
 
 
 class Served:
@@ -46,7 +53,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
 
     async def _start(self, port: int) -> int:
-        self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier)
+        self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier, examine)
         self._runner = web.AppRunner(make_app(self.crawls, self.rules), shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", port).start()

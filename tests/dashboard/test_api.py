@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ from scrapy_redisq.dashboard import streams
 from scrapy_redisq.dashboard.figures import Figures
 from scrapy_redisq.dashboard.hosts import Host, Match, page_of
 from scrapy_redisq.dashboard.shared import Listed, Shared
+from scrapy_redisq.doctor import Report
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.server.connection import Server
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -274,6 +277,47 @@ def test_a_server_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         served.close()
         server.close()
+
+
+def test_doctor(
+    dashboard: Served, frontier: Frontier, redisq: Redisq, redis_server: RedisServer
+) -> None:
+    """Of the server, and of a crawl: what the command says, the project's settings apart, which is
+    not there; nothing is changed."""
+    frontier.push(["https://a.example/"])
+    with redis_server.client() as client:
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        told = dashboard.get(f"{CRAWL}/doctor")
+        assert dashboard.get("/api/doctor")["frontier"] is None
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+    by_command = json.loads(redisq("doctor", "--json", NAME).out)
+    assert (told["frontier"], told["level"], told["age"] >= 0) == (NAME, by_command["level"], True)
+    parts = {line["about"] for line in told["lines"]}
+    assert parts == {line["about"] for line in by_command["lines"]} - {"Settings"}
+    assert dashboard.ask("/api/crawls/nothing/doctor").status == 404
+
+
+def test_others_are_answered_while_the_doctor_looks(
+    dashboard: Served, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes, and however many crawls are to be examined."""
+    frontier.push(["https://a.example/"])
+    go = threading.Event()
+
+    def examine(server: Server, name: str | None) -> Report:
+        go.wait(20)
+        return Report(server.address, name)
+
+    monkeypatch.setattr(dashboard.crawls, "_examine", examine)
+    with ThreadPoolExecutor(14) as people:
+        reports = [
+            people.submit(dashboard.get, path)
+            for path in ["/api/doctor", *[f"{CRAWL}/doctor"] * 13]
+        ]
+        assert dashboard.get(CRAWL)["queued"] == 1
+        assert not any(report.done() for report in reports)
+        go.set()
+        assert {report.result()["frontier"] for report in reports} == {None, NAME}
 
 
 # What is shared

@@ -214,7 +214,12 @@ def ask_for_urls(at: Pages, frontier: Frontier, site: Site) -> None:
         at.is_accessible()
     at.page.get_by_role("link", name="Redis", exact=True).click()
     at.says("Round trip")
+    at.page.get_by_role("combobox", name="Crawl").select_option(NAME)
+    at.press("Examine")
+    at.says(f"The servers and {NAME}, as of")
+    at.says("in memory only")
     at.is_accessible()
+    at.is_legible_in_the_dark()
 
 
 def come_back(at: Pages, served: Served, frontier: Frontier) -> None:

@@ -7,6 +7,7 @@ const STATES = {
   running: "good", complete: "done", stopped: "warn", resetting: "warn", absent: "idle",
   paused: "warn", set_aside: "bad", parked: "warn", failing: "warn", limited: "info",
   dead: "bad", queued: "info", delayed: "info", leased: "good", kept: "good", done: "done",
+  problem: "bad", warning: "warn", note: "info",
   seen: "idle", unknown: "idle", quiet: "warn", stopping: "warn", alive: "good", silent: "bad",
 };
 

@@ -1,8 +1,11 @@
-// The Redis servers, as they describe themselves.
+// The Redis servers, as they describe themselves, and what doctor says of them.
 
+import * as api from "./api.js";
 import { h } from "./dom.js";
-import { ago, bytes, clock, duration, number, share } from "./format.js";
-import { badge, empty, facts, progress, table } from "./parts.js";
+import { ago, bytes, clock, duration, number, plural, share } from "./format.js";
+import { badge, empty, facts, problem, progress, table } from "./parts.js";
+
+const LEVELS = ["problem", "warning", "note"]; // the worst first; the rest is well
 
 function server(one) {
   if (one.away) return h("section", { class: "panel", key: one.address }, h("h2", null, one.address, " ", badge("bad", "away")), h("p", { class: "notice bad" }, one.away));
@@ -26,12 +29,67 @@ function server(one) {
     ], one.slow.slice(0, 20)) : h("p", { class: "lead" }, "None in the server's slow log."));
 }
 
+const finding = (line) => h("li", null, badge(line.level), h("div", null,
+  h("p", { class: "what" }, line.what), line.why && h("p", { class: "lead" }, line.why), line.set && h("p", null, "→ ", line.set)));
+
+// The findings of each part, and what is well of it in a word.
+function part(about, lines) {
+  const found = LEVELS.flatMap((level) => lines.filter((line) => line.level === level));
+  const fine = lines.filter((line) => line.level === "ok");
+  return h("section", { key: about }, h("h3", null, about),
+    found.length ? h("ul", { class: "findings" }, found.map(finding)) : null,
+    fine.length ? h("details", null, h("summary", null, found.length ? `${number(fine.length)} more looked at, and well` : `All is well (${number(fine.length)} looked at)`),
+      h("ul", { class: "well" }, fine.map((line) => h("li", null, line.what)))) : null);
+}
+
+function report(told) {
+  const parts = new Map(told.lines.map((line) => [line.about, []]));
+  told.lines.forEach((line) => parts.get(line.about).push(line));
+  const bad = LEVELS.filter((level) => told.counts[level]).map((level) => plural(told.counts[level], level));
+  return [
+    h("p", { class: "lead", role: "status" }, bad.length ? `${bad.join(", ")}; ` : "", `${number(told.counts.ok)} well. `,
+      told.frontier ? `The servers and ${told.frontier}, as of ${clock(told.at)}.` : `The servers, as of ${clock(told.at)}.`),
+    [...parts].map(([about, lines]) => part(about, lines)),
+  ];
+}
+
 export default function servers(ctx) {
+  let crawl = "";
+  let told = null;
+  let failed = null;
+  let isLooking = false;
+
+  async function examine() {
+    [isLooking, failed] = [true, null];
+    ctx.redraw();
+    try {
+      told = await api.get(crawl ? api.path("crawls", crawl, "doctor") : "/api/doctor");
+      told.at = Date.now() / 1000 - told.age;
+    } catch (error) {
+      failed = error;
+    }
+    isLooking = false;
+    ctx.redraw();
+  }
+
+  const doctor = (crawls) => h("section", { class: "panel", key: "doctor", "aria-label": "Doctor" },
+    h("h2", null, "Doctor"),
+    h("p", { class: "lead" }, "Looks for what makes a crawl slow, lossy or rude: servers, rights, a crawl, settings. It changes nothing."),
+    h("form", { class: "toolbar", onsubmit: (event) => {
+      event.preventDefault();
+      if (!isLooking) examine();
+    } },
+    h("label", null, h("span", null, "Crawl"), h("select", { value: crawl, onchange: (event) => { crawl = event.target.value; } },
+      h("option", { value: "" }, "None"), crawls.map((one) => h("option", { value: one.frontier }, one.frontier)))),
+    h("button", { type: "submit", class: "primary", disabled: isLooking }, isLooking ? "Looking…" : "Examine")),
+    failed && problem(failed), told && report(told));
+
   return {
     draw() {
-      const told = ctx.told;
+      const now = ctx.told;
       return [h("h1", null, "Redis"),
-        !told ? h("p", { class: "lead" }, "Looking…") : told.servers.length ? told.servers.map(server) : empty("No server")];
+        !now ? h("p", { class: "lead" }, "Looking…") : now.servers.length ? now.servers.map(server) : empty("No server"),
+        now && doctor(now.crawls)];
     },
   };
 }
