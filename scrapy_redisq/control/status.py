@@ -10,6 +10,7 @@ import msgspec
 
 from scrapy_redisq.frontier.calls import number, pairs
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.seen import SeenStatus
 
 COUNTS = (
@@ -74,6 +75,7 @@ def absent(name: str) -> dict[str, Any]:
         "shards": 0,
         "spider": "",
         "sink": dict.fromkeys(SINK_COUNTS, 0),
+        "exchanges": _exchanges({}),
         "workers": [],
     }
 
@@ -135,8 +137,15 @@ def summary(
             **{name: totals.get(f"sink_{name}", 0) for name in SINK_COUNTS},
             "seconds": totals.get("sink_us", 0) / 1e6,
         },
+        "exchanges": _exchanges(totals),
         "workers": workers,
     }
+
+
+def _exchanges(totals: Mapping[str, int]) -> dict[str, Any]:
+    within, seconds = Durations.of(totals)
+    number = within[-1][1]
+    return {"number": number, "seconds": seconds, "within": [list(one) for one in within[:-1]]}
 
 
 def _of_itself(info: Mapping[str, str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.frontier.operations import Reply, TurnReport
 from scrapy_redisq.frontier.pace import Pace
+from scrapy_redisq.frontier.round_trips import RoundTrips
 from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Uncertain
@@ -74,6 +75,7 @@ class ShardLoop:
         self._retry_last = min(RETRY_LAST, lease_ttl / 8)
         self._moved_at = time.monotonic()
         self._stands_still = False
+        self._trips = RoundTrips()
 
     def answers(self) -> bool:
         """Whether what it is asked for may be expected soon."""
@@ -246,6 +248,7 @@ class ShardLoop:
             except ScriptFailed as error:
                 if not session.failed(every.server.redact(error)):
                     raise
+        self._trips.took(time.monotonic() - sent_at)
         if reply.in_the_way:
             every.warnings.warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
         if reply.leases or len(session.held) < held:
@@ -271,6 +274,7 @@ class ShardLoop:
     def _call(self, want: int, demand: Demand, told: list[TurnReport]) -> Call[Reply]:
         every, session = self._every, self.session
         starting, seeded = every.worker.starting()
+        session.tally += self._trips.told(at_once=every.stopping)
         return session.call(
             want=want,
             most=demand.most - every.held_elsewhere(self),

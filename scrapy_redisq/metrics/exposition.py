@@ -11,7 +11,7 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
-from scrapy_redisq.metrics.families import METRICS, Look, samples
+from scrapy_redisq.metrics.families import METRICS, Histogram, Look, samples
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,9 +44,14 @@ class Exposition:
         from prometheus_client.core import (  # noqa: PLC0415
             CounterMetricFamily,
             GaugeMetricFamily,
+            HistogramMetricFamily,
         )
 
-        kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+        kinds = {
+            "gauge": GaugeMetricFamily,
+            "counter": CounterMetricFamily,
+            "histogram": HistogramMetricFamily,
+        }
         families = {
             name: kinds[kind](name.removesuffix("_total"), text, labels=labels)
             for name, (kind, text, labels) in METRICS.items()
@@ -65,7 +70,8 @@ class Exposition:
                 continue  # it was reset
             families["redisq_crawl_up"].add_metric([frontier.name], 1)
             for name, labels, value in samples(look):
-                families[name].add_metric([frontier.name, *labels], value)
+                values = value if isinstance(value, Histogram) else (value,)
+                families[name].add_metric([frontier.name, *labels], *values)
         names = {frontier.name for frontier in frontiers}
         self._memory = {name: look for name, look in self._memory.items() if name in names}
         if self._memory and up:

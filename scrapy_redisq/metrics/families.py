@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 EVENTS = {
     "created": "created",
@@ -45,6 +45,10 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "redisq_sink_seconds_total": ("counter", "Seconds that writing them took.", ("crawl",)),
     "redisq_sink_retries_total": ("counter", "Batches that were tried again.", ("crawl",)),
     "redisq_sink_refused_total": ("counter", "Rows that a sink refused.", ("crawl",)),
+    "redisq_exchange_duration_seconds": (
+        *("histogram", "How long workers waited for the answer to an exchange."),
+        ("crawl",),
+    ),
     "redisq_workers": ("gauge", "Workers that are registered.", ("crawl", "state")),
     "redisq_workers_wanted": ("gauge", "Workers that would have work now.", ("crawl",)),
     "redisq_workers_idle": ("gauge", "Workers that found nothing to claim.", ("crawl",)),
@@ -75,7 +79,14 @@ class Look:
     memory: Mapping[str, Any] | None
 
 
-Sample = tuple[str, tuple[str, ...], float]
+class Histogram(NamedTuple):
+    """How many are within each bound, from the lowest to ``+Inf``, and the sum of all."""
+
+    buckets: list[tuple[str, float]]
+    sum_value: float
+
+
+Sample = tuple[str, tuple[str, ...], float | Histogram]
 
 
 def samples(look: Look) -> Iterator[Sample]:
@@ -94,6 +105,7 @@ def samples(look: Look) -> Iterator[Sample]:
         yield f"redisq_{field}_total", (), status[field]
     for field, value in status["sink"].items():
         yield f"redisq_sink_{field}_total", (), value
+    yield "redisq_exchange_duration_seconds", (), _histogram(status["exchanges"])
     yield from _of_workers(status["workers"])
     yield "redisq_workers_wanted", (), look.wanted
     yield "redisq_workers_idle", (), why["idle_workers"]
@@ -115,6 +127,11 @@ def samples(look: Look) -> Iterator[Sample]:
             yield "redisq_memory_bytes", (part,), told["bytes"]
         if look.memory["full_in"] is not None:
             yield "redisq_redis_full_in_seconds", (), look.memory["full_in"]
+
+
+def _histogram(exchanges: Mapping[str, Any]) -> Histogram:
+    within = [(str(bound), float(number)) for bound, number in exchanges["within"]]
+    return Histogram([*within, ("+Inf", exchanges["number"])], exchanges["seconds"])
 
 
 def _of_workers(workers: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:

@@ -16,6 +16,7 @@ import pytest
 from lab.proxy import Proxy
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.calls import prefix
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.metrics import Exposition, metrics, scale
 from scrapy_redisq.metrics.exporter import Exporter
@@ -81,6 +82,13 @@ def test_figures(redis_server: RedisServer) -> None:
     them; no label has a host."""
     with Frontier.from_url(redis_server.url, 'bo"oks') as frontier:
         crawl(frontier)
+        took = {
+            "exchanges_1000": 3,
+            "exchanges_5000": 2,
+            "exchanges_more": 1,
+            "exchanges_us": 12_000_000,
+        }
+        frontier.client.hset(prefix('bo"oks', 0) + "counts", mapping=took)
         text = metrics([frontier]).decode()
     found = values(text)
     assert "a.example" not in text
@@ -94,6 +102,10 @@ def test_figures(redis_server: RedisServer) -> None:
     events = {"created": 6, "finished": 2, "duplicate": 2, "dead": 1, "retried": 0}
     for event, number in events.items():
         assert of_crawl[f"redisq_requests_total{{event={event}}}"] == number
+    name = "redisq_exchange_duration_seconds"
+    within = {"0.001": 3, "0.0025": 3, "0.005": 5, "10.0": 5, "+Inf": 6}
+    assert {bound: of_crawl[f"{name}_bucket{{le={bound}}}"] for bound in within} == within
+    assert (of_crawl[f"{name}_count{{}}"], of_crawl[f"{name}_sum{{}}"]) == (6, 12)
     assert of_crawl["redisq_workers{state=working}"] == 1
     assert of_crawl["redisq_workers_wanted{}"] == 1
     assert of_crawl["redisq_slots{state=due}"] == 2
@@ -145,7 +157,7 @@ def test_an_exporter(redis_server: RedisServer) -> None:
             assert get("/nothing")[0] == 404
         with exporter(redis_server.url) as get:
             after = values(get("/metrics")[1])
-    counters = [name for name in before if "_total" in name]
+    counters = [name for name in before if re.search("_total|_bucket|_sum|_count", name)]
     assert len(counters) > 10
     assert {name: before[name] for name in counters} == {name: after[name] for name in counters}
 

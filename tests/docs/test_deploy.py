@@ -172,8 +172,10 @@ def test_metrics(expression: str) -> None:
     """Each metric of a rule or panel exists, with these labels; so do states and events."""
     used = re.findall(r"\b(redisq_\w+)(?:\{([^}]*)\})?", expression)
     assert used
-    for name, selector in used:
+    for written, selector in used:
+        name = re.sub(r"_(?:bucket|sum|count)$", "", written)
         assert name in METRICS
+        assert (METRICS[name][0] == "histogram") == ("_bucket" in expression)
         for label, value in re.findall(r'(\w+)!?=~?"([^"]*)"', selector):
             assert label in METRICS[name][2]
             if label == "state":

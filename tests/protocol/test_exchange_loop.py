@@ -19,6 +19,7 @@ from scrapy_redisq.frontier import calls, pace
 from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -178,6 +179,12 @@ def test_void_leases(redis_server: RedisServer) -> None:
         await exchange_loop.stop()
         assert await exchange_loop.leave()
         assert puppet.error is None
+        # How long each took is counted, but of the last one, which tells it: also where the one
+        # that told it was of a worker that is none any more.
+        counts = client.hgetall(calls.prefix(NAME, 0) + "counts")
+        told = Durations.of({name.decode(): int(number) for name, number in counts.items()})
+        assert told.within[-1][1] == exchange_loop.exchanges - 1
+        assert 0 < told.seconds < 60
         await server.aclose()
 
     with redis_server.client() as client:

@@ -30,7 +30,9 @@
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,
 --                           reclaimed, stale, starting, waiting, posted, what item pipelines
 --                           did (sink_rows, sink_batches, sink_us, sink_retries, sink_refused),
---                           what workers did (pages, items, errors), and
+--                           what workers did (pages, items, errors), exchanges that took at most
+--                           so many microseconds, and more than the next lower bound
+--                           (exchanges_N, exchanges_more), their microseconds (exchanges_us), and
 --                           the last number given to a dead letter (letters) and to a delayed
 --                           entry (delays)
 --   dead            zset    id of a dead letter -> its number, which is the same
