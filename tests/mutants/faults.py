@@ -487,8 +487,8 @@ MUTANTS = [
     ),
     Mutant(
         "pipelines/database/pipeline.py",
-        "self._would(copies) or self._would(takes_others)",
-        "self._would(copies)",
+        "each(copy_under) or each(takes_another)",
+        "each(copy_under)",
         "tests/sinks/test_doubt.py",
     ),
     # Several servers

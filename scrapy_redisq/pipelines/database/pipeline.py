@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from scrapy.utils.misc import load_object
 from sqlalchemy import Connection, MetaData
 
 from scrapy_redisq.errors import ConnectionLost, RowRefused, SettingError, WriteFailed
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+from scrapy_redisq.pipelines.database.catalogue import rolls_back
 from scrapy_redisq.pipelines.database.probe import (
     copy_under,
-    rolls_back,
     takes_another,
     takes_its_rows,
     variations,
@@ -115,24 +115,15 @@ class DatabasePipeline(BatchPipeline):
         return bool(await self._ask(self._probe, row))
 
     def _probe(self, row: _RecordsRow) -> bool:
-        def copies(connection: Connection) -> bool:
-            return all(copy_under(connection, record) for record in row.records)
+        def each(would: Callable[[Connection, Record], bool]) -> bool:
+            return self._would(lambda connection: all(would(connection, r) for r in row.records))
 
-        def takes_others(connection: Connection) -> bool:
-            return all(takes_another(connection, record) for record in row.records)
-
-        def can_be_tried(connection: Connection) -> bool:
-            return all(rolls_back(connection, record.target.table) for record in row.records)
-
-        def rewrites(connection: Connection) -> bool:
-            return all(takes_its_rows(connection, record) for record in row.records)
-
-        if not self._would(can_be_tried):
+        if not each(lambda connection, record: rolls_back(connection, record.target.table)):
             return False
-        if self._would(copies) or self._would(takes_others):
+        if each(copy_under) or each(takes_another):
             return True
         until = time.monotonic() + self.silent_seconds
-        return self._would(rewrites) and any(
+        return each(takes_its_rows) and any(
             self._would(partial(_written, records))
             for records in variations(row.records)
             if time.monotonic() < until
@@ -168,9 +159,6 @@ def _metadata(path: str) -> MetaData | None:
     if not path:
         return None
     try:
-        metadata = load_object(path)
+        return cast("MetaData", load_object(path))  # which `Tables` looks at
     except (ImportError, NameError, ValueError, AttributeError) as error:
         raise SettingError("REDISQ_METADATA", path, f"an import path: {error}") from error
-    if not isinstance(metadata, MetaData):
-        raise SettingError("REDISQ_METADATA", path, "the import path of a sqlalchemy.MetaData")
-    return metadata

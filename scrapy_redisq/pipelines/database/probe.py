@@ -16,11 +16,11 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.pipelines.database.columns import MYSQL, JsonText, column_kind
+from scrapy_redisq.pipelines.database.columns import JsonText, column_kind
 from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.upsert import upsert_of_rows, utc
 
-__all__ = ["copy_under", "rolls_back", "takes_another", "takes_its_rows", "variations"]
+__all__ = ["copy_under", "takes_another", "takes_its_rows", "variations"]
 
 
 def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
@@ -131,18 +131,6 @@ def variations(records: Sequence[Record]) -> Iterator[list[Record]]:
         for name, value in _emptied(record):
             varied = Record(record.target, {**record.values, name: value})
             yield [*plain[:number], varied, *plain[number + 1 :]]
-
-
-def rolls_back(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> bool:
-    """Whether a rollback takes back what was written into a table: not so with MyISAM."""
-    if connection.dialect.name not in MYSQL:
-        return True
-    query = (
-        "SELECT engine FROM information_schema.tables"
-        " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
-    )
-    names = {"schema": table.schema, "name": table.name}
-    return connection.execute(sqlalchemy.text(query), names).scalar() == "InnoDB"
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,6 +15,12 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, Operati
 from sqlalchemy.schema import CreateTable
 
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
+from scrapy_redisq.pipelines.database.catalogue import (
+    complete_domains,
+    fills_there,
+    rules,
+    unique_indexes,
+)
 from scrapy_redisq.pipelines.database.columns import (
     KEY_COLUMN,
     MYSQL,
@@ -25,15 +31,7 @@ from scrapy_redisq.pipelines.database.columns import (
 )
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
-from scrapy_redisq.pipelines.database.keys import (
-    complete_domains,
-    fills_there,
-    has_default,
-    has_unique,
-    inexact,
-    is_generated,
-    obstacles,
-)
+from scrapy_redisq.pipelines.database.keys import has_default, is_generated
 from scrapy_redisq.pipelines.database.plans import Plan
 
 logger = logging.getLogger(__name__)
@@ -156,14 +154,21 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             what = f"column {column.name!r} is NOT NULL and no field fills it"
             differences.add(what, f"Give column {column.name!r} a default.")
     key = [table.columns[name].name for name in plan.target.key]
-    for what, cure in obstacles(connection, found, key):
-        differences.add(what, cure)
-    if set(key) <= set(found.columns.keys()):
-        if not has_unique(connection, found, key):
-            differences.no_index(key)
-        else:
-            for name in inexact(connection, found, [name for name in key if name != KEY_COLUMN]):
-                differences.inexact(wanted[name], only_told=plan.given)
+    for rule in rules(connection, found):
+        what = f"its rule {rule!r} is for INSERT or UPDATE"
+        differences.add(what, "Make triggers of such rules.")
+    indexes = unique_indexes(connection, found)
+    of_key = [index for index in indexes if index.columns == set(key)]
+    for index in of_key:
+        if not index.immediate:
+            what = f"the index {index.name!r} of its key is DEFERRABLE"
+            differences.add(what, "Make the constraint without that.")
+    if not of_key and set(key) <= set(found.columns.keys()):
+        differences.no_index(key)
+    inexact = frozenset().union(*(index.inexact for index in indexes)) if of_key else ()
+    for name in key:
+        if name in inexact and name != KEY_COLUMN:
+            differences.inexact(wanted[name], only_told=plan.given)
     differences.raise_if_any(class_path(plan.item_class))
 
 
