@@ -46,6 +46,13 @@ class Sequel:
     of: str | None
 
 
+@dataclass
+class Review:
+    """Comes with a shop, else nothing fills a column of its table."""
+
+    author: str
+
+
 METADATA = sqlalchemy.MetaData()
 sqlalchemy.Table(
     "book",
@@ -62,6 +69,12 @@ sqlalchemy.Table(
     METADATA,
     sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
     sqlalchemy.Column("of", sqlalchemy.String(100), sqlalchemy.ForeignKey("sequel.url")),
+)
+sqlalchemy.Table(
+    "review",
+    METADATA,
+    sqlalchemy.Column("author", sqlalchemy.String(100), primary_key=True),
+    sqlalchemy.Column("of", sqlalchemy.ForeignKey("shop.url"), nullable=False),
 )
 
 
@@ -239,17 +252,37 @@ def test_keys_that_the_table_does_not_take(each_database: Database) -> None:
     asyncio.run(crawl())
 
 
-@pytest.mark.parametrize("condition", ["NEW.stock = 13", "NEW.url = 'x'", "NEW.url LIKE '%x%'"])
-def test_a_row_at_fault_in_an_empty_table(each_database: Database, condition: str) -> None:
-    """It is one if the table would take it without one of its values, which is not kept."""
+@pytest.mark.parametrize(
+    ("condition", "stock"),
+    [
+        ("NEW.stock = 13", 13),
+        ("NEW.stock IS NULL", None),
+        ("NEW.url = 'x'", 13),
+        ("NEW.url LIKE '%x%'", 13),
+    ],
+)
+def test_a_row_at_fault_in_an_empty_table(
+    each_database: Database, condition: str, stock: Any
+) -> None:
+    """It is one if the table would take it with one value less or more, which is not kept."""
 
     async def crawl() -> None:
         async with pipeline(each_database) as sink:
             fail(each_database, condition)
-            assert await results(put(sink, Book("x", 13))) == [ItemRefused]
+            assert await results(put(sink, Book("x", stock))) == [ItemRefused]
 
     asyncio.run(crawl())
     assert urls(each_database) == []
+
+
+def test_a_child_without_its_parent(each_database: Database) -> None:
+    """It is at fault, although the table takes none of its kind."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, Review("x"))) == [ItemRefused]
+
+    asyncio.run(crawl())
 
 
 def test_the_first_row_is_at_fault(
@@ -286,6 +319,42 @@ def test_an_outage_of_rows_that_have_a_value(each_database: Database) -> None:
             assert not any(task.done() for task in tasks)
             work_again(each_database)
             assert await results(tasks) == [None] * 3
+
+    asyncio.run(crawl())
+
+
+NUMBERS = "CREATE SEQUENCE numbers START 32767; SELECT nextval('numbers'); "
+
+
+@pytest.mark.parametrize(
+    ("setup", "column"),
+    [
+        ("", "INTEGER NOT NULL"),
+        (NUMBERS.replace("START", "AS smallint START"), "SMALLINT DEFAULT nextval('numbers')"),
+        (NUMBERS, "SMALLINT DEFAULT nextval('numbers')"),
+    ],
+)
+def test_a_table_that_takes_no_row_any_more(
+    each_database: Database, setup: str, column: str
+) -> None:
+    """A column needs a value that nothing fills, or its numbers are used up: no row is at fault."""
+    if setup and each_database.kind != "postgres":
+        pytest.skip("has no sequences like that")
+
+    async def crawl() -> None:
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, Book("before"))) == [None]
+            each_database.execute("DROP TABLE book")
+            if setup:
+                each_database.execute(setup)
+            each_database.execute(
+                "CREATE TABLE book (url VARCHAR(100) PRIMARY KEY, stock INTEGER,"
+                f" state VARCHAR(10), must {column})"
+            )
+            tasks = put(sink, *books(8))
+            await until(lambda: sink._batches.writer._away or tasks[0].done(), "it is away")
+            each_database.execute("ALTER TABLE book DROP COLUMN must")
+            assert await results(tasks) == [None] * 8
 
     asyncio.run(crawl())
 

@@ -432,7 +432,7 @@ REFUSED = {
 @pytest.mark.parametrize("count", [1, MANY])
 @pytest.mark.parametrize("why", REFUSED)
 def test_rows_that_the_database_refuses(server: DatabaseServer, why: str, count: int) -> None:
-    """They are refused with the database's words on one line, the others can be written after."""
+    """The error has the database's words on one line, the others can be written after."""
     if server.dialect.name == "sqlite" and why in {"too long", "out of range"}:
         pytest.skip("SQLite stores it")
     if server.dialect.name == "sqlite" and why == "half a key":
@@ -442,7 +442,7 @@ def test_rows_that_the_database_refuses(server: DatabaseServer, why: str, count:
     good = {"stock": 1, "title": "t", "shop": None, "price": 1, "day": None}
     bad = {"url": "bad", **good, **values}
     others = [{"url": f"u{i}", **good} for i in range(count - 1)]
-    with pytest.raises(RowRefused, match=said) as refused:
+    with pytest.raises((RowRefused, WriteFailed), match=said) as refused:
         _write(server, target, *others, bad)
     assert _rows(server, target.table) == []
     assert "\n" not in str(refused.value)
@@ -463,6 +463,17 @@ def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> Non
         return
     with pytest.raises(RowRefused, match=r"(?i)unique.*title"):
         _write(server, target, {"url": "b", "title": "same", "stock": 2})
+
+
+def test_a_database_without_an_encoding(postgres_server: PostgresServer) -> None:
+    """As PostgreSQL makes it where no locale is set: texts are UTF-8 there, too."""
+    postgres_server.execute("CREATE DATABASE bare ENCODING 'SQL_ASCII' TEMPLATE template0")
+    url = sa.make_url(postgres_server.url).set(database="bare")
+    server = DatabaseServer(url.render_as_string(hide_password=False), connect_timeout=10)
+    server.open()
+    _write(server, Target(table := _books(server), ("url",)), {"url": "ü€"})
+    assert _rows(server, table) == [("ü€", None, None, None)]
+    server.close()
 
 
 def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:

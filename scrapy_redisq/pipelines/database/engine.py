@@ -66,6 +66,7 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     if driver == "psycopg":
         defaults = {
             "application_name": "scrapy-redisq",
+            "client_encoding": "utf8",  # SQLAlchemy takes no bytes, as SQL_ASCII would give
             "prepare_threshold": None,  # a pooler hands the next transaction to another session
             "connect_timeout": seconds,
             "keepalives": 1,

@@ -41,6 +41,8 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
     "55P03": RowLocked,
     "23503": ReferenceMissing,
+    # NOT NULL, out of range, the end of a sequence: of a row, or of a column that none fills.
+    **dict.fromkeys(("23502", "22003", "2200H"), WriteFailed),
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
@@ -52,9 +54,9 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # max_statement_time, max_execution_time; KILL QUERY, as of those who look for long ones.
     **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
     **dict.fromkeys((1216, 1452), ReferenceMissing),
-    # Of values, and PyMySQL does not count them among those: no default, wrong value, no
-    # partition, CHECK.
-    **dict.fromkeys((1292, 1364, 1526, 3819, 4025), RowRefused),
+    1048: WriteFailed,  # NOT NULL, as above
+    # Of values, and PyMySQL does not count them among those: wrong value, no partition, CHECK.
+    **dict.fromkeys((1292, 1526, 3819, 4025), RowRefused),
 }
 """Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
 
@@ -165,6 +167,8 @@ class ErrorClasses:
         text = str(error)
         if "FOREIGN KEY" in text:
             return ReferenceMissing
+        if "NOT NULL" in text:
+            return WriteFailed
         # Values that cannot be bound are programming or interface errors.
         if self._is(error, "IntegrityError", "DataError", "ProgrammingError", "InterfaceError"):
             return RowRefused

@@ -18,6 +18,7 @@ from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database.catalogue import rolls_back
 from scrapy_redisq.pipelines.database.probe import (
     copy_under,
+    lacks_values,
     takes_another,
     takes_its_rows,
     variations,
@@ -118,6 +119,8 @@ class DatabasePipeline(BatchPipeline):
         def each(would: Callable[[Connection, Record], bool]) -> bool:
             return self._would(lambda connection: all(would(connection, r) for r in row.records))
 
+        if any(map(lacks_values, row.records)):
+            return True
         if not each(lambda connection, record: rolls_back(connection, record.target.table)):
             return False
         if each(copy_under) or each(takes_another):

@@ -16,11 +16,26 @@ from typing import Any
 
 import sqlalchemy
 
-from scrapy_redisq.pipelines.database.columns import JsonText, column_kind
+from scrapy_redisq.pipelines.database.columns import column_kind
+from scrapy_redisq.pipelines.database.keys import has_default
 from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.upsert import upsert_of_rows, utc
 
-__all__ = ["copy_under", "takes_another", "takes_its_rows", "variations"]
+__all__ = [
+    "copy_under",
+    "lacks_values",
+    "takes_another",
+    "takes_its_rows",
+    "variations",
+]
+
+
+def lacks_values(record: Record) -> bool:
+    """Whether its table, as it is described, needs more than it has: a child without a parent."""
+    return any(
+        record.values.get(column.key) is None and not column.nullable and not has_default(column)
+        for column in record.target.table.columns
+    )
 
 
 def copy_under(connection: sqlalchemy.Connection, record: Record) -> bool:
@@ -117,7 +132,7 @@ def _fullest(connection: sqlalchemy.Connection, record: Record) -> Sequence[Any]
 def variations(records: Sequence[Record]) -> Iterator[list[Record]]:
     """The records of a row without their values, then without one of them, each in turn.
 
-    What may not be NULL is a zero instead, or an empty text, also in a key.
+    What may not be NULL, or is it, is a zero instead, or an empty text, also in a key.
     """
     plain = [Record(_overwriting(record.target), record.values) for record in records]
     bare = []
@@ -139,9 +154,10 @@ def _overwriting(target: Target) -> Target:
     return dataclasses.replace(target, on_conflict="update", version=None)
 
 
-_EMPTY: dict[type, Any] = {
-    **{str: "", int: 0, float: 0.0, bool: False, bytes: b"", Decimal: Decimal(0)},
-    **{date: date(2000, 1, 1), datetime: datetime(2000, 1, 1), time: time()},
+_EMPTY: dict[str, Any] = {
+    **{"str": "", "int": 0, "float": 0.0, "bool": False, "bytes": b"", "decimal": Decimal(0)},
+    **{"date": date(2000, 1, 1), "datetime": datetime(2000, 1, 1), "time": time()},
+    "json": "null",
 }
 
 
@@ -150,11 +166,9 @@ def _emptied(record: Record) -> Iterator[tuple[str, Any]]:
     for name, value in record.values.items():
         column = record.target.table.columns[name]
         empty: Any = None
-        if not column.nullable or name in record.target.key:
-            empty = _EMPTY.get(type(value), value)
-            if isinstance(column.type, JsonText):
-                empty = "null"
-            if isinstance(value, datetime):
+        if value is None or not column.nullable or name in record.target.key:
+            empty = _EMPTY.get(column_kind(column.type), value)
+            if isinstance(value, datetime) and isinstance(empty, datetime):
                 empty = empty.replace(tzinfo=value.tzinfo)
         if empty != value:
             yield name, empty
