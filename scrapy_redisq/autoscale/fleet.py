@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Fleet:
         self._ended: list[tuple[Process, int, float]] = []
         self._started = 0
         self._failed = -math.inf
+        self._finished: int | None = None
         self._finished_then: int | None = None
         self._next_change = 0.0
         self._next_start = 0.0
@@ -90,23 +92,25 @@ class Fleet:
         """Those that have ended: as they should if there is nothing left to do (``over``), else too
         early. ``finished``: pages of the run, if that is known."""
         ended, self._ended = self._ended, []
+        self._finished = finished
         for process, code, age in ended:
             text = f"worker {process.number} (pid {process.pid}) ended with exit code {code}"
             at_once = age < self._pace.at_once
             if process.stopping or (code == 0 and (over or not at_once)):
                 self._say(text)
                 continue
-            if self.failures == 0:
-                self._finished_then = finished
-            self.failures += 1
-            self._failed = self._clock()
-            longest, first = self._pace.longest_pause, self._pace.first_pause
-            pause = min(longest, first * 2 ** min(self.failures - 1, 30))
-            self._next_start = self._clock() + pause
             see = f", see {process.log}" if process.log else ""
-            self._say(
-                f"{text} after {age:.1f} s{see}; the next starts in {pause:g} s at the earliest"
-            )
+            self._note_failure(f"{text} after {age:.1f} s{see}")
+
+    def _note_failure(self, text: str) -> None:
+        if self.failures == 0:
+            self._finished_then = self._finished
+        self.failures += 1
+        self._failed = self._clock()
+        longest, first = self._pace.longest_pause, self._pace.first_pause
+        pause = min(longest, first * 2 ** min(self.failures - 1, 30))
+        self._next_start = self._clock() + pause
+        self._say(f"{text}; the next starts in {pause:g} s at the earliest")
 
     def has_failed(self, finished: int | None = None) -> bool:
         """Every start has ended at once, nobody is left, and no page was finished meanwhile."""
@@ -161,7 +165,14 @@ class Fleet:
                     self.held_back = "CPU or memory has no room for one more"
                     return
             self._started += 1
-            process = self._start(self._started)
+            try:
+                process = self._start(self._started)
+            except (OSError, subprocess.SubprocessError) as error:
+                if not (self.processes or self.codes):
+                    raise  # there is no such command
+                # No memory for one more, or the command is being replaced: the others go on.
+                self._note_failure(f"worker {self._started} could not be started: {error}")
+                return
             self.processes.append(process)
             if self.stops and not process.stopping:  # the signal has come meanwhile
                 process.stop()

@@ -30,7 +30,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.status import Rates, away, pause_after
 from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import ServerError, SettingError
+from scrapy_redisq.errors import FrontierError, ServerError, SettingError
 
 TICK = 0.2
 """Seconds between two looks at the processes."""
@@ -302,6 +302,9 @@ class _Autoscaler:
         except (redis.RedisError, ServerError) as error:
             self._away = away(error)
             return
+        except FrontierError as error:  # workers pass over a key that is in the way
+            self._away = f"The crawl cannot be looked at, trying again: {error}"
+            return
         self._away = ""
         self._status = status
         self._current = self._rates.add(status, time.monotonic())
@@ -339,9 +342,9 @@ class _Autoscaler:
 
     def _is_ending(self) -> bool:
         """Everything is finished: the first workers may have left, before the last one says that
-        the run is complete."""
+        the run is complete. If nobody is left to say so, start() was not read to its end."""
         status = self._status
-        if status is None or self._away or status["state"] == "absent":
+        if status is None or self._away or status["state"] != "running":
             return False
         return bool(status["created"] <= status["finished"] and not status["posted"])
 

@@ -23,8 +23,8 @@ START_STALL = 10.0
 """The same where only ``start()`` waits: others may make room, or time."""
 
 PATIENCE = 30.0
-"""Seconds without any change in what is in progress after which the same is done: callbacks may
-wait for one whose link waits."""
+"""Seconds in which no page has ended, and none has come to wait, after which the same is done:
+callbacks may wait for one whose link waits, or never end."""
 
 LOOK = 5.0
 """Seconds between two looks at the server's memory."""
@@ -125,8 +125,9 @@ class BackPressure:
         self._reached = reached
         return bool(reached)
 
-    def look(self, in_progress: int) -> None:
-        """Let go on what may, often. ``in_progress``: requests that Scrapy works on."""
+    def look(self, in_progress: int, ended: int = 0) -> None:
+        """Let go on what may, often. ``in_progress``: requests that Scrapy works on, also those
+        that callbacks download on the side; ``ended``: pages of this worker, so far."""
         now = time.monotonic()
         if not self.holds_back:
             self._idle_since = None
@@ -138,7 +139,7 @@ class BackPressure:
             return
         while len(self._pages) > self._most_waiting:
             self._let_one_go()
-        if self._seen != (seen := (in_progress, len(self._pages))):
+        if self._seen != (seen := (ended, len(self._pages))):
             self._seen, self._changed_at = seen, now
         if in_progress > len(self._pages):
             self._idle_since = None

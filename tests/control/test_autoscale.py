@@ -24,6 +24,7 @@ from scrapy_redisq.commands.autoscale import _signals
 from scrapy_redisq.control import Frontier
 from tests.harness.command import Redisq
 from tests.harness.crawl import PROJECT
+from tests.harness.worker import EXACT, Worker
 
 GIB = 2**30
 ROOMY = Load(0.1, 8 * GIB, 10 * GIB)
@@ -184,6 +185,27 @@ def test_it_gives_up() -> None:
     assert not rig.fleet.has_failed(finished=5)
     assert "exit code 3 after" in rig.said[-1]
     assert "the next starts in 16 s" in rig.said[-1]
+
+
+def test_one_that_cannot_be_started() -> None:
+    """For want of memory, or as its command is being replaced: those that run go on, and it is
+    tried again after a pause. A command that there never was is told at once."""
+    rig = Rig()
+    rig.go(3, 1)
+    start = rig.fleet._start
+
+    def cannot(number: int) -> Process:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    rig.fleet._start = cannot
+    assert rig.go(2, 2) == [1]
+    assert "could not be started" in rig.said[-1]
+    rig.fleet._start = start
+    assert len(rig.go(5, 2)) == 2
+    rig = Rig()
+    rig.fleet._start = cannot
+    with pytest.raises(BlockingIOError):
+        rig.go(0, 1)
 
 
 def test_the_end_is_no_failure() -> None:
@@ -410,6 +432,26 @@ def test_workers_that_would_not_resume(autoscale: Any, redis_server: RedisServer
         wait_until(ended, 90, f"the end, see {log}")
     assert process.wait(1) == 0
     assert len(runs - {""}) == 1
+
+
+def test_a_run_that_nobody_has_completed(
+    autoscale: Any, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """All that is known is finished, but start() was not read to its end when the last worker left:
+    another one is started. What keeps the crawl from being looked at stops no worker."""
+    go_on = tmp_path / "go on"
+    script = f"[ -e '{tmp_path}/second' ] || {{ touch '{tmp_path}/second'; exit 0; }}; "
+    script += f"while [ ! -e '{go_on}' ]; do sleep 0.05; done"
+    with redis_server.client() as client:
+        worker = Worker(client, "books", EXACT)
+        worker.exchange(seeded=False)
+        worker.leave()
+        _, log = autoscale("--max", "1", "--", "sh", "-c", script, "scrapy", "crawl", "books")
+        wait_until(lambda: "worker 2 started" in log.read_text(), 30, f"another one, see {log}")
+        client.delete("redisq:{books:0}:workers")
+        client.set("redisq:{books:0}:workers", "something else")
+        go_on.touch()
+        wait_until(lambda: "worker 2 (pid" in log.read_text(), 30, f"its end, see {log}")
 
 
 def test_signals(autoscale: Any) -> None:

@@ -108,7 +108,8 @@ def test_where_nothing_else_goes_on_one_after_the_other_does(
 def test_callbacks_that_wait_for_one_that_waits_are_no_standstill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As by a lock that it holds. Where nothing changes, one goes on."""
+    """As by a lock that it holds. Where no page ends, one goes on, though callbacks download this
+    and that on the side."""
     monkeypatch.setattr(back_pressure, "PATIENCE", 0.02)
 
     async def play() -> None:
@@ -117,7 +118,10 @@ def test_callbacks_that_wait_for_one_that_waits_are_no_standstill(
         pressure.look(2)
         assert await _who_went(tasks) == [False]
         await asyncio.sleep(0.03)
-        pressure.look(2)
+        pressure.look(2, ended=1)
+        assert await _who_went(tasks) == [False]
+        await asyncio.sleep(0.03)
+        pressure.look(3, ended=1)
         assert await _who_went(tasks) == [True]
 
     asyncio.run(play())
