@@ -78,11 +78,10 @@ def run(arguments: Namespace, project: Project) -> int:
 
 
 async def _serve(arguments: Namespace, project: Project, server: Server) -> None:
-    from aiohttp import web  # noqa: PLC0415
-
     from scrapy_redisq.dashboard.app import make_app  # noqa: PLC0415
     from scrapy_redisq.dashboard.crawls import Crawls  # noqa: PLC0415
     from scrapy_redisq.dashboard.guard import Rules  # noqa: PLC0415
+    from scrapy_redisq.dashboard.listening import listening  # noqa: PLC0415
 
     host, port = arguments.bind
     rules = Rules.of(
@@ -105,17 +104,10 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         return report
 
     app = make_app(Crawls(server, open_to_push, examine), rules)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+    async with listening(app, host, port) as bound:
         shown = f"[{host}]" if ":" in host else host
-        bound = runner.addresses[0][1]
         print(f"http://{shown}:{bound}/ shows {server.address}", flush=True)
         await _until_ended()
-    finally:
-        await runner.cleanup()
 
 
 async def _until_ended() -> None:

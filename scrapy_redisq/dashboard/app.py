@@ -15,7 +15,7 @@ from scrapy_redisq.dashboard import changes, reads, streams
 from scrapy_redisq.dashboard.crawls import Crawls, NoCrawl
 from scrapy_redisq.dashboard.guard import DATA, MOST_BODY, Handler, Rules, add_headers, guarded
 from scrapy_redisq.dashboard.reads import CRAWLS, RULES
-from scrapy_redisq.dashboard.streams import CLOSING
+from scrapy_redisq.dashboard.streams import CLOSING, OPEN
 from scrapy_redisq.errors import FrontierError, RedisqError
 from scrapy_redisq.frontier.trouble import TROUBLE
 
@@ -37,7 +37,7 @@ def make_app(crawls: Crawls, rules: Rules) -> web.Application:
         client_max_size=MOST_BODY,
     )
     app[CRAWLS], app[RULES] = crawls, rules
-    app[CLOSING] = asyncio.Event()
+    app[CLOSING], app[OPEN] = asyncio.Event(), set()
     app.on_response_prepare.append(add_headers)
     app.on_shutdown.append(_end_streams)
     app.cleanup_ctx.append(_closed)

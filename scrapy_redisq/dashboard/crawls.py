@@ -20,8 +20,8 @@ from scrapy_redisq.dashboard.shared import Listed, Shared
 from scrapy_redisq.doctor import Report
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.metrics import Exposition, scale
-from scrapy_redisq.metrics.exporter import Known
+from scrapy_redisq.metrics import scale
+from scrapy_redisq.metrics.exporter import Known, Scraped
 from scrapy_redisq.server.connection import Server
 
 T = TypeVar("T")
@@ -145,8 +145,8 @@ class Crawls:
         self._crawls: dict[str, Crawl] = {}
         self._to_push: dict[str, Frontier] = {}
         self._opening = threading.Lock()
-        self._exposition = Exposition()
-        self._scraped = Known(server)
+        self._asked_by_programs = Known(server)
+        self._scraped = Scraped(self._asked_by_programs)
         self.names = Shared(self._threads, self._names, lasts=NAMES_LAST)
         self.servers = Shared(self._threads, self._servers, lasts=SERVERS_LAST)
         self.doctor = self._doctor(None)
@@ -157,7 +157,7 @@ class Crawls:
             threads.shutdown(cancel_futures=True)
         for frontier in self._to_push.values():
             frontier.close()
-        self._scraped.close()
+        self._asked_by_programs.close()
         self._client.close()
 
     async def run(self, what: Callable[[], T]) -> T:
@@ -207,13 +207,12 @@ class Crawls:
         return await (await self.crawl(name)).told()
 
     def metrics(self) -> bytes:
-        """What Prometheus asks for. Blocks."""
-        frontiers, up = self._scraped.all()
-        return self._exposition.text(frontiers, up=up)
+        """What Prometheus asks for. Blocks. Raises `Busy`."""
+        return self._scraped.text()
 
     def wanted_workers(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
         """What an autoscaler asks for, also of a crawl that has not begun. Blocks."""
-        return scale(self._scraped.one(name), query)
+        return scale(self._asked_by_programs.one(name), query)
 
     def redact(self, error: object) -> str:
         """The text of an error, without passwords."""

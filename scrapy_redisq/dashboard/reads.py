@@ -15,6 +15,7 @@ from scrapy_redisq.dashboard import hosts, letters
 from scrapy_redisq.dashboard.crawls import Crawl, Crawls, aged
 from scrapy_redisq.dashboard.guard import SESSION, Rules
 from scrapy_redisq.metrics import CONTENT_TYPE
+from scrapy_redisq.metrics.exporter import Busy
 
 CRAWLS: web.AppKey[Crawls] = web.AppKey("crawls", Crawls)
 RULES: web.AppKey[Rules] = web.AppKey("rules", Rules)
@@ -97,7 +98,10 @@ async def memory(request: web.Request) -> web.Response:
 @routes.get("/metrics")
 async def metrics(request: web.Request) -> web.Response:
     crawls = request.app[CRAWLS]
-    body = await crawls.run(crawls.metrics)
+    try:
+        body = await crawls.run(crawls.metrics)
+    except Busy as busy:
+        raise web.HTTPServiceUnavailable(text=str(busy)) from None
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -23,6 +23,12 @@ from scrapy_redisq.frontier.trouble import TROUBLE
 EVERY = 2.0
 """Seconds between two events."""
 
+MOST = 200
+"""Streams at a time. Whoever asks for one more is told to come later."""
+
+OPEN: web.AppKey[set[object]] = web.AppKey("open", set)
+"""Stands for the streams that there are."""
+
 CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
 
 routes = web.RouteTableDef()
@@ -49,6 +55,19 @@ async def _stream(
     request: web.Request, name: str, look: Callable[[], Awaitable[dict[str, Any]]]
 ) -> web.StreamResponse:
     """Events ``name``, or ``away`` with what is wrong."""
+    streams, mine = request.app[OPEN], object()
+    if len(streams) >= MOST:
+        raise web.HTTPServiceUnavailable(text=f"{MOST} pages are open: this one has to wait")
+    streams.add(mine)
+    try:
+        return await _write(request, name, look)
+    finally:
+        streams.discard(mine)
+
+
+async def _write(
+    request: web.Request, name: str, look: Callable[[], Awaitable[dict[str, Any]]]
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     response.headers["X-Accel-Buffering"] = "no"  # a proxy shall pass each on at once
     await response.prepare(request)

@@ -5,6 +5,7 @@ It changes nothing, and tells no URL and no host.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -32,6 +33,16 @@ MOST_KNOWN = 1_000
 
 SILENT = 10.0
 """Seconds after which a client that says nothing is left."""
+
+KEPT = 15.0
+"""Seconds for which the last metrics are given to those who ask while somebody else is looking."""
+
+MOST_ASKING = 64
+"""Connections at a time; the others are answered with 503."""
+
+
+class Busy(RedisqError):
+    """Raised when there is nothing to say soon."""
 
 
 class Known:
@@ -64,18 +75,42 @@ class Known:
         return Frontier(self._server, name, client=self._client)
 
 
+class Scraped:
+    """``/metrics`` of all frontiers of a server, which is looked at once at a time: beside a Redis
+    that hangs those who ask take no thread each."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._exposition = Exposition()
+        self._looking = threading.Lock()
+        self._last = b""
+        self._last_at = -KEPT
+
+    def text(self) -> bytes:
+        """What there is to say; the last, if it is no older than `KEPT`, while somebody else is
+        looking. Raises `Busy` if there is none."""
+        if not self._looking.acquire(blocking=False):
+            if time.monotonic() - self._last_at < KEPT:
+                return self._last
+            raise Busy("Redis is being asked, and does not answer: ask later")
+        try:
+            frontiers, up = self._known.all()
+            at = time.monotonic()
+            self._last, self._last_at = self._exposition.text(frontiers, up=up), at
+            return self._last
+        finally:
+            self._looking.release()
+
+
 class Exporter:
     """Listens at ``host`` and ``port`` (0: a free one). Raises OSError if it cannot."""
 
     def __init__(self, server: Server, host: str, port: int) -> None:
         self._known = Known(server)
-        self._exposition = Exposition()
+        self._scraped = Scraped(self._known)
         handler = type("Handler", (_Handler,), {"answer": staticmethod(self.answer)})
-        listener = type(
-            "Listener",
-            (ThreadingHTTPServer,),
-            {"address_family": socket.AF_INET6 if ":" in host else socket.AF_INET},
-        )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = type("Listener", (_Listener,), {"address_family": family})
         self._listener: ThreadingHTTPServer = listener((host, port), handler)
         self.port: int = self._listener.server_address[1]
 
@@ -95,8 +130,10 @@ class Exporter:
         """-> status, content type and body for the path and query of a request."""
         parts = urlsplit(target)
         if parts.path == "/metrics":
-            frontiers, up = self._known.all()
-            return 200, CONTENT_TYPE, self._exposition.text(frontiers, up=up)
+            try:
+                return 200, CONTENT_TYPE, self._scraped.text()
+            except Busy as busy:
+                return 503, "text/plain", f"{busy}\n".encode()
         if parts.path == "/healthz":
             return 200, "text/plain", b"ok\n"
         if parts.path.startswith("/scale/"):
@@ -116,6 +153,28 @@ class Exporter:
 
 def _json(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode() + b"\n"
+
+
+class _Listener(ThreadingHTTPServer):
+    """A thread for each connection, but not for any number of them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = threading.Semaphore(MOST_ASKING)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            with contextlib.suppress(OSError):
+                request.sendall(b"HTTP/1.0 503 Too many ask\r\n\r\n")
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _Handler(BaseHTTPRequestHandler):

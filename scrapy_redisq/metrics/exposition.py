@@ -15,6 +15,10 @@ from scrapy_redisq.metrics.families import METRICS, Histogram, Look, samples
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+PATIENCE = 5.0
+"""Seconds that crawls which cannot be read may take, all together: then the others of a server that
+hangs are not asked any more."""
+
 MEMORY_EVERY = 60.0
 """Seconds between two looks at what takes how much memory: these cost Redis some milliseconds."""
 
@@ -58,12 +62,17 @@ class Exposition:
         }
         began = time.monotonic()
         frontiers = [*frontiers]
+        lost = 0.0
         for frontier in frontiers:
+            asked_at = time.monotonic()
             try:
-                look = self._look(frontier)
+                look = self._look(frontier) if lost < PATIENCE else None
             except (redis.RedisError, RedisqError, OSError) as error:
                 # Something foreign in the keys of one crawl is not the server's fault.
                 up = up and isinstance(error, FrontierError)
+                look = None
+            if look is None:
+                lost += time.monotonic() - asked_at
                 families["redisq_crawl_up"].add_metric([frontier.name], 0)
                 continue
             if look.status["state"] == "absent":

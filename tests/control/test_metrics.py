@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +21,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import prefix
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.metrics import Exposition, metrics, scale
-from scrapy_redisq.metrics.exporter import Exporter
+from scrapy_redisq.metrics import exporter as exporter_module
+from scrapy_redisq.metrics.exporter import Busy, Exporter, Known, Scraped
 from scrapy_redisq.metrics.families import METRICS
 from scrapy_redisq.server.connection import open_server
 from tests.control.test_frontier import Worker, some_urls
@@ -182,6 +185,64 @@ def test_redis_is_away(redis_server: RedisServer) -> None:
             assert get("/scale/books")[0] == 503
             proxy.mend()
             assert values(get("/metrics")[1])["redisq_crawl_up{crawl=books}"] == 1
+
+
+def test_many_scrape_at_once(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them looks; beside it the others get the last, or hear at once that there is none."""
+    with (
+        Frontier.from_url(redis_server.url, "books") as frontier,
+        open_server(redis_server.url) as server,
+        contextlib.closing(Known(server)) as known,
+    ):
+        frontier.push(some_urls(1))
+        scraped = Scraped(known)
+        with scraped._looking, pytest.raises(Busy):
+            scraped.text()
+        text = scraped.text()
+        frontier.push(some_urls(2))
+        with scraped._looking:
+            assert scraped.text() == text
+            monkeypatch.setattr(exporter_module, "KEPT", 0.0)
+            with pytest.raises(Busy):
+                scraped.text()
+        name = "redisq_requests_total{crawl=books,event=created}"
+        assert (values(text.decode())[name], values(scraped.text().decode())[name]) == (1, 2)
+
+
+def test_many_connections(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who are too many are told so, and take no thread."""
+    monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
+    with open_server(redis_server.url) as server:
+        running = Exporter(server, "127.0.0.1", 0)
+        thread = threading.Thread(target=running.run)
+        thread.start()
+        address = "127.0.0.1", running.port
+        try:
+            with (
+                socket.create_connection(address, timeout=20),
+                socket.create_connection(address, timeout=20) as one_more,
+            ):
+                assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
+        finally:
+            running.stop()
+            thread.join(30)
+            running.close()
+
+
+def test_crawls_that_hang_are_given_up(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some could not be read for long, the others are not tried any more."""
+    monkeypatch.setattr("scrapy_redisq.metrics.exposition.PATIENCE", 1e-9)
+    with (
+        Frontier.from_url(redis_server.url, "broken") as broken,
+        Frontier.from_url(redis_server.url, "books") as books,
+    ):
+        books.push(some_urls(1))
+        books.client.set(prefix("broken", 0) + "meta", "no hash")
+        for frontiers, up in (([books, broken], 1), ([broken, books], 0)):
+            found = values(metrics(frontiers).decode())
+            assert (found["redisq_crawl_up{crawl=books}"], found["redisq_up"]) == (up, 1)
 
 
 def test_scale_and_a_wrong_address(redis_server: RedisServer, redisq: Redisq) -> None:

@@ -10,12 +10,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from aiohttp import web
-
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.dashboard.app import make_app
 from scrapy_redisq.dashboard.crawls import Crawls
 from scrapy_redisq.dashboard.guard import Rules
+from scrapy_redisq.dashboard.listening import listening
 from scrapy_redisq.doctor import Report
 from scrapy_redisq.doctor.examination import examined
 from scrapy_redisq.server.connection import Server, open_server
@@ -54,13 +53,11 @@ class Served:
 
     async def _start(self, port: int) -> int:
         self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier, examine)
-        self._runner = web.AppRunner(make_app(self.crawls, self.rules), shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port).start()
-        return int(self._runner.addresses[0][1])
+        self._listening = listening(make_app(self.crawls, self.rules), "127.0.0.1", port)
+        return await self._listening.__aenter__()
 
     async def _end(self) -> None:
-        await self._runner.cleanup()
+        await self._listening.__aexit__(None, None, None)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.dashboard import listening, streams
 from scrapy_redisq.dashboard.guard import HEADERS, Refused, Rules
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq, at
@@ -192,6 +194,34 @@ def test_ten_megabytes_of_post(dashboard: Served, frontier: Frontier) -> None:
     finally:
         connection.close()
     assert frontier.status()["created"] == 1
+
+
+def test_too_many_look(
+    dashboard: Served, frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams and connections are bounded, and those who come too late are told so; when others
+    have gone there is room."""
+    frontier.push(["https://a.example/"])
+    monkeypatch.setattr(streams, "MOST", 2)
+    monkeypatch.setattr(streams, "EVERY", 0.1)
+    with dashboard.stream("/api/stream"), dashboard.stream(f"/api/crawls/{NAME}/stream"):
+        answer = dashboard.ask("/api/stream")
+        assert (answer.status, list(answer.json)) == (503, ["error"])
+        assert dashboard.ask("/api/crawls").status == 200
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    address = "127.0.0.1", dashboard.port
+    with contextlib.ExitStack() as silent:
+        for _ in range(3):
+            silent.enter_context(socket.create_connection(address, timeout=20))
+        with socket.create_connection(address, timeout=20) as one_more:
+            assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
+
+    def has_room() -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return dashboard.ask("/api/crawls").status == 200
+        return False
+
+    wait_until(has_room, 20, "room")
 
 
 def test_headers_of_every_answer(dashboard: Served, frontier: Frontier) -> None:

@@ -1,4 +1,4 @@
-"""What autoscalers ask the dashboard, as they ask the exporter."""
+"""What programs ask the dashboard, as they ask the exporter."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 const KEPT = "redisq-token";
 const SILENT = 20_000; // ms without an event after which a stream is taken for dead
+const PATIENCE = 60_000; // ms for an answer to what is asked
 const PAUSES = [500, 1000, 2000, 4000]; // ms between attempts to begin a stream anew
 
 let session = null;
@@ -35,7 +36,8 @@ const token = () => session?.token || sessionStorage.getItem(KEPT) || "";
 async function told(response) {
   try {
     return await response.json();
-  } catch {
+  } catch (error) {
+    if (error.name === "TimeoutError") throw error;
     return { error: `the dashboard answered ${response.status}` };
   }
 }
@@ -45,7 +47,8 @@ async function send(url, options = {}) {
     if (!session) await refresh();
     const used = token();
     const headers = { ...options.headers, ...(used && { Authorization: `Bearer ${used}` }) };
-    const response = await fetch(url, { ...options, headers });
+    const limit = options.within && { signal: AbortSignal.timeout(options.within) };
+    const response = await fetch(url, { ...limit, ...options, headers });
     if (response.status !== 401) return response;
     const drawn = session.token;
     await refresh(); // the dashboard may have been started anew, with another token
@@ -60,10 +63,15 @@ async function send(url, options = {}) {
 }
 
 async function json(url, options) {
-  const response = await send(url, options);
-  const body = await told(response);
-  if (!response.ok) throw new Failed(response.status, body.error);
-  return body;
+  try {
+    const response = await send(url, options);
+    const body = await told(response);
+    if (!response.ok) throw new Failed(response.status, body.error);
+    return body;
+  } catch (error) {
+    if (error.name !== "TimeoutError") throw error;
+    throw new Failed(0, "The dashboard does not answer.");
+  }
 }
 
 const withQuery = (url, query) => {
@@ -71,7 +79,7 @@ const withQuery = (url, query) => {
   return given.length ? `${url}?${new URLSearchParams(given)}` : url;
 };
 
-export const get = (url, query) => json(withQuery(url, query));
+export const get = (url, query) => json(withQuery(url, query), { within: PATIENCE });
 
 export const post = (url, body) => json(url, {
   method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),

@@ -18,7 +18,7 @@ export default function crawl(ctx) {
   let series = null;
   let failed = null;
 
-  async function look() {
+  const refresh = ctx.every(10, async () => {
     const asked = range;
     try {
       const found = await api.get(ctx.path("series"), { resolution: RANGES[asked][0] });
@@ -27,14 +27,13 @@ export default function crawl(ctx) {
       failed = error;
     }
     ctx.redraw();
-  }
-  ctx.every(10, look);
+  });
 
   function choose(name) {
     range = name;
     series = null;
     ctx.keep({ range: name === "hour" ? null : name });
-    look();
+    refresh();
   }
 
   function why(told) {

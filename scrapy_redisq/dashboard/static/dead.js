@@ -18,31 +18,27 @@ export default function dead(ctx) {
   let offset = Number(ctx.query.offset) || 0;
   let list = null;
   let failed = null;
-  let latest = 0;
   let again = null;
 
-  async function look() {
-    const mine = ++latest;
+  const refresh = ctx.every(4, async () => {
     const used = { ...match };
     clearTimeout(again);
     try {
       const found = await api.get(ctx.path("dead"), { ...used, offset, limit: LIMIT });
-      if (mine !== latest) return;
       [list, failed] = [{ ...found, match: used }, null];
-      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || look(), 500);
+      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || refresh(), 500);
     } catch (error) {
-      if (mine === latest) failed = error;
+      failed = error;
     }
     ctx.redraw();
-  }
-  ctx.every(4, look);
+  });
 
   function ask(name, value) {
     if (value === undefined) delete match[name];
     else match[name] = String(value);
     offset = 0;
     ctx.keep({ ...Object.fromEntries(GROUPS.map(([group]) => [group, null])), ...match, offset: null });
-    look();
+    refresh();
   }
 
   // What the list shows: another may have been asked for that is not there yet, or never comes.
@@ -54,7 +50,7 @@ export default function dead(ctx) {
     const verb = action === "requeue" ? "Try again" : "Delete";
     if (!await confirm({ title: `${verb}: ${plural(count, "dead letter")}`, text, action: verb, danger: action === "purge" })) return;
     await attempt(() => api.post(ctx.path("dead"), { action, ...target }), (told) => `${plural(told.changed, "dead letter")} ${PAST[action]}`);
-    look();
+    refresh();
   }
 
   async function save() {
@@ -122,7 +118,7 @@ export default function dead(ctx) {
             button("Export", save),
             ctx.canChange && button("Delete…", () => act("purge", matched(), list.total), { class: "danger quiet" }))),
         list.letters.length ? table("Dead letters", columns, list.letters, { key: (letter) => letter.id }) : empty("None matches any more"),
-        pager(list.total, offset, LIMIT, (to) => { offset = to; ctx.keep({ offset: to || null }); look(); }),
+        pager(list.total, offset, LIMIT, (to) => { offset = to; ctx.keep({ offset: to || null }); refresh(); }),
       ];
     },
   };

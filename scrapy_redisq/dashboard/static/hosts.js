@@ -29,32 +29,28 @@ export default function hosts(ctx) {
   let list = null;
   let counts = {};
   let failed = null;
-  let latest = 0;
   let again = null;
   const chosen = new Set();
 
-  async function look() {
-    const mine = ++latest;
+  const refresh = ctx.every(3, async () => {
     const match = { q: asked.q, state: asked.state };
     clearTimeout(again);
     try {
       const found = await api.get(ctx.path("hosts"), { ...asked, limit: LIMIT });
-      if (mine !== latest) return;
       [list, failed] = [{ ...found, match }, null];
       if (found.counts) counts = found.counts;
-      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || look(), 500);
+      if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || refresh(), 500);
     } catch (error) {
-      if (mine === latest) failed = error;
+      failed = error;
     }
     ctx.redraw();
-  }
-  ctx.every(3, look);
+  });
 
   function ask(changes) {
     Object.assign(asked, { offset: 0 }, changes);
     chosen.clear();
     ctx.keep({ ...asked, sort: asked.sort === "queued" ? null : asked.sort, order: asked.order === "desc" ? null : asked.order, offset: asked.offset || null });
-    look();
+    refresh();
   }
 
   let typing = null;
@@ -97,7 +93,7 @@ export default function hosts(ctx) {
       action === "drop" ? `${plural(told.dropped, "request")} of ${name || plural(told.changed, "host")} dropped`
         : `${name || plural(told.changed, "host")} ${PAST[action]}`);
     chosen.clear();
-    look();
+    refresh();
   }
 
   function bulk() {

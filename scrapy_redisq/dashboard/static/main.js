@@ -55,9 +55,27 @@ function context(query) {
       const base = location.hash.split("?")[0] || "#/";
       history.replaceState(null, "", kept.length ? `${base}?${new URLSearchParams(kept)}` : base);
     },
+    // Looks now, and every few seconds; never twice at a time. Returns what looks at once, or right
+    // after what is under way.
     every(seconds, look) {
-      look();
-      timers.push(setInterval(() => document.hidden || page.trouble || look(), seconds * 1000));
+      let isLooking = false;
+      let again = false;
+      async function now() {
+        again = true;
+        if (isLooking) return;
+        isLooking = true;
+        try {
+          while (again && !ended) {
+            again = false;
+            await look();
+          }
+        } finally {
+          isLooking = false;
+        }
+      }
+      now();
+      timers.push(setInterval(() => isLooking || document.hidden || page.trouble || now(), seconds * 1000));
+      return now;
     },
     end() {
       ended = true;
