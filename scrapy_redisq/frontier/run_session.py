@@ -335,6 +335,19 @@ class RunSession:
             self.sessions[0].begun.add(session.shard)
         return reply
 
+    async def leave_out_known(self, session: ShardSession) -> None:
+        """A full Redis takes no requests, but tells which of those that wait were seen before."""
+        while waiting := session.not_looked_up():
+            call = calls.known(
+                self.terms.name,
+                session.shard,
+                self.joined.generation,
+                self.seen,
+                [one.fingerprint for one in waiting if one.fingerprint is not None],
+            )
+            known: list[int] = await self.run(call)
+            session.looked_up(waiting, known)
+
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:
             return 0

@@ -245,6 +245,7 @@ class ShardLoop:
                 self._full(error)
                 self.pace.full()
                 session.refused()
+                await every.run_session.leave_out_known(session)
             except ScriptFailed as error:
                 if not session.failed(every.server.redact(error)):
                     raise

@@ -8,6 +8,7 @@ calls again and the same exchange is sent again, under the same number.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
 import time
@@ -179,6 +180,10 @@ class ShardSession:
         self._sent_at = -math.inf
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
+        self._known: list[Enqueue] = []
+        """Duplicates that were found while Redis was full, and of which nobody has been told."""
+        self._new: set[int] = set()
+        """By id(): what waits for room, and was not known when that was asked."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
 
@@ -423,6 +428,8 @@ class ShardSession:
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)):
                 self.unsafe.acknowledged(operation, self._answered_at)
+        if not self._in_flight.passes:
+            self._new.clear()
         self._posted(self._in_flight.posts)
         self.begun.difference_update(self._in_flight.begun)
         self._in_flight = None
@@ -432,6 +439,8 @@ class ShardSession:
             self._passed = 0
         reply.claimed += self._not_asked
         self._not_asked = []
+        reply.duplicates += self._known
+        self._known = []
         self._acked += 1
         # After a failure: first nothing, then one operation, then twice as many each time.
         self._probed = self._limit == 0
@@ -507,3 +516,30 @@ class ShardSession:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
         self._take_back()
         self.full = True
+
+    def not_looked_up(self) -> list[Enqueue]:
+        """What waits for room and may have been seen; as much of it as goes into a call."""
+        waiting = (
+            one
+            for one in self.unsent
+            if isinstance(one, Enqueue)
+            and one.fingerprint is not None
+            and one.also is None
+            and id(one) not in self._new
+        )
+        return list(itertools.islice(waiting, MAX_OPERATIONS))
+
+    def looked_up(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> None:
+        """What was seen needs no room: a page that has found nothing else may end."""
+        self._new.update(map(id, waiting))
+        seen = {id(one) for one, is_known in zip(waiting, known, strict=True) if is_known}
+        left: deque[Operation] = deque()
+        for one in self.unsent:
+            if isinstance(one, Enqueue) and id(one) in seen:
+                self.unsafe.acknowledged(one, time.monotonic())
+                self._known.append(one)
+                self._passed += 1
+                self.local_duplicates += 1
+            else:
+                left.append(one)
+        self.unsent = left

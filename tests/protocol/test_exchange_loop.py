@@ -22,15 +22,16 @@ from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, Tur
 from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import execute, load
-from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
+from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 
 class Puppet:
     """A worker that takes what it is told to take, and ends nothing by itself."""
 
-    pages = items = 0
+    pages = items = duplicates = 0
 
     def __init__(self) -> None:
         self.demanded = NOTHING
@@ -60,6 +61,7 @@ class Puppet:
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
         self.leases += [(session, lease) for lease in reply.leases]
+        self.duplicates += len(reply.duplicates)
 
     def announced(self, slot: str, parked: float) -> None: ...
 
@@ -138,6 +140,50 @@ def test_full_for_long(
         assert await exchange_loop.leave()
         assert await run_session.left_waiting() == 0
         assert puppet.error is None
+        await server.aclose()
+
+    with redis_server.client() as client:
+        try:
+            asyncio.run(crawl(client))
+        finally:
+            client.config_set("maxmemory", 0)
+
+
+def test_full_and_all_links_known(redis_server: RedisServer) -> None:
+    """A full Redis tells which links were seen before: pages that have found no others end."""
+
+    async def crawl(client: redis.Redis) -> None:
+        server = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.start(puppet)
+        for n in range(2):
+            exchange_loop.enqueue(request(run_session, f"{n}"))
+        puppet.demanded = Demand(True, 2, 2, {}, most=2)
+        await until(lambda: len(puppet.leases) == 2, "claimed")
+        puppet.demanded = Demand(False, 0, 0, {}, most=2)
+        client.script_load(load("exchange", "exact").text)
+        client.script_load(load("seen/known", "exact").text)
+        client.config_set("maxmemory", 1)
+        (session, old), (_, new) = puppet.leases
+        links = [request(run_session, f"{n % 2}", old) for n in range(MAX_OPERATIONS + 50)]
+        for link in [request(run_session, "new", new), *links]:
+            exchange_loop.enqueue(link)
+        for lease in (new, old):
+            run_session.finish(session, Finish(lease.id, "done"))
+        exchange_loop.wake()
+        await until(lambda: [*session.held] == [new.id], "what has found nothing new ends")
+        assert session.acknowledged < session.enqueued
+        client.config_set("maxmemory", 0)
+        await until(lambda: exchange_loop.waiting() == 0, "there is room")
+        assert session.acknowledged == session.enqueued
+        shard = read_shard(client, NAME, 0)
+        assert shard.count("duplicates") == len(links)
+        assert (shard.count("created"), shard.count("finished")) == (3, 2)
+        assert puppet.duplicates == len(links)
+        await exchange_loop.stop()
         await server.aclose()
 
     with redis_server.client() as client:

@@ -53,6 +53,7 @@ class Filter:
         filter_source = source(f"seen=shared/seen/{self.seen.name}")
         fragment = f"{filter_source}\nlocal PARAMS = {{{params}}}\n"
         self._add = client.register_script(fragment + ADD)
+        self._known = client.register_script(fragment + ADD.replace("add", "has"))
         self._drop = client.register_script(fragment + DROP)
         self._status = client.register_script(fragment + "return seen().status(KEYS[1], PARAMS)")
 
@@ -62,6 +63,10 @@ class Filter:
         for first in range(0, len(encoded), batch):
             answers += self._add([BASE], encoded[first : first + batch])
         return answers
+
+    def known(self, values: Sequence[object]) -> list[int]:
+        encoded = [self.seen.encode(fingerprint(value)) for value in values]
+        return list(self._known([BASE], encoded))
 
     def drop(self, limit: int) -> bool:
         return bool(self._drop([BASE], [limit]))
@@ -156,6 +161,7 @@ def test_refused_whole_at_maxmemory(client: redis.Redis, backend: str) -> None:
         try:
             with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
                 seen.add(range(first, first + 300))
+            assert seen.known([first - 1, first]) == [int(first > 0), 0]
         finally:
             client.config_set("maxmemory", 0)
         assert seen.add(range(first, first + 1000)).count(0) == 0

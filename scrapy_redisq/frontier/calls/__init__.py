@@ -93,6 +93,7 @@ from scrapy_redisq.frontier.calls.run import (
     status,
 )
 from scrapy_redisq.frontier.calls.seen import (
+    known,
     record_seen,
     seen_status,
     sweep,
@@ -150,6 +151,7 @@ __all__ = [
     "forget_seen",
     "history",
     "join",
+    "known",
     "leave",
     "letters",
     "limit",
