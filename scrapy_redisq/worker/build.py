@@ -74,77 +74,78 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             release=release_of(settings.release, type(spider)),
             digest=digest_of(crawler.settings),
         )
+        exchange_loop = ExchangeLoop(run_session, server)
+        in_progress = InProgress(fingerprinter.fingerprint)
+        inbox = make_inbox(crawler, settings)
+        local = LocalQueue()
+        retry_pauses = RetryPauses(
+            settings.retry_delays, settings.retry_base, settings.retry_cap, settings.retry_after_max
+        )
+        gate = DownloadGate(
+            engine,
+            inbox,
+            in_progress,
+            make_judge(crawler, settings),
+            run_session.sessions,
+            exchange_loop.wake,
+            lease_ttl=settings.lease_ttl,
+            download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
+            throttles=bool(settings.throttle),
+            retries=crawler.settings.getbool("RETRY_ENABLED"),
+        )
+        local_requests = LocalRequests(
+            engine, exchange_loop, in_progress, local, crawler.stats, most=inbox.most
+        )
+        outbox = Outbox(
+            crawler,
+            settings,
+            engine=engine,
+            serializer=serializer,
+            dupefilter=dupefilter,
+            in_progress=in_progress,
+            local_requests=local_requests,
+            exchange_loop=exchange_loop,
+        )
+        worker = Worker(
+            Parts(
+                crawler,
+                spider,
+                settings,
+                engine,
+                session,
+                exchange_loop,
+                serializer,
+                foreign_filter,
+                inbox,
+                in_progress,
+                local,
+                local_requests,
+                outbox,
+                gate,
+                retry_pauses,
+                BackPressure(
+                    settings.growth_limit(),
+                    inbox.most,
+                    exchange_loop.unfinished,
+                    lambda: engine.closing,
+                ),
+            )
+        )
+        _watch(worker, in_progress)
+        worker.start()
+        if settings.progress:
+            # Here, as rich takes its time.
+            from scrapy_redisq.worker.progress import Progress  # noqa: PLC0415
+
+            progress = Progress(worker)
+            progress.start()
+            crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
+        return worker
     except BaseException:
+        await session.give_up()
         if foreign_filter and (closing := foreign_filter.close("finished")):
             await maybe_deferred_to_future(closing)
         raise
-    exchange_loop = ExchangeLoop(run_session, server)
-    in_progress = InProgress(fingerprinter.fingerprint)
-    inbox = make_inbox(crawler, settings)
-    local = LocalQueue()
-    retry_pauses = RetryPauses(
-        settings.retry_delays, settings.retry_base, settings.retry_cap, settings.retry_after_max
-    )
-    gate = DownloadGate(
-        engine,
-        inbox,
-        in_progress,
-        make_judge(crawler, settings),
-        run_session.sessions,
-        exchange_loop.wake,
-        lease_ttl=settings.lease_ttl,
-        download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
-        throttles=bool(settings.throttle),
-        retries=crawler.settings.getbool("RETRY_ENABLED"),
-    )
-    local_requests = LocalRequests(
-        engine, exchange_loop, in_progress, local, crawler.stats, most=inbox.most
-    )
-    outbox = Outbox(
-        crawler,
-        settings,
-        engine=engine,
-        serializer=serializer,
-        dupefilter=dupefilter,
-        in_progress=in_progress,
-        local_requests=local_requests,
-        exchange_loop=exchange_loop,
-    )
-    worker = Worker(
-        Parts(
-            crawler,
-            spider,
-            settings,
-            engine,
-            session,
-            exchange_loop,
-            serializer,
-            foreign_filter,
-            inbox,
-            in_progress,
-            local,
-            local_requests,
-            outbox,
-            gate,
-            retry_pauses,
-            BackPressure(
-                settings.growth_limit(),
-                inbox.most,
-                exchange_loop.unfinished,
-                lambda: engine.closing,
-            ),
-        )
-    )
-    _watch(worker, in_progress)
-    worker.start()
-    if settings.progress:
-        # Here, as rich takes its time.
-        from scrapy_redisq.worker.progress import Progress  # noqa: PLC0415
-
-        progress = Progress(worker)
-        progress.start()
-        crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
-    return worker
 
 
 def _watch(worker: Worker, in_progress: InProgress) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
 import redis
 
-from scrapy_redisq.errors import RunOver, ServerBusy, ServerUnreachable
+from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.shard_session import BackOff
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.server.route import cancel
@@ -45,6 +47,7 @@ class WorkerConnection:
         self._server: Server | None = None
         self._client: AsyncClient | None = None
         self._following: asyncio.Future[None] | None = None
+        self._joined: RunSession | None = None
 
     async def open(
         self,
@@ -61,24 +64,9 @@ class WorkerConnection:
 
         ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
         was, by time.monotonic(); ``release`` and the settings' ``digest`` are for people. Raises
-        `RedisqError`; `RunOver` if there is nothing to do.
+        `RedisqError`; `RunOver` if there is nothing to do. Then, and if anything else keeps the
+        worker from working, `give_up` is to be called.
         """
-        runs = {"release": release, "settings": digest}
-        try:
-            return await self._open(name, dupefilter, fingerprinter, spider, started, runs)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def _open(
-        self,
-        name: str,
-        dupefilter: str,
-        fingerprinter: str,
-        spider: str,
-        started: float,
-        runs: Mapping[str, str],
-    ) -> tuple[RunSession, ServerHelp]:
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
         server = self._server = await asyncio.to_thread(open_server_of, settings, project_folder())
@@ -118,7 +106,8 @@ class WorkerConnection:
             rewind=settings.rewind,
             wait_replicas=settings.wait_replicas,
             history=settings.history,
-            **runs,
+            release=release,
+            settings=digest,
         )
         run_session = RunSession(client, terms, server.primary_vouched)
 
@@ -130,6 +119,7 @@ class WorkerConnection:
                 raise
 
         joined = await self._persist(server, join)
+        self._joined = run_session
         logger.info(
             "%s run %s of frontier %r on %s; dupefilter: %s",
             "Began" if joined.new else "Joined",
@@ -167,6 +157,15 @@ class WorkerConnection:
                     ) from None
                 await asyncio.to_thread(server.revive)
             await asyncio.sleep(RETRY_PAUSE)
+
+    async def give_up(self) -> None:
+        """Leave the run, if it was joined, and `close`: others would wait for this worker until its
+        TTL is over."""
+        if self._joined is not None:
+            with contextlib.suppress(asyncio.TimeoutError, *TROUBLE, redis.RedisError, RedisqError):
+                leaving = self._joined.leave(complete=False)
+                await asyncio.wait_for(leaving, self._settings.close_timeout)
+        await self.close()
 
     async def close(self) -> None:
         """Close connections; the last session of an embedded server stops it."""

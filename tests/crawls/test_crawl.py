@@ -611,6 +611,15 @@ class TestTrouble:
         assert clean(worker.log)
         nothing_left(redis_server, "ordered")
 
+    def test_cannot_start_when_it_has_joined(self, redis_server: RedisServer, crawl: Run) -> None:
+        """It leaves the run: else all others would wait for it, at their end, for its TTL."""
+        settings = {"REDISQ_FLEET_LIMITS": "True", "DOWNLOADER": "crawls.downloader.WithoutSlots"}
+        worker = crawl("ordered", settings=settings).wait(20)
+        assert did_not_start(worker)
+        assert "need Scrapy's own downloader, not WithoutSlots" in worker.log
+        with frontier_of(redis_server, "ordered") as frontier:
+            assert frontier.status()["workers"] == []
+
     def test_wrong_setting(self, crawl: Run) -> None:
         """A setting with a value that it does not take is named, with what it takes."""
         worker = crawl("ordered", settings={"REDISQ_ORDER": "random"}).wait(20)
