@@ -32,7 +32,8 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
     assert answering is not None
 
     loop = asyncio.get_running_loop()
-    coming: set[object] = set()  # accepted, and not yet among aiohttp's connections: many may come at once
+    # Accepted, and not yet among aiohttp's connections: many may come at once.
+    coming: set[object] = set()
 
     def connected() -> asyncio.BaseProtocol:
         if len(answering.connections) + len(coming) >= MOST_CONNECTIONS:
