@@ -65,18 +65,15 @@ class HeldBack:
         waited = time.monotonic() - end.since
         return not self._soon_safe or waited > PATIENCE or self.closing or not end.finish.unsafe()
 
-    def release(self) -> list[ShardSession]:
-        """Send on what may go by now; -> to which shards."""
-        released = []
+    def release(self) -> None:
+        """Send on what may go by now."""
         for _ in range(len(self._ends)):
             end = self._ends.popleft()
             if self._may_go(end):
                 end.session.add(end.finish)
-                released.append(end.session)
             # Whoever fetches the page again may have what stays in this process again, too.
             elif not (self.closing and isinstance(end.finish, Settle) and end.links):
                 self._ends.append(end)
-        return released
 
     def drop(self, sessions: Iterable[ShardSession]) -> None:
         """The leases of these shards are void. What no page stands for is over nevertheless."""

@@ -28,12 +28,15 @@ from scrapy_redisq.frontier.operations import (
 )
 from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.shard_loop import LOOK_FOR_ENDED, ShardLoop
+from scrapy_redisq.frontier.shard_loop import ShardLoop
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Uncertain, Warnings
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp, Worker
 
 logger = logging.getLogger(__name__)
+
+LOOK_FOR_ENDED = 0.05
+"""Seconds between looks for pages that have ended."""
 
 
 class ExchangeLoop:
@@ -100,14 +103,16 @@ class ExchangeLoop:
 
     def wake(self) -> None:
         """Something has changed: exchange earlier than planned where that is due."""
-        for loop in self._loops.values():
-            loop.wake()
+        if waiting := [loop for loop in self._loops.values() if loop.is_waiting]:
+            demand = self.worker.demand()
+            for loop in waiting:
+                loop.wake(demand)
 
     def found_more(self) -> None:
         """The worker can take what it could not take before."""
         for loop in self._loops.values():
             loop.pace.found_more()
-            loop.wake()
+        self.wake()
 
     # Running
 
@@ -124,20 +129,32 @@ class ExchangeLoop:
     def start(self, worker: Worker) -> None:
         """Begin to exchange for ``worker`` in the background."""
         self.worker = worker
-        self._exchanging = [asyncio.ensure_future(self._run(loop)) for loop in self._loops.values()]
+        running = [*(loop.run() for loop in self._loops.values()), self._look_for_ended()]
+        self._running = [asyncio.ensure_future(self._run(each)) for each in running]
         self._help(self._listener().run())
         if self.run_session.joined.trash or self.run_session.joined.former_shards:
             self._help(self._sweep())
 
-    async def _run(self, loop: ShardLoop) -> None:
+    async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         try:
-            await loop.run()
+            await coroutine
         except Exception as error:
             if not isinstance(error, FrontierLost):
                 logger.exception("The exchange with Redis failed in an unexpected way")
             if not self._is_lost:
                 self._is_lost = True
                 self.worker.lost(error)
+
+    async def _look_for_ended(self) -> None:
+        """One look for all shards: were each to look by itself, each would find a part."""
+        while not self.stopping:
+            if self.worker.is_busy():
+                await self.stopped_within(LOOK_FOR_ENDED)
+                self.worker.collect_ended()
+                self.wake()
+            else:
+                self._landed.clear()
+                await self._landed.wait()
 
     def _help(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -156,6 +173,7 @@ class ExchangeLoop:
     async def stop(self) -> None:
         """End the background tasks; exchanges under way are awaited, not cut off."""
         self._stop.set()
+        self._landed.set()
         for loop in self._loops.values():
             loop.interrupt()
         # More than once: wait_for() can lose a cancellation before Python 3.12.
@@ -163,7 +181,7 @@ class ExchangeLoop:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=LOOK_FOR_ENDED)
-        await asyncio.gather(*self._exchanging)
+        await asyncio.gather(*self._running)
 
     # What the shards share
 
@@ -209,8 +227,8 @@ class ExchangeLoop:
 
     def release(self) -> None:
         """Send on what was held back for requests that have been acknowledged now."""
-        for session in self.run_session.release(closing=self.stopping):
-            self._loops[session].wake()
+        self.run_session.release(closing=self.stopping)
+        self.wake()
 
     def landed(self) -> None:
         """An exchange is over."""

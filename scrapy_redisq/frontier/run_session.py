@@ -294,17 +294,13 @@ class RunSession:
         """
         self._held_back.finish(session, finish, sent, links)
 
-    def release(self, *, closing: bool = False) -> list[ShardSession]:
-        """Send on the finishes that need not be held back any longer; -> shards that have something
-        to be sent by that, or because links have become safe."""
+    def release(self, *, closing: bool = False) -> None:
+        """Send on the finishes that need not be held back any longer."""
         self._held_back.closing = closing
-        released = self._held_back.release()
-        if not self.spread:
-            return released
-        for session in self.sessions:
+        self._held_back.release()
+        for session in self.sessions if self.spread else ():
             if len(session) > MAX_OPERATIONS and session.is_silent(AWAY):
                 session.forget_posted()
-        return [session for session in self.sessions if session.unsent]
 
     def link_to(self, slot: str, page: ShardSession | None) -> Link | None:
         """What becomes of a request of ``slot`` that a page of another shard has asked for; None if

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_FOR_ENDED = 0.05
-"""Seconds between looks for pages that have ended."""
-
 FAILING = 600.0
 """Seconds after which a worker gives up, if Redis answers and yet no script passes."""
 
@@ -71,6 +68,7 @@ class ShardLoop:
         self._planned_at = 0.0
         self._busy_since = 0.0
         self._away = False
+        self._said_starting = False
         self._failing_since = 0.0
         self._retry_last = min(RETRY_LAST, lease_ttl / 8)
         self._moved_at = time.monotonic()
@@ -88,30 +86,34 @@ class ShardLoop:
 
     # When
 
-    def wake(self) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        """It waits until the next exchange is due."""
+        return self._planned_at > 0 and not self._wake_up.is_set()
+
+    def wake(self, demand: Demand | None = None) -> None:
         """Something has changed: exchange earlier than planned if that is due."""
-        if (
-            not self._wake_up.is_set()
-            and time.monotonic() + self.pause() < self._planned_at - 0.001
-        ):
+        if self.is_waiting and time.monotonic() + self.pause(demand) < self._planned_at - 0.001:
             self._wake_up.set()
 
     def interrupt(self) -> None:
         """Look at once whether to stop."""
         self._wake_up.set()
 
-    def pause(self) -> float:
-        """Seconds until the next exchange."""
-        demand = self._every.worker.demand()
+    def pause(self, demand: Demand | None = None) -> float:
+        """Seconds until the next exchange. ``demand``: the worker's, if it was just asked."""
+        demand = demand or self._every.worker.demand()
         waiting = len(self.session)
+        is_news = self._said_starting and not self._may_add()[0]
         return self.pace.pause(
             low=demand.low and self._every.may_ask(self),
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
-            waiting=waiting > 0,
+            waiting=waiting > 0 or is_news,
             enqueues=self.session.enqueued > self.session.acknowledged,
             many=waiting >= MAX_OPERATIONS,
             busy=self._every.worker.is_busy(),
+            proof_at=self.session.unsafe.proof_at,
         )
 
     async def run(self) -> None:
@@ -124,8 +126,6 @@ class ShardLoop:
 
     async def _wait(self) -> None:
         pause = self.pause()
-        if self._every.worker.is_busy():
-            pause = min(pause, LOOK_FOR_ENDED)
         if pause > 0:
             self._planned_at = time.monotonic() + pause
             with contextlib.suppress(asyncio.TimeoutError):
@@ -274,7 +274,7 @@ class ShardLoop:
 
     def _call(self, want: int, demand: Demand, told: list[TurnReport]) -> Call[Reply]:
         every, session = self._every, self.session
-        starting, seeded = every.worker.starting()
+        self._said_starting, seeded = self._may_add()
         session.tally += self._trips.told(at_once=every.stopping)
         return session.call(
             want=want,
@@ -282,7 +282,7 @@ class ShardLoop:
             slot_limit=demand.slot_limit,
             room=demand.room,
             suspects=int(self.wants_suspect),
-            starting=starting or every.run_session.enqueues_wait_elsewhere(session),
+            starting=self._said_starting,
             seeded=seeded,
             pages=every.worker.pages,
             items=every.worker.items,
@@ -290,6 +290,12 @@ class ShardLoop:
             slot_ttl=every.run_session.terms.slot_ttl,
             report=every.worker.report() if session is every.run_session.sessions[0] else "",
         )
+
+    def _may_add(self) -> tuple[bool, bool]:
+        """(The worker may yet add requests that no page of this shard stands for, all its start
+        requests were added.)"""
+        starting, seeded = self._every.worker.starting()
+        return starting or self._every.run_session.enqueues_wait_elsewhere(self.session), seeded
 
     def _full(self, error: ServerFull) -> None:
         self._every.warnings.warn(

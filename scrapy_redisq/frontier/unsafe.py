@@ -113,13 +113,24 @@ class Unsafe:
         return self._bytes
 
     @property
+    def proof_at(self) -> float:
+        """When (time.monotonic()) an exchange may show that nothing of it can be lost any more; in
+        the past if one has."""
+        last = self._kept[-1][0] if self._kept else self._joined_at
+        return last + self._lost_at_most + 0.001  # timers may be early
+
+    @property
+    def _lost_at_most(self) -> float:
+        """Seconds of its log that the server may lose."""
+        return min(self._rewind, NO_REPLICA) if self.replicas == 0 else self._rewind
+
+    @property
     def _safe_until(self) -> float:
         """What was acknowledged until then the server can no longer lose. It does not follow from
         the time that has passed: after an outage it may lack what it said last. Nor from answers of
         a server that may have been replaced: that may lack all of it."""
-        rewind = min(self._rewind, NO_REPLICA) if self.replicas == 0 else self._rewind
         proved = min(self._proved_at, self._primary_vouched())
-        return max(self._confirmed_at, proved - rewind)
+        return max(self._confirmed_at, proved - self._lost_at_most)
 
     @property
     def may_lose(self) -> bool:

@@ -64,6 +64,8 @@ MUTANTS = [
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),
     Mutant("frontier/operations.py", "if post.unsafe == 0:", "if True:", LOGS),
     Mutant("frontier/unsafe.py", "self._spread and self._of_nobody > 0", "False", LOGS),
+    Mutant("frontier/shard_loop.py", "waiting > 0 or is_news", "waiting > 0", EXCHANGE_LOOP),
+    Mutant("frontier/shard_loop.py", "self.session.unsafe.proof_at", "0.0", EXCHANGE_LOOP),
     Mutant(
         SHARED + "finished.lua",
         "redis.call('EXISTS', READY, DELAYED, POST)",

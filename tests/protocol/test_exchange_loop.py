@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, ServerBusy
-from scrapy_redisq.frontier import calls, pace
+from scrapy_redisq.frontier import calls, pace, shard_session
 from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
@@ -633,6 +633,49 @@ def test_one_shard_at_a_time_is_asked_where_each_has_enough(redis_server: RedisS
         assert sum(number for _, number in await eat()) == 9
         await exchange_loop.stop()
         await exchange_loop.leave()
+        await client.aclose()
+
+    asyncio.run(crawl())
+
+
+def test_the_end_comes_as_soon_as_nothing_can_be_lost(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several servers: what it was waiting for is found out when it can be, said to all shards, and
+    not left to the pauses of a worker that has nothing to do."""
+    for name in ("IDLE_FIRST", "IDLE_LAST", "BUSY", "UNHEARD"):
+        monkeypatch.setattr(pace, name, 3_600.0)
+    monkeypatch.setattr(shard_session, "HOLD", 3_600.0)
+    name = "books6"  # whose shards are called 0, 1 and 2 also on several servers
+
+    async def crawl() -> None:
+        client = redis.asyncio.Redis.from_url(redis_server.url)
+        puppet = Puppet()
+        config = replace(EXACT, shards=3, spread=True)
+        terms = Terms(name, config, 14_400.0, 5, 100, 10_000, rewind=0.3)
+        run_session = RunSession(client, terms)
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        puppet.demanded = Demand(True, 9, 9, {}, most=9)
+        exchange_loop.start(puppet)
+        exchange_loop.enqueue(replace(request(run_session, "start"), slot=slot_in(run_session, 0)))
+        exchange_loop.wake()
+        await until(lambda: puppet.leases, "claimed")
+        ((session, lease),) = puppet.leases
+        slot = slot_in(run_session, 1)
+        link = run_session.link_to(slot, session)
+        asked = replace(request(run_session, "link", lease), slot=slot, link=link)
+        exchange_loop.enqueue(asked)
+        exchange_loop.wake()
+        await until(lambda: len(puppet.leases) == 2, "the link is claimed")
+        for session, lease in puppet.leases:
+            links = [asked] if session.shard == 0 else []
+            run_session.finish(session, Finish(lease.id, "done"), links=links)
+        puppet.leases.clear()
+        exchange_loop.wake()
+        await until(lambda: puppet.is_complete, "complete")
+        await exchange_loop.stop()
+        assert await exchange_loop.leave()
         await client.aclose()
 
     asyncio.run(crawl())

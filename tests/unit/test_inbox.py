@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 from scrapy.http import Request
@@ -230,6 +231,19 @@ class TestPace:
             pace.exchanged(claimed=0, filled=False, low=True, next_due=30)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= 0.03
         assert pace.pause(low=False, waiting=False, many=False, busy=True) <= 0.25
+
+    def test_what_may_be_lost(self) -> None:
+        """A worker with nothing else to do asks when that will show that nothing can be lost, and
+        once."""
+        pace = Pace(heartbeat=15)
+        pace.listening = True
+        for _ in range(9):
+            pace.exchanged(claimed=0, filled=False, low=True, next_due=None, overdue_in=60_000)
+        now = time.monotonic()
+        for proof_at, least, most in ((now + 2.0, 1.5, 2.0), (now - 2.0, 4.5, 5.0)):
+            pause = pace.pause(low=True, waiting=False, many=False, busy=False, proof_at=proof_at)
+            assert least < pause <= most
+        assert pace.pause(low=False, waiting=False, many=False, busy=True, proof_at=now) > 0.5
 
     def test_full_server_is_not_hammered(self) -> None:
         """While Redis is at its maxmemory even a full batch waits."""
