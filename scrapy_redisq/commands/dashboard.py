@@ -10,7 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, address
+from scrapy_redisq.commands.options import add_bind, add_command
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.doctor import Report
@@ -36,19 +36,13 @@ On 127.0.0.1 anybody on this machine may look. On another address whoever asks n
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    dashboard = commands.add_parser(
+    dashboard = add_command(
+        commands,
         "dashboard",
         help="pages in a browser: all crawls, hosts, workers, dead letters",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
     )
-    dashboard.add_argument(
-        "--bind",
-        metavar="HOST:PORT",
-        type=address,
-        default=("127.0.0.1", 8765),
-        help="where it listens (default: 127.0.0.1:8765; port 0: a free one)",
-    )
+    add_bind(dashboard, 8765)
     dashboard.add_argument(
         "--token-file", metavar="FILE", help="whoever asks needs the token that is in FILE"
     )

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, clean, console
 from scrapy_redisq.commands.export import export, purge_exported
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name, whole_number
+from scrapy_redisq.commands.options import add_command, add_json, add_limit, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.table import write_lines
 from scrapy_redisq.control import DeadLetter, Frontier
@@ -28,69 +28,62 @@ _LETTER_ID = re.compile(r"[0-9]{1,9}-[0-9]+")
 
 def add_options(commands: Any) -> None:
     """The sub command, its actions, and their options."""
-    dead = commands.add_parser(
+    dead = add_command(
+        commands,
         "dead",
         help="requests that failed for good: look at them, try them again",
-        description="Requests that failed for good: look at them, try them again, delete them.",
-        epilog=GLOBAL_OPTIONS,
+        text="Requests that failed for good: look at them, try them again, delete them.",
     )
     actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser(
+    listing = add_command(
+        actions,
         "list",
         help="show dead letters, newest first",
-        description="Show the dead letters of a frontier, newest first.",
-        epilog=GLOBAL_OPTIONS,
+        text="Show the dead letters of a frontier, newest first.",
     )
     add_name(listing)
     _add_filters(listing)
-    listing.add_argument(
-        "--limit",
-        metavar="N",
-        type=whole_number,
-        help="show at most N, 0: all (default: 20, with --json all)",
-    )
-    listing.add_argument(
-        "--json", action="store_true", help="one JSON object for each, with all of the request"
-    )
-    show = actions.add_parser(
+    add_limit(listing, SHOWN)
+    add_json(listing, "one JSON object for each, with all of the request")
+    show = add_command(
+        actions,
         "show",
         help="all that is known of one",
-        description="Show all that is known of one dead letter.",
-        epilog=GLOBAL_OPTIONS,
+        text="Show all that is known of one dead letter.",
     )
     add_name(show)
     show.add_argument("id", metavar="ID", type=_letter_id, help="such as 0-17")
-    show.add_argument("--json", action="store_true", help="as a JSON object")
-    requeue = actions.add_parser(
+    add_json(show)
+    requeue = add_command(
+        actions,
         "requeue",
         help="put dead letters back to the front of the queue",
-        description="Put dead letters back to the front of the queue, past the dupefilter, with\n"
+        text="Put dead letters back to the front of the queue, past the dupefilter, with\n"
         "deliveries and retries counted from zero.",
-        epilog=GLOBAL_OPTIONS,
     )
     add_name(requeue)
     _add_choice(requeue)
     requeue.set_defaults(error=requeue.error)
-    purge = actions.add_parser(
+    purge = add_command(
+        actions,
         "purge",
         help="delete dead letters",
-        description="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
+        text="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
         "without --all. They remain counted.\n"
         "With --exported just those that a file of export holds, as far as they are still there\n"
         "and the same: none that has come since, or that was changed in the file.",
-        epilog=GLOBAL_OPTIONS,
     )
     add_name(purge)
     _add_choice(purge)
     purge.add_argument("--exported", metavar="FILE", help="only those that this export holds")
     purge.set_defaults(error=purge.error)
-    export = actions.add_parser(
+    export = add_command(
+        actions,
         "export",
         help="write dead letters to a file",
-        description="Write dead letters to a file, as JSON lines like those of list --json, each "
+        text="Write dead letters to a file, as JSON lines like those of list --json, each "
         "with\nits stored request (entry, base64). FILE is replaced as a whole, and not\n"
         "by nothing. Then: scrapy redisq dead purge NAME --exported FILE",
-        epilog=GLOBAL_OPTIONS,
     )
     add_name(export)
     export.add_argument("file", metavar="FILE", help="is replaced if it is there; - for stdout")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scrapy_redisq.commands.display import clean, console, one_line
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier
+from scrapy_redisq.commands.options import add_command, add_frontier, add_json
 from scrapy_redisq.commands.project import MOST_NAMES, Project
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.doctor import Level, Line, Report
@@ -51,14 +51,14 @@ problem, 2 it was called in a wrong way.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    doctor = commands.add_parser(
+    doctor = add_command(
+        commands,
         "doctor",
         help="what makes a crawl slow, lossy or rude: server, rights, frontier, settings",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
     )
     add_frontier(doctor)
-    doctor.add_argument("--json", action="store_true", help="as a JSON object")
+    add_json(doctor)
     doctor.add_argument("--bad", action="store_true", help="only warnings and problems")
 
 

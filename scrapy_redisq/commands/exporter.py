@@ -6,7 +6,7 @@ import importlib.util
 from argparse import Namespace
 from typing import Any
 
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, address
+from scrapy_redisq.commands.options import add_bind, add_command
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.metrics.exporter import Exporter
@@ -23,19 +23,13 @@ names and figures, no host and no URL.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    exporter = commands.add_parser(
+    exporter = add_command(
+        commands,
         "exporter",
         help="metrics for Prometheus, and numbers of workers for autoscalers",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
     )
-    exporter.add_argument(
-        "--bind",
-        metavar="HOST:PORT",
-        type=address,
-        default="127.0.0.1:9449",
-        help="where to listen (default: 127.0.0.1:9449)",
-    )
+    add_bind(exporter, 9449)
 
 
 def run(arguments: Namespace, project: Project) -> int:

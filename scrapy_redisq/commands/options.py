@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 GLOBAL_OPTIONS = """\
 Scrapy's own options work too, among them:
@@ -15,6 +16,16 @@ Exit codes: 0 done, 1 it failed or was refused, 2 it was called in a wrong way.
 """
 
 
+def add_command(
+    commands: Any, name: str, *, help: str, text: str, **options: Any
+) -> argparse.ArgumentParser:
+    """A sub command, or an action of one, with ``text`` above its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help, description=text, **{"epilog": GLOBAL_OPTIONS, **options}
+    )
+    return parser
+
+
 def add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the frontier; by default the spider's name")
 
@@ -22,6 +33,34 @@ def add_name(parser: argparse.ArgumentParser) -> None:
 def add_frontier(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="the frontier; default: the only one there is"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser, text: str = "as a JSON object") -> None:
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def add_watch(parser: argparse.ArgumentParser, often: str = "every second or less often") -> None:
+    parser.add_argument("--watch", action="store_true", help=f"refresh {often}, until Ctrl-C")
+
+
+def add_limit(parser: argparse.ArgumentParser, shown: int, of_more: str = "") -> None:
+    """How many are listed; ``shown`` for people if nobody says how many."""
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=whole_number,
+        help=f"show at most N, 0: all{of_more} (default: {shown}, with --json all)",
+    )
+
+
+def add_bind(parser: argparse.ArgumentParser, port: int) -> None:
+    parser.add_argument(
+        "--bind",
+        metavar="HOST:PORT",
+        type=address,
+        default=("127.0.0.1", port),
+        help=f"where it listens (default: 127.0.0.1:{port}; port 0: a free one)",
     )
 
 

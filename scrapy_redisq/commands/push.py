@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from scrapy_redisq.commands.display import clean, one_line
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name
+from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_command, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 
@@ -65,10 +65,11 @@ examples:
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    push = commands.add_parser(
+    push = add_command(
+        commands,
         "push",
         help="add requests",
-        description=TEXT,
+        text=TEXT,
         epilog=EXAMPLES + "\n" + GLOBAL_OPTIONS,
     )
     add_name(push)

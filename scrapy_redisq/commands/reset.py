@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from scrapy_redisq.commands.display import clean
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name
+from scrapy_redisq.commands.options import add_command, add_name
 from scrapy_redisq.commands.project import Project
 
 TEXT = """\
@@ -18,9 +18,7 @@ workers are alive; one that was killed counts as alive until its REDISQ_LEASE_TT
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    reset = commands.add_parser(
-        "reset", help="delete a frontier", description=TEXT, epilog=GLOBAL_OPTIONS
-    )
+    reset = add_command(commands, "reset", help="delete a frontier", text=TEXT)
     add_name(reset)
     reset.add_argument(
         "--yes", action="store_true", help="do it; without this, only say what would be deleted"

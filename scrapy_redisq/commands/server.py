@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS
+from scrapy_redisq.commands.options import add_command, add_json
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.server import embedded
@@ -17,12 +17,12 @@ from scrapy_redisq.server.embedded import EmbeddedStatus
 
 def add_options(commands: Any) -> None:
     """The sub command, its actions, and their options."""
-    server = commands.add_parser(
+    server = add_command(
+        commands,
         "server",
         help="the embedded server: keep it running, stop it, look at it",
-        description="The embedded server of an embedded:// REDISQ_URL. Crawls start and stop it by "
+        text="The embedded server of an embedded:// REDISQ_URL. Crawls start and stop it by "
         "themselves;\nthis is for keeping it between crawls.",
-        epilog=GLOBAL_OPTIONS,
     )
     actions = server.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, text in {
@@ -30,11 +30,11 @@ def add_options(commands: Any) -> None:
         "stop": "stop it; its data stays. While it is in use, the last user to leave stops it",
         "status": "say whether it runs, where, and how large it is; starts nothing",
     }.items():
-        actions.add_parser(action, help=text, description=text, epilog=GLOBAL_OPTIONS)
+        add_command(actions, action, help=text, text=text)
     actions.choices["stop"].add_argument(
         "--force", action="store_true", help="at once, although others use it"
     )
-    actions.choices["status"].add_argument("--json", action="store_true", help="as a JSON object")
+    add_json(actions.choices["status"])
 
 
 def run(arguments: Namespace, project: Project) -> int:

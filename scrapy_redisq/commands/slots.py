@@ -15,7 +15,14 @@ from typing import Any
 from rich.console import RenderableType
 
 from scrapy_redisq.commands.display import can_refresh, clean, console
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier, whole_number
+from scrapy_redisq.commands.options import (
+    GLOBAL_OPTIONS,
+    add_command,
+    add_frontier,
+    add_json,
+    add_limit,
+    add_watch,
+)
 from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.commands.slot_table import (
     COLUMNS,
@@ -78,26 +85,19 @@ is added as ever: pause the slot first if it should get nothing more.
 
 def add_options(commands: Any) -> None:
     """The sub command, its actions, and their options."""
-    slots = commands.add_parser(
+    slots = add_command(
+        commands,
         "slots",
         help="hosts: what waits, limits, trouble; pause, resume, limit or drop one",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
         usage="%(prog)s [NAME] [--limit N] [--watch] [--json]\n"
         "       %(prog)s {pause,resume,limit,drop} [NAME] SLOT …",
     )
     slots.set_defaults(action="list")
     add_frontier(slots)
-    slots.add_argument(
-        "--limit",
-        metavar="N",
-        type=whole_number,
-        help="show at most N, 0: all, of over 1,000 in no order (default: 50, with --json all)",
-    )
-    slots.add_argument(
-        "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
-    )
-    slots.add_argument("--json", action="store_true", help="one JSON object for each, on one line")
+    add_limit(slots, SHOWN, ", of over 1,000 in no order")
+    add_watch(slots)
+    add_json(slots, "one JSON object for each, on one line")
     for action, text in ACTION_TEXTS.items():
         parser = commands.add_parser(f"slots {action}", description=text, epilog=GLOBAL_OPTIONS)
         parser.set_defaults(action=action, error=parser.error)

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scrapy_redisq.commands import display
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS
+from scrapy_redisq.commands.options import add_command, add_json, add_watch
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
@@ -46,19 +46,15 @@ each; if there is only one, all of it.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    status = commands.add_parser(
+    status = add_command(
+        commands,
         "status",
         help="where a crawl stands, and who works on it",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
     )
     status.add_argument("name", metavar="NAME", nargs="?", help="the frontier; default: all")
-    status.add_argument(
-        "--watch", action="store_true", help="refresh every second, with rates, until Ctrl-C"
-    )
-    status.add_argument(
-        "--json", action="store_true", help="one JSON object for each frontier, each on one line"
-    )
+    add_watch(status, "every second, with rates")
+    add_json(status, "one JSON object for each frontier, each on one line")
 
 
 def run(arguments: Namespace, project: Project) -> int:

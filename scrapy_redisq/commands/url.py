@@ -13,7 +13,7 @@ from rich.constrain import Constrain
 from rich.text import Text
 
 from scrapy_redisq.commands.display import LONGEST_LINE, ago, clean, console, duration
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_name
+from scrapy_redisq.commands.options import add_command, add_json, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError
@@ -29,16 +29,16 @@ at, a few at a time, so that a running crawl does not wait for it.
 
 def add_options(commands: Any) -> None:
     """The sub command and its options."""
-    url = commands.add_parser(
+    url = add_command(
+        commands,
         "url",
         help="what became of a URL; forget it, fetch it again",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
     )
     add_name(url)
     url.add_argument("url", metavar="URL", help="of a GET request")
     url.add_argument("--slot", metavar="S", help="its download_slot; default: its host")
-    url.add_argument("--json", action="store_true", help="as a JSON object")
+    add_json(url)
     action = url.add_mutually_exclusive_group()
     action.add_argument(
         "--forget",

@@ -15,7 +15,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, can_refresh, clean, console, duration
-from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_frontier
+from scrapy_redisq.commands.options import (
+    GLOBAL_OPTIONS,
+    add_command,
+    add_frontier,
+    add_json,
+    add_watch,
+)
 from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
@@ -63,20 +69,18 @@ _WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}|.+:[0-9]+")
 
 def add_options(commands: Any) -> None:
     """The sub command, its actions, and their options."""
-    workers = commands.add_parser(
+    workers = add_command(
+        commands,
         "workers",
         help="who works on a crawl; tell them to be quiet, or to stop",
-        description=TEXT,
-        epilog=GLOBAL_OPTIONS,
+        text=TEXT,
         usage="%(prog)s [NAME] [--watch] [--json]\n"
         "       %(prog)s {quiet,work,stop} [NAME] WORKER … | --all",
     )
     workers.set_defaults(action="list")
     add_frontier(workers)
-    workers.add_argument(
-        "--watch", action="store_true", help="refresh every second or less often, until Ctrl-C"
-    )
-    workers.add_argument("--json", action="store_true", help="one JSON object for each")
+    add_watch(workers)
+    add_json(workers, "one JSON object for each")
     for action, text in ACTION_TEXTS.items():
         parser = commands.add_parser(
             f"workers {action}",
