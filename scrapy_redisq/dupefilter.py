@@ -92,10 +92,10 @@ class RedisqDupeFilter(BaseDupeFilter):
             self.close("failed to open")
             raise
         logger.info(
-            "%s: backend %s, keys redisq:{%s:0}:seen:alone:%s",
+            "%s: backend %s, keys %s%s",
             type(self).__name__,
             self._seen.name,
-            self._name,
+            calls.seen_alone(self._name),
             self._seen.name,
         )
 
@@ -104,7 +104,7 @@ class RedisqDupeFilter(BaseDupeFilter):
             backend = "exact"
         else:
             # A filter that exists is used on, whatever modules the server has by now.
-            prefix = calls.prefix(self._name, 0) + "seen:alone:"
+            prefix = calls.seen_alone(self._name)
             kept = [
                 name
                 for name in ("bitmap", "redisbloom")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 import redis
 
-from scrapy_redisq.frontier.calls.names import prefix
+from scrapy_redisq.frontier.calls.names import keys_of, prefix
 from scrapy_redisq.frontier.calls.parts import MANY, PARTS, SINGLE, is_queue, part_of, word_of
 from scrapy_redisq.server.condition import Condition
 
@@ -103,10 +102,9 @@ def _scan(
 ) -> tuple[dict[str, list[bytes]], float]:
     """(keys by their first word, which share of the server's keys was looked at)."""
     groups: dict[str, list[bytes]] = defaultdict(list)
-    pattern = "redisq:{" + re.sub(r"([*?\[\]\\^])", r"\\\1", name) + ":*"
     cursor = 0
     for batch in itertools.count(1):
-        cursor, keys = node.scan(cursor, match=pattern, count=SCAN_BATCH)
+        cursor, keys = node.scan(cursor, match=keys_of(name), count=SCAN_BATCH)
         for key in dict.fromkeys(keys):
             assert isinstance(key, bytes)
             start = next((start for start in prefixes if key.startswith(start)), None)

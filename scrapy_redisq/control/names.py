@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 
 import redis
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier.calls.names import EVERY_META, name_in
 from scrapy_redisq.server.cluster import nodes_of
 from scrapy_redisq.server.connection import Client
 from scrapy_redisq.settings.settings import check_frontier_name
@@ -15,8 +15,6 @@ from scrapy_redisq.settings.settings import check_frontier_name
 SCAN_BATCH = 1_000
 SCAN_BATCHES = 1_000
 """A search for frontiers looks at a million keys at most, about a second of Redis' time."""
-
-_META_KEY = re.compile(r"redisq:\{([^{}]+):0\}:meta")
 
 
 def frontier_names(client: Client) -> tuple[list[str], str]:
@@ -29,7 +27,7 @@ def frontier_names(client: Client) -> tuple[list[str], str]:
     cursor = 0
     for _ in range(SCAN_BATCHES):
         try:
-            cursor, keys = nodes[-1].scan(cursor, match="redisq:{*:0}:meta", count=SCAN_BATCH)
+            cursor, keys = nodes[-1].scan(cursor, match=EVERY_META, count=SCAN_BATCH)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             away.append(str(error))
             if len(away) == total:
@@ -38,8 +36,8 @@ def frontier_names(client: Client) -> tuple[list[str], str]:
         for key in keys:
             # What is no name of a frontier can be no frontier.
             with contextlib.suppress(UnicodeDecodeError, SettingError):
-                if found := _META_KEY.fullmatch(key.decode() if isinstance(key, bytes) else key):
-                    names.add(check_frontier_name(found[1]))
+                if found := name_in(key.decode() if isinstance(key, bytes) else key):
+                    names.add(check_frontier_name(found))
         if cursor == 0:
             nodes.pop()
         if not nodes:

@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.frontier.calls.names import NEVER
 from scrapy_redisq.frontier.scripts import Client
 
 RIGHTS = "Rights"
@@ -151,7 +152,7 @@ def allowed_outside(node: Any, commands: Iterable[str]) -> dict[str, bool | None
     found: dict[str, bool | None] = {}
     ways = BY_CLIENTS | WITH_WAIT
     for name in commands:
-        words = [f"redisq:never:{uuid.uuid4().hex}" if w == _NONE else w for w in ways[name]]
+        words = [f"{NEVER}:{uuid.uuid4().hex}" if w == _NONE else w for w in ways[name]]
         try:
             node.execute_command(*words)
             found[name] = True

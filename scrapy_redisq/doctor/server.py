@@ -11,6 +11,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.frontier.calls.names import NEVER
 from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER
 
 SERVER, SPEED = "Server", "Speed"
@@ -298,7 +299,7 @@ def _clients(told: Told) -> Iterator[Line]:
 
 def _bloom(told: Told) -> Iterator[Line]:
     try:
-        told.client.execute_command("BF.EXISTS", "redisq:never", "x")
+        told.client.execute_command("BF.EXISTS", NEVER, "x")
     except redis.ResponseError as error:
         if "unknown" in str(error).lower():
             yield note(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import secrets
 import socket
 import time
@@ -403,14 +402,14 @@ class RunSession:
         """
         found = 0
         prefix = calls.prefix(session.name, session.shard)
-        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "[ql]*"
+        pattern = calls.queues_and_leases(session.name, session.shard)
         cursor: int | None = None
         while cursor != 0:
             page: Any = await self.client.scan(cursor or 0, match=pattern, count=1_000)
             cursor, keys = page
             rests = [key.decode(errors="replace")[len(prefix) :] for key in keys]
             queues = [queue for rest in rests if (queue := calls.parse_queue_key(rest))]
-            workers = [rest[7:] for rest in rests if rest.startswith("leases:")]
+            workers = [worker for rest in rests if (worker := calls.parse_leases_key(rest))]
             if queues or workers:
                 call = calls.recover(session.name, session.shard, queues, workers)
                 found += await self.run(call)

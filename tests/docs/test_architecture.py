@@ -146,6 +146,16 @@ def test_private_names_are_in_one_place() -> None:
     assert found == NO_OTHER_WAY
 
 
+def test_keys_are_named_in_one_place() -> None:
+    """In Lua, and in the frontier."""
+    for path in PACKAGE.rglob("*.py"):
+        if "frontier" in path.relative_to(PACKAGE).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not node.value.startswith("redisq:"), f"{path}:{node.lineno}"
+
+
 def test_the_picture_is_what_the_code_says() -> None:
     """docs/architecture.svg is what ``make picture`` would draw now."""
     assert draw.PICTURE.read_text("utf-8") == draw.picture(), "run: make picture"

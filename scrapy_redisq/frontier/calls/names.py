@@ -6,6 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+EVERY_META = "redisq:{*:0}:meta"
+"""Pattern of the meta keys of all frontiers' first shards."""
+
+NEVER = "redisq:never"
+"""What keys begin with that are never there, to try what a user may do with a key."""
+
 
 def prefix(name: str, shard: int) -> str:
     """What all keys of one shard begin with; in braces the hash tag of Redis Cluster."""
@@ -20,6 +26,36 @@ def meta_key(name: str, shard: int) -> str:
 def wake_channel(name: str, shard: int) -> str:
     """Where idle workers hear that there is something to do, or that the run is complete."""
     return prefix(name, shard) + "wake"
+
+
+def name_in(meta: str) -> str | None:
+    """The name in the meta key of a first shard; None if it is no such key."""
+    found = re.fullmatch(r"redisq:\{([^{}]+):0\}:meta", meta)
+    return found[1] if found else None
+
+
+def keys_of(name: str) -> str:
+    """Pattern of all keys of a frontier, and perhaps of others whose names begin like its own."""
+    return f"redisq:{{{_escaped(name)}:*"
+
+
+def queues_and_leases(name: str, shard: int) -> str:
+    """Pattern of the keys of a shard that keep requests, and of few others."""
+    return _escaped(prefix(name, shard)) + "[ql]*"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([*?\[\]\\^])", r"\\\1", text)
+
+
+def seen_alone(name: str) -> str:
+    """What the keys of a dupefilter without a frontier begin with; its backend's name follows."""
+    return prefix(name, 0) + "seen:alone:"
+
+
+def parse_leases_key(rest: str) -> str | None:
+    """The worker of a key of leases without prefix; None if it is no such key."""
+    return rest.removeprefix("leases:") if rest.startswith("leases:") else None
 
 
 def parse_queue_key(rest: str) -> tuple[str, str] | None:
