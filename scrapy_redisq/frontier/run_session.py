@@ -195,10 +195,10 @@ class RunSession:
 
         Raises `FrontierLost` if the run is gone.
         """
-        await self._give_back(sessions)
+        await self._give_back(sessions, returns=True)
         newcomer = replace(self._newcomer(), config=self.joined.config)
-        shards = [session.shard for session in sessions]
-        await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, shards))
+        former = {session.shard: session.worker for session in sessions}
+        await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, former))
         self._next_id = _new_worker_id()
         self._held_back.drop(sessions)
         for session in sessions:
@@ -216,7 +216,7 @@ class RunSession:
             return False
         return await self.do(runs.conclude(self.terms.name, self.joined.run))
 
-    async def _give_back(self, sessions: Sequence[ShardSession]) -> None:
+    async def _give_back(self, sessions: Sequence[ShardSession], *, returns: bool = False) -> None:
         """Leave these shards. Raises what one of them did, when all the others are left."""
         problem: Exception | None = None
         for session in sessions:
@@ -226,6 +226,7 @@ class RunSession:
                 session.run,
                 session.worker,
                 dead_max=self.terms.dead_max,
+                returns=returns,
             )
             try:
                 while await self.run(call):

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -118,10 +118,12 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
     return (yield from _join_all(name, on_shard_0, on_others, worker))
 
 
-def come_back(name: str, newcomer: Newcomer, run: str, shards: Iterable[int]) -> Steps[None]:
-    """Register in ``run`` again, on ``shards``. Raises `FrontierLost` if it is gone."""
-    for shard in shards:
-        yield calls.join(name, shard, calls.Return(run), newcomer.config, newcomer.registration)
+def come_back(name: str, newcomer: Newcomer, run: str, former: Mapping[int, str]) -> Steps[None]:
+    """Register in ``run`` again, on the shards of ``former``: what the worker was called on each.
+    Raises `FrontierLost` if the run is gone."""
+    for shard, worker in former.items():
+        intent = calls.Return(run, worker)
+        yield calls.join(name, shard, intent, newcomer.config, newcomer.registration)
 
 
 def join_as_producer(

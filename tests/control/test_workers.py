@@ -80,11 +80,32 @@ def test_told(client: redis.Redis, frontier: Frontier) -> None:
     told = {worker["id"]: worker["told"] for worker in frontier.workers()}
     assert told == {first.id: "stop", second.id: "work", dead.id: ""}
     first.rejoin()
-    assert exchange(first) == "", "under its new id nobody has told it anything"
+    assert exchange(first) == "stop", "under its new id, too"
     with pytest.raises(ValueError, match="quiet, work, stop"):
         frontier.tell("sleep")
     with pytest.raises(TypeError, match="a list"):
         frontier.tell("quiet", first.id)
+
+
+@pytest.mark.parametrize("leases", [0, 150], ids=["at once", "in steps"])
+def test_told_while_taken_for_dead(client: redis.Redis, frontier: Frontier, leases: int) -> None:
+    """What a worker was told before it was reaped it hears when it has come back, whether nothing
+    is left of it by then or leases are. What never comes back leaves that for a day."""
+    worker = Worker(client, NAME, EXACT)
+    frontier.push(f"https://a.example/{n}" for n in range(leases))
+    while worker.claim(100):
+        pass
+    assert frontier.tell("stop", [worker.id]) == 1
+    client.zadd(f"{calls.prefix(NAME, 0)}workers", {worker.id: 1})
+    execute(client, calls.reap(NAME, 0, worker.joined.run, 5, 100))
+    assert frontier.tell("work", [worker.id]) == 0, "nobody of that name is there"
+    former = key(worker)
+    assert leases or 0 < client.pttl(former) <= 86_400_000
+    worker.exchange()
+    assert worker.rejoins == 1
+    assert exchange(worker) == "stop"
+    worker.leave()
+    assert client.exists(former, key(worker)) == 0
 
 
 def test_reports(client: redis.Redis, frontier: Frontier) -> None:

@@ -91,10 +91,10 @@ class LimitedWorker(Worker):
     void: set[str]
     """Downloads whose tokens are others' by now."""
 
-    def _register(self, again: str = "", shards: Sequence[int] = ()) -> calls.Joined:
-        if not again:
+    def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:
+        if not former:
             self.turns, self.downloads, self.void = Turns(), {}, set()
-        return super()._register(again, shards)
+        return super()._register(former)
 
     def _is_of(self, slot: str, shard: int) -> bool:
         return shard_of(slot, len(self.sessions)) == shard

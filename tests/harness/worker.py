@@ -120,19 +120,21 @@ class Worker:
             for shard in range(self.joined.config.shards)
         ]
 
-    def _register(self, again: str = "", shards: Sequence[int] = ()) -> calls.Joined:
-        """Join under a new id; with ``again`` only into that run, and these ``shards``."""
+    def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:
+        """Join under a new id; with ``former`` only into the run, and the shards, of these."""
         self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
         info = {"host": "here", "pid": 1, "spider": "books"}
         registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
         newcomer = runs.Newcomer(registration, self.config, self.terms, self.age)
-        if again:
-            self.do(runs.come_back(self.name, newcomer, again, shards))
+        if former:
+            ids = {session.shard: session.worker for session in former}
+            self.do(runs.come_back(self.name, newcomer, self.joined.run, ids))
             joined = self.joined
         else:
             joined = self.do(runs.join(self.name, newcomer, f"run-{next(_numbers)}"))
         if self._on_join:
-            self._on_join(self, joined, bool(again), shards or range(joined.config.shards))
+            shards = [session.shard for session in former] or range(joined.config.shards)
+            self._on_join(self, joined, bool(former), shards)
         return joined
 
     def do(self, steps: Steps[T]) -> T:
@@ -352,8 +354,8 @@ class Worker:
         """Go on as a new worker: see ``RunSession.rejoin``."""
         sessions = sessions or self.sessions
         for session in sessions:
-            self._give_back(session)
-        self._register(self.joined.run, [session.shard for session in sessions])
+            self._give_back(session, returns=True)
+        self._register(sessions)
         self.held_back.drop(sessions)
         self.holding = {id: held for id, held in self.holding.items() if held[0] not in sessions}
         self.rejoins += 1
@@ -379,8 +381,8 @@ class Worker:
             self._on_conclude(self, complete)
         return complete
 
-    def _give_back(self, session: ShardSession) -> None:
-        call = calls.leave(self.name, session.shard, session.run, session.worker)
+    def _give_back(self, session: ShardSession, *, returns: bool = False) -> None:
+        call = calls.leave(self.name, session.shard, session.run, session.worker, returns=returns)
         while execute(self.client, call):
             pass
         if self._on_leave:

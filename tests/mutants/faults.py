@@ -58,6 +58,9 @@ MUTANTS = [
     Mutant(CONCLUDE, "sampler()(meta, true)", "", PAST),
     Mutant(SHARED + "history.lua", "ZREMRANGEBYRANK", "ZRANGE", PAST),
     Mutant("frontier/lua/workers/tell.lua", "redis.call('HDEL', key, 'told')", "", WORKERS),
+    Mutant(
+        "frontier/lua/run/reap.lua", "remove_worker(worker, true)", "remove_worker(worker)", WORKERS
+    ),
     Mutant("worker/worker.py", "quiet\n            or self._lost", "self._lost", WORKERS),
     Mutant("frontier/shard_loop.py", "demand.low or demand.rests", "demand.low", EXCHANGE_LOOP),
     # Several logs

@@ -177,7 +177,7 @@ def test_heads_name_what_calls_send() -> None:
     seen = ExactSeen()
     terms: tuple[calls.Intent, ...] = (
         *(calls.Crawl("r"), calls.Push("r")),
-        *(calls.Follow(JOINED), calls.Return("r")),
+        *(calls.Follow(JOINED), calls.Return("r", "w")),
     )
     made: list[Call[object]] = [
         exchange(),

@@ -101,11 +101,11 @@ class Browser(LimitedWorker):
     from_nowhere: list[bytes]
     """Entries of requests that no page stands for."""
 
-    def _register(self, again: str = "", shards: Sequence[int] = ()) -> calls.Joined:
+    def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:
         self.cache = set()
-        if not again:
+        if not former:
             self.from_nowhere = []
-        return super()._register(again, shards)
+        return super()._register(former)
 
 
 class Crawl(RuleBasedStateMachine):

@@ -129,12 +129,14 @@ class Follow:
 
 @dataclass(frozen=True)
 class Return:
-    """A worker that was taken for dead comes back into ``run``, if that is still there."""
+    """A worker that was taken for dead comes back into ``run``, if that is still there. ``former``:
+    its id until then."""
 
     run: str
+    former: str
 
     def to_input(self) -> dict[str, Any]:
-        return {"intent": "return", "run": self.run}
+        return {"intent": "return", "run": self.run, "former": self.former}
 
 
 Intent = Crawl | Push | Follow | Return
@@ -254,9 +256,17 @@ def join(
     return Call.of(load("run/join"), meta_key(name, shard), data, decode)
 
 
-def leave(name: str, shard: int, run: str, worker: str, *, dead_max: int = 10_000) -> Call[int]:
-    """Give back what ``worker`` holds; -> leases left."""
-    data = {"run": run, "worker": worker, "dead_max": dead_max}
+def leave(
+    name: str,
+    shard: int,
+    run: str,
+    worker: str,
+    *,
+    dead_max: int = 10_000,
+    returns: bool = False,
+) -> Call[int]:
+    """Give back what ``worker`` holds; -> leases left. ``returns``: under another id it stays."""
+    data = {"run": run, "worker": worker, "dead_max": dead_max, "returns": returns}
     return Call.of(load("run/leave"), meta_key(name, shard), data, int)
 
 

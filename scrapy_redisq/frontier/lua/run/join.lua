@@ -5,6 +5,7 @@
 --            "push"    a producer, on shard 0: takes the configuration that is there
 --            "follow"  on another shard, to be in the run that shard 0 is in
 --            "return"  a worker that was taken for dead comes back into its run),
+--          former (its id until then; of who returns),
 --          run (id of the run to be begun, if one is; to follow; to return to), format (a number),
 --          config {name = text}, any_shards (another number of them is taken as it is), worker (''
 --          for a producer), info {field, value...} (of the worker), ttl (us), limits {pattern =
@@ -253,6 +254,7 @@ if input.worker ~= '' then
   local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
   set_flag(input.worker, 'starting', was, true)
   flush_counts()
+  if input.former then take_over_orders(input.worker, input.former) end
 end
 
 meta = hash_of(META)

@@ -1,6 +1,6 @@
 -- A worker leaves: what it still holds goes back, without penalty, to the front.
 --
--- Input    worker, run, dead_max
+-- Input    worker, run, dead_max, returns (it comes back at once under another id)
 -- Reply    leases left; to be called again while there are some
 -- Cost     at most 100 leases a call, or about 4 MB of them
 -- Retry    safe
@@ -16,7 +16,7 @@ local left = leases_held(input.worker)
 -- The requests kept in its process are no longer its own when other workers fetch its pages.
 if left > 0 then redis.pcall('HSET', worker_key(input.worker), 'fenced', 1) end
 if left == 0 then
-  remove_worker(input.worker)
+  remove_worker(input.worker, input.returns)
   return_tokens(input.worker)
   redis.call('HSET', META, 'left', integer(NOW))
 end

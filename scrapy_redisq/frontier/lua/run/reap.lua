@@ -61,7 +61,7 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT
   local still = leases_held(worker)
   left = left + still
   if still == 0 then
-    remove_worker(worker)
+    remove_worker(worker, true)
     return_tokens(worker)
   end
 end

@@ -24,7 +24,8 @@
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
 --                           fenced, pages, items, looked (see run/look.lua), release, settings
 --                           (a digest of them), report (JSON, of itself, on shard 0), told (by
---                           people, see workers/tell.lua, on shard 0)
+--                           people, see workers/tell.lua, on shard 0; this alone, for a day, of
+--                           one that was taken for dead)
 --   busy            hash    slot -> leases out
 --   counts          hash    created, requeued, finished, dead, dropped, foreign (dead letters that
 --                           nobody enqueued), duplicates, retried, claimed, leased, released,

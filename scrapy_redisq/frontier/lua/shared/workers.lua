@@ -11,12 +11,26 @@ local function set_flag(worker, name, was, is)
   end
 end
 
-local function remove_worker(worker)
-  local flags = redis.pcall('HMGET', worker_key(worker), 'starting', 'waiting')
-  if flags[1] == '1' then count('starting', -1) end
-  if flags[2] == '1' then count('waiting', -1) end
+-- One that `may_return` hears then what people have told it: that stays for a day.
+local function remove_worker(worker, may_return)
+  local key = worker_key(worker)
+  local fields = redis.pcall('HMGET', key, 'starting', 'waiting', 'told')
+  if fields[1] == '1' then count('starting', -1) end
+  if fields[2] == '1' then count('waiting', -1) end
   redis.call('ZREM', WORKERS, worker)
-  redis.call('DEL', worker_key(worker))
+  redis.call('DEL', key)
+  if may_return and fields[3] then
+    redis.call('HSET', key, 'told', fields[3])
+    redis.call('PEXPIRE', key, 86400000)
+  end
+end
+
+-- A worker that has returned under a new id is told what was said to it under its `former` one.
+local function take_over_orders(worker, former)
+  local told = redis.pcall('HGET', worker_key(former), 'told')
+  if type(told) ~= 'string' then return end
+  redis.call('HSET', worker_key(worker), 'told', told)
+  redis.call('DEL', worker_key(former))
 end
 
 local function live_workers() return redis.call('ZCOUNT', WORKERS, NOW, '+inf') end
