@@ -143,7 +143,7 @@ async def list_hosts(request: web.Request) -> web.Response:
     return web.json_response(told)
 
 
-@routes.get("/api/crawls/{name}/hosts/{slot}")
+@routes.get("/api/crawls/{name}/hosts/{slot:[^/]*}")  # a download_slot may be called anything
 async def one_host(request: web.Request) -> web.Response:
     """With what waits, by priority."""
     frontier = (await crawl_of(request)).frontier

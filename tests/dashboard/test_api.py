@@ -118,6 +118,16 @@ def test_hosts(dashboard: Served, frontier: Frontier) -> None:
         assert dashboard.ask(f"{CRAWL}/hosts?{wrong}").status == 400
 
 
+@pytest.mark.parametrize("slot", ["", "{a}", "{", "a/b", "%7B", "a b?#", "ü", "..x", MARKUP])
+def test_a_host_of_any_name(dashboard: Served, frontier: Frontier, slot: str) -> None:
+    """It is found by it, and ruled."""
+    frontier.push([{"url": "https://a.example/", "meta": {"download_slot": slot}}])
+    one = dashboard.get(f"{CRAWL}/hosts/{quote(slot, safe='')}")
+    assert (one["slot"], one["queued"]) == (slot, 1)
+    assert dashboard.post(f"{CRAWL}/hosts", {"action": "pause", "hosts": [slot]})["changed"] == 1
+    assert dashboard.get(f"{CRAWL}/hosts/{quote(slot, safe='')}")["states"] == ["paused"]
+
+
 def test_ruling_hosts(dashboard: Served, frontier: Frontier) -> None:
     """One, or all that match, which are those of the list; it is seen in the list at once."""
     frontier.push(f"https://{name}.{n}.example/" for name in ("shop", "blog") for n in range(3))
