@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -19,6 +21,9 @@ from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 
 TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
+
+M_ARENA_MAX = -8
+"""Of glibc's malloc.h."""
 
 
 class NoDashboard(RedisqError):
@@ -65,6 +70,7 @@ def run(arguments: Namespace, project: Project) -> int:
         raise NoDashboard(
             "the dashboard needs aiohttp: pip install scrapy-redisq[dashboard]"
         ) from None
+    _keep_memory_together()
     # Without waiting for it: the pages say that it is away.
     with open_server_of(project.settings, project.folder) as server:
         asyncio.run(_serve(arguments, project, server))
@@ -102,6 +108,12 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{bound}/ shows {server.address}", flush=True)
         await _until_ended()
+
+
+def _keep_memory_together() -> None:
+    """Threads share what they have freed; glibc gives each a heap of its own, 7 MB in all."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 async def _until_ended() -> None:
