@@ -33,8 +33,8 @@ class WorkerMethods(StoredFrontier):
 
         "quiet": claim nothing, and finish what they hold; "work": claim again; "stop": leave, as
         at SIGTERM. They heed it within a second, or where they cannot be woken (no right to
-        publish or subscribe) with their next exchange. Who joins later is not told. Raises
-        ValueError for anything else.
+        publish or subscribe) with their next exchange. Who joins later is not told, and who was
+        told to stop nothing else. Raises ValueError for anything else.
         """
         if what not in ORDERS:
             raise ValueError(f"{what!r} is none of {', '.join(ORDERS)}")

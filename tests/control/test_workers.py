@@ -62,16 +62,17 @@ def exchange(worker: Worker, **told: Any) -> str:
 
 @pytest.mark.servers("ends")
 def test_told(client: redis.Redis, frontier: Frontier) -> None:
-    """Each exchange brings what a worker was told last, whoever else is told something else."""
+    """Each exchange brings what a worker was told last, whoever else is told something else; who
+    was told to stop is told nothing else."""
     first, second, dead = (Worker(client, NAME, EXACT) for _ in range(3))
     client.hset(key(dead), "fenced", 1)
     assert exchange(first) == ""
     assert frontier.tell("quiet", [first.id, dead.id, "nobody"]) == 1
     assert [exchange(first), exchange(second), exchange(first)] == ["quiet", "", "quiet"]
-    assert frontier.tell("stop") == 2
+    assert frontier.tell("stop", [first.id]) == 1
     client.config_set("maxmemory", 1)
     try:
-        assert frontier.tell("work", [second.id]) == 1, "also beside a full Redis"
+        assert frontier.tell("work") == 1, "also beside a full Redis"
     finally:
         client.config_set("maxmemory", 0)
     assert [exchange(first), exchange(second)] == ["stop", "work"]
@@ -224,7 +225,7 @@ def test_the_command(redisq: Redisq, redis_server: RedisServer) -> None:
         assert [exchange(first), exchange(second)] == ["quiet", "stop"]
         ran = redisq("workers", "work", NAME, "here:1", "here:3")
         assert (ran.code, ran.out.count("1 worker was"), "here:3" in ran.err) == (1, 1, True)
-        assert "2 workers were" in redisq("workers", "work", "--all").out
+        assert "1 worker was" in redisq("workers", "work", "--all").out  # the other was stopped
         assert redisq("workers", "work", NAME, "--all").code == 0
         assert redisq("workers", "work", "other", "--all").code == 1
     for wrong in (["quiet"], ["quiet", NAME], ["quiet", NAME, "here:1", "--all"]):
