@@ -249,10 +249,12 @@ def prepare() -> None:
     for name in sorted(names):
         with contextlib.suppress(ImportError):  # what is optional in Scrapy
             importlib.import_module(name)
+    # Scrapy loads the commands of all that is installed, whatever they import: pytest, for one.
+    for command in importlib.metadata.entry_points(group="scrapy.commands"):
+        command.load()
     assert "twisted.internet.reactor" not in sys.modules
     assert threading.active_count() == 1
     importlib.import_module("scrapy.utils.versions").get_versions()
-    importlib.metadata.entry_points(group="scrapy.commands")
     importlib.import_module("scrapy_redisq.frontier.seen.bitmap_layout").bitmap_layers(1e-6, 10**6)
     gc.collect()
     gc.freeze()
