@@ -45,6 +45,9 @@ BLOOM = {"redis-7", "redis-8"} if bloom_module() else set()
 """Redis 8 comes with RedisBloom, Valkey without; the others here so that both run everywhere."""
 WANTED = ["redis-6", "redis-7", "redis-8", "valkey-8", "valkey-9"]
 KINDS = [kind for kind in WANTED if kind in binaries()]
+AT_REST = ("--hz", "2")
+"""For servers that wait most of the time, six of each process: to look at themselves ten times a
+second would take a sixteenth of a core."""
 ENDS = [kind for kind in ("redis-6", "redis-8") if kind in KINDS] or KINDS[:1]
 """The oldest, without RedisBloom, and the newest, with it: for what differs with the server."""
 
@@ -141,7 +144,7 @@ def _server_of() -> Iterator[Callable[[str], RedisServer]]:
 
     def server_of(kind: str) -> RedisServer:
         if kind not in servers:
-            servers[kind] = RedisServer(binaries()[kind], bloom=kind in BLOOM)
+            servers[kind] = RedisServer(binaries()[kind], *AT_REST, bloom=kind in BLOOM)
         return servers[kind]
 
     yield server_of
@@ -169,7 +172,7 @@ def client(each_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session")
 def _one_server() -> Iterator[RedisServer]:
-    server = RedisServer(any_server())
+    server = RedisServer(any_server(), *AT_REST)
     yield server
     server.close()
 
