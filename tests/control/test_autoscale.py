@@ -413,13 +413,16 @@ def test_a_crawl(autoscale: Any, redis_server: RedisServer, tmp_path: Path) -> N
     assert f"the run {status['run_name']} is complete" in log.read_text()
 
 
-def test_workers_that_would_not_resume(autoscale: Any, redis_server: RedisServer) -> None:
+def test_workers_that_would_not_resume(
+    autoscale: Any, redis_server: RedisServer, tmp_path: Path
+) -> None:
     """With REDISQ_RESUME=False the run is begun anew once, not by each worker that is started when
     the one before has left."""
     runs: set[str] = set()
     url = redis_server.url
-    with Site(linked_pages(40, links=40)) as site, Frontier.from_url(url, "follow") as frontier:
-        command = [sys.executable, "-m", "scrapy", "crawl", "follow", "-a", f"site={site.url}"]
+    with Site(linked_pages(20, links=20)) as site, Frontier.from_url(url, "follow") as frontier:
+        command = [sys.executable, "-c", FORKED, str(tmp_path / "crawls.log")]
+        command += ["crawl", "follow", "-a", f"site={site.url}"]
         command += ["-s", f"REDISQ_URL={url}", "-s", "REDISQ_RESUME=False"]
         command += ["-s", "CLOSESPIDER_PAGECOUNT=15", "-s", "CONCURRENT_REQUESTS=1"]
         command += ["-s", "DOWNLOAD_DELAY=0.05"]
@@ -431,6 +434,7 @@ def test_workers_that_would_not_resume(autoscale: Any, redis_server: RedisServer
 
         wait_until(ended, 90, f"the end, see {log}")
     assert process.wait(1) == 0
+    assert "worker 2 started" in log.read_text()
     assert len(runs - {""}) == 1
 
 
