@@ -240,6 +240,21 @@ def test_a_row_at_fault_that_no_other_can_stand_for(each_database: Database) -> 
     assert each_database.query("SELECT * FROM book") == [("other", 5, "old")]
 
 
+def test_a_value_that_another_row_must_have_alone(each_database: Database) -> None:
+    """The second row is refused, and the first one stays as it is."""
+
+    async def crawl() -> None:
+        async with pipeline(each_database):
+            pass
+        each_database.execute("CREATE UNIQUE INDEX once ON book (stock)")
+        async with pipeline(each_database) as sink:
+            assert await results(put(sink, Book("a"))) == [None]
+            assert await results(put(sink, Book("b"), Book("a"))) == [ItemRefused, None]
+
+    asyncio.run(crawl())
+    assert urls(each_database) == ["a"]
+
+
 def test_keys_that_the_table_does_not_take(each_database: Database) -> None:
     """No other row can be written under one: those are under keys that are like theirs."""
 

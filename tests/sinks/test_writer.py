@@ -454,15 +454,20 @@ def test_rows_that_the_database_refuses(server: DatabaseServer, why: str, count:
 
 
 def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> None:
-    """It is refused, or, on MariaDB, whose upsert knows no key, the other row is updated."""
-    target = Target(table := _books(server, sa.UniqueConstraint("title")), ("url",))
-    _write(server, target, {"url": "a", "title": "same", "stock": 1})
-    if server.dialect.name == "mysql":
-        _write(server, target, {"url": "b", "title": "same", "stock": 2})
-        assert _rows(server, table) == [("a", "same", 2, None)]
-        return
-    with pytest.raises(RowRefused, match=r"(?i)unique.*title"):
-        _write(server, target, {"url": "b", "title": "same", "stock": 2})
+    """It is refused, also by MariaDB, whose upsert knows no key; the other row stays as it is."""
+    table = _books(server, sa.UniqueConstraint("title"))
+    for on_conflict, version in ("update", None), ("update", "version"), ("ignore", None):
+        target = Target(table, ("url",), on_conflict, version, also_unique=["title"])
+        for _ in range(2):
+            _write(server, target, {"url": "a", "title": "same", "stock": 1, "version": 1})
+        for rows in (["b"], [f"b{number}" for number in range(MANY)]):
+            with pytest.raises((RowRefused, WriteFailed), match=r"(?i)unique.*title|subquery"):
+                _write(
+                    server,
+                    target,
+                    *({"url": url, "title": "same", "stock": 2, "version": 2} for url in rows),
+                )
+        assert _rows(server, table) == [("a", "same", 1, 1)]
 
 
 def test_a_database_without_an_encoding(postgres_server: PostgresServer) -> None:

@@ -71,7 +71,7 @@ _MYSQL_REFUSED = {1044, 1045, 1049, 1130, 1251, 1524, 1698, 2026, 2054, 2059, 20
 # What PostgreSQL says while it is coming or going, or full; all else that is FATAL stays so.
 _POSTGRES_PASSING = (
     *("starting up", "shutting down", "recovery", "not yet accepting", "not accepting"),
-    *("too many", "connection slots", "terminating"),
+    *("too many", "no more connections", "connection slots", "terminating"),
 )
 
 

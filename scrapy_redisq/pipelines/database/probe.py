@@ -97,9 +97,10 @@ def _copy(connection: sqlalchemy.Connection, record: Record, given: dict[str, An
     # Python's defaults are not computed here.
     defaults = [c.key for c in table.columns if c.default is not None]
     columns = tuple(dict.fromkeys([*target.key, *record.values, *defaults]))
-    copied = [given.get(name, table.columns[name]) for name in columns]
+    there = table.alias("redisq_there").columns  # MySQL's update would mean either
+    copied = [given.get(name, there[name]) for name in columns]
     source = sqlalchemy.select(*copied).where(
-        *(table.columns[name] == value for name, value in zip(target.key, row, strict=True))
+        *(there[name] == value for name, value in zip(target.key, row, strict=True))
     )
     connection.execute(upsert_of_rows(target, columns, source.limit(1), connection.dialect))
     return True

@@ -25,6 +25,8 @@ class Target:
     version: str | None = None
     found: dict[str, Form] = field(default_factory=dict)
     """What columns can hold as they are in the database, where they are described otherwise."""
+    also_unique: list[str] = field(default_factory=list)
+    """The names of the table's other unique indexes."""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,7 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
         differences.add(what, "Make triggers of such rules.")
     indexes = unique_indexes(connection, found)
     of_key = [index for index in indexes if index.columns == set(key)]
+    plan.target.also_unique[:] = [index.name for index in indexes if index not in of_key]
     for index in of_key:
         if not index.immediate:
             what = f"the index {index.name!r} of its key is DEFERRABLE"

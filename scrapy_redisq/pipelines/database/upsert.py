@@ -41,9 +41,6 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
     is ("ignore"). A version that is NULL is older than all others. Parents are written before their
     children.
 
-    With MySQL and MariaDB the conflict may be about any unique index of the table, not only about
-    the key: a row that shares the value of another one is updated where other databases refuse it.
-
     Raises `RowRefused` for values that cannot be bound, and the errors of SQLAlchemy and of the
     driver: see `DatabaseServer.transaction`. Nothing is committed here.
     """
@@ -209,20 +206,26 @@ def _on_conflict(insert: Any, target: Target, columns: tuple[str, ...]) -> Any:
 
 def _on_duplicate_key(insert: Any, target: Target, columns: tuple[str, ...]) -> Any:
     # Not INSERT IGNORE, which makes warnings of all errors. A column set to itself is no change.
-    table = target.table
-    if not (names := _updated(target, columns)):
-        return insert.on_duplicate_key_update({target.key[0]: table.columns[target.key[0]]})
-    if target.version is None:
-        return insert.on_duplicate_key_update({name: insert.inserted[name] for name in names})
-    stored = table.columns[target.version]
-    guard = stored.is_(None) | (stored <= insert.inserted[target.version])
-    # Assigned from left to right, each seeing those before: the version comes last.
-    return insert.on_duplicate_key_update(
-        [
-            (name, sqlalchemy.case((guard, insert.inserted[name]), else_=table.columns[name]))
-            for name in names
-        ]
-    )
+    stored, new = target.table.columns, insert.inserted
+    first = target.key[0]
+    updates: dict[str, Any] = {name: new[name] for name in _updated(target, columns)}
+    if target.version is not None:
+        newer = stored[target.version].is_(None) | (stored[target.version] <= new[target.version])
+        # Assigned from left to right, each seeing those before: the version comes last.
+        updates = {
+            name: sqlalchemy.case((newer, value), else_=stored[name])
+            for name, value in updates.items()
+        }
+    if target.also_unique:
+        # The row that is there may be another one, with which this one shares a unique value.
+        is_it = sqlalchemy.and_(*(stored[name].op("<=>")(new[name]) for name in target.key))
+        itself = sqlalchemy.case((is_it, stored[first]), else_=_AN_ERROR)
+        updates = {first: itself, **updates}
+    return insert.on_duplicate_key_update(list((updates or {first: stored[first]}).items()))
+
+
+_AN_ERROR: Any = sqlalchemy.literal_column("(SELECT NULL UNION ALL SELECT NULL)")
+"""1242, "Subquery returns more than 1 row", and only where it is evaluated."""
 
 
 _UPSERTS: dict[str, Callable[[Any, Target, tuple[str, ...]], Any]] = {
