@@ -15,7 +15,7 @@ from scrapy_redisq.frontier.seen import SeenStatus
 
 COUNTS = (
     "created", "finished", "dead", "dropped", "foreign", "duplicates", "claimed", "released",
-    "reclaimed", "retried", "stale", "pages", "items", "errors",
+    "reclaimed", "retried", "requeued", "stale", "pages", "items", "errors",
 )  # fmt: skip
 
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]

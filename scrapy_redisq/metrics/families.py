@@ -100,7 +100,9 @@ def samples(look: Look) -> Iterator[Sample]:
     for state in ("queued", "delayed", "leased", "dead"):
         yield "redisq_requests", (state,), status[state]
     for field, event in EVENTS.items():
-        yield "redisq_requests_total", (event,), status[field]
+        # A counter that went back would count as begun anew, and all it had once more.
+        back = status["requeued"] if field in {"finished", "dead"} else 0
+        yield "redisq_requests_total", (event,), status[field] + back
     for field in ("pages", "items", "errors"):
         yield f"redisq_{field}_total", (), status[field]
     for field, value in status["sink"].items():

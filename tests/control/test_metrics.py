@@ -141,7 +141,7 @@ def test_memory_is_of_crawls_that_there_are(redis_server: RedisServer) -> None:
 
 def test_an_exporter(redis_server: RedisServer) -> None:
     """It finds the frontiers, tells how many workers are wanted, refuses what it does not know; and
-    a new one goes on with the counters."""
+    a new one goes on with the counters, of which none goes back when dead letters do."""
     with Frontier.from_url(redis_server.url, "books") as frontier:
         crawl(frontier)
         with exporter(redis_server.url) as get:
@@ -160,6 +160,9 @@ def test_an_exporter(redis_server: RedisServer) -> None:
             assert get("/nothing")[0] == 404
         with exporter(redis_server.url) as get:
             after = values(get("/metrics")[1])
+            assert frontier.requeue() == 1
+            after = values(get("/metrics")[1])
+    assert after["redisq_requests{crawl=books,state=dead}"] == 0
     counters = [name for name in before if re.search("_total|_bucket|_sum|_count", name)]
     assert len(counters) > 10
     assert {name: before[name] for name in counters} == {name: after[name] for name in counters}
