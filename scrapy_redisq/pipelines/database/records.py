@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,3 +36,14 @@ class Record:
 
     target: Target
     values: dict[str, Any]
+
+
+def references(
+    table: sqlalchemy.Table,
+) -> dict[sqlalchemy.ForeignKeyConstraint, sqlalchemy.Table]:
+    """The table's foreign keys, and the tables that they refer to, which are described, too."""
+    found = {}
+    for constraint in table.foreign_key_constraints:
+        with contextlib.suppress(sqlalchemy.exc.NoReferenceError):
+            found[constraint] = constraint.referred_table
+    return found

@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy
 from itemadapter import ItemAdapter
-from sqlalchemy.exc import NoReferencedTableError
 
 from scrapy_redisq.errors import SettingError, SinkMismatch
 from scrapy_redisq.pipelines.database import schema
@@ -25,7 +24,7 @@ from scrapy_redisq.pipelines.database.mapping import (
 )
 from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
 from scrapy_redisq.pipelines.database.plans import Plan
-from scrapy_redisq.pipelines.database.records import Record
+from scrapy_redisq.pipelines.database.records import Record, references
 from scrapy_redisq.pipelines.exact_json import json_text
 
 _COLLECTIONS = (list, tuple, set, frozenset)
@@ -225,21 +224,23 @@ class Tables:
             table is not None
             and not issubclass(item_class, dict)
             and ItemAdapter.is_item_class(item_class)
-            and bool(_references(table, parent_table))
+            and any(other.fullname == parent_table for other in references(table).values())
         )
 
     def _foreign(self, item_class: type, table: sqlalchemy.Table, parent: Plan) -> dict[str, str]:
         """Columns of a child's table that refer to the parent's, and which they refer to."""
-        references = _references(table, parent.target.table.fullname)
         path, above = class_path(item_class), parent.target.table
-        if len(references) > 1:
+        to_above = [
+            key for key, other in references(table).items() if other.fullname == above.fullname
+        ]
+        if len(to_above) > 1:
             raise SinkMismatch(
-                f"{path}: table {table.fullname} has {len(references)} foreign keys to "
+                f"{path}: table {table.fullname} has {len(to_above)} foreign keys to "
                 f"{above.fullname}, and which one ties rows to their parents is not known"
             )
         foreign = {}
         filled = {filled.column for filled in parent.filled} | {parent.key_column}
-        for element in references[0].elements:
+        for element in to_above[0].elements:
             (column,) = (c for c in above.columns if c.name == element.column.name)
             if column.key not in filled and column.key not in dict(parent.foreign):
                 raise SinkMismatch(
@@ -293,19 +294,6 @@ class Tables:
             is_child = self._is_child(item_class, parent.target.table.fullname)
             self._children[relation] = self._make(item_class, parent) if is_child else None
         return self._children[relation]
-
-
-def _references(table: sqlalchemy.Table, full_name: str) -> list[sqlalchemy.ForeignKeyConstraint]:
-    """The table's foreign keys to another."""
-    found = []
-    for constraint in table.foreign_key_constraints:
-        try:
-            referred = constraint.referred_table.fullname
-        except NoReferencedTableError:
-            continue
-        if referred == full_name:
-            found.append(constraint)
-    return found
 
 
 def _shape(table: sqlalchemy.Table) -> list[tuple[str, str, bool | None, bool]]:

@@ -21,7 +21,7 @@ from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.database import arrays
 from scrapy_redisq.pipelines.database.columns import MYSQL, Form
 from scrapy_redisq.pipelines.database.conversion import held
-from scrapy_redisq.pipelines.database.records import Record, Target
+from scrapy_redisq.pipelines.database.records import Record, Target, references
 
 __all__ = ["upsert_of_rows", "utc", "write"]
 
@@ -91,7 +91,7 @@ def merged(target: Target, rows: Iterable[Values]) -> list[Values]:
             both = {**before, **row} if newer else {**row, **before}
             kept[key] = {name: both[name] for name in order if name in both}
     keys: Iterable[tuple[Any, ...]] = kept
-    if target.table not in _parents(target.table):
+    if target.table not in references(target.table).values():
         try:
             keys = sorted(kept)
         except TypeError:  # of several types: the database will say what it thinks of them
@@ -108,16 +108,6 @@ def _newer(one: Any, other: Any) -> bool:
         return False
 
 
-def _parents(table: sqlalchemy.Table) -> set[sqlalchemy.Table]:
-    parents = set()
-    for key in table.foreign_keys:
-        try:
-            parents.add(key.column.table)
-        except sqlalchemy.exc.NoReferenceError:  # a table that is not in the MetaData
-            continue
-    return parents
-
-
 @functools.lru_cache(maxsize=64)
 def _parents_first(targets: tuple[Target, ...]) -> tuple[Target, ...]:
     """The targets, each after those of the tables that it refers to, otherwise in their order."""
@@ -128,7 +118,7 @@ def _parents_first(targets: tuple[Target, ...]) -> tuple[Target, ...]:
         if target in entered:
             return
         entered.add(target)
-        parents = _parents(target.table)
+        parents = references(target.table).values()
         for other in targets:
             if other.table in parents:
                 visit(other)
