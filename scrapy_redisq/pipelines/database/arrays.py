@@ -6,7 +6,7 @@ and COPY into a temporary table do. Both are state of the session, which a poole
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy
@@ -18,18 +18,18 @@ __all__ = ["rows_of_arrays", "take"]
 
 
 def rows_of_arrays(
-    columns: Mapping[str, sqlalchemy.Column[Any]], dialect: sqlalchemy.Dialect
+    columns: Sequence[sqlalchemy.Column[Any]], dialect: sqlalchemy.Dialect
 ) -> sqlalchemy.Select[Any] | None:
-    """A SELECT of the rows whose values come in arrays, one for each name.
+    """A SELECT of the rows whose values come in arrays, one for each column.
 
     None: there is a column of a type that an array might not hold as it is.
     """
+    elements = [_element(column.type, dialect) for column in columns]
+    if None in elements:
+        return None
     arrays = []
-    for bind, column in columns.items():
-        element = _element(column.type, dialect)
-        if element is None:
-            return None
-        value: Any = sqlalchemy.bindparam(bind, type_=sqlalchemy.types.NullType())
+    for element in elements:
+        value: Any = sqlalchemy.bindparam(None, type_=sqlalchemy.types.NullType())
         arrays.append(sqlalchemy.cast(value, ARRAY(element)))
     names: Any = (sqlalchemy.column(f"c{number}") for number in range(len(arrays)))
     rows = sqlalchemy.func.unnest(*arrays).table_valued(*names).render_derived()

@@ -90,8 +90,8 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     }
     if driver == "pymysql":
         options["use_insertmanyvalues"] = False  # pymysql does that faster, and splits by size
-    if url.drivername.startswith("sqlite"):
-        options["paramstyle"] = "named"  # as the others: see upsert.py
+    if driver in ("psycopg", "pymysql"):
+        options["paramstyle"] = "format"  # by places, as SQLite's: see upsert.py
     if url.get_backend_name() not in _DATABASES:
         raise SettingError(SETTING, shown, f"one of {', '.join(_DATABASES)}; {TAKES}")
     try:

@@ -74,7 +74,8 @@ class Plan:
         get = self._get
         if self._open:
             item = self._open(item)
-        values: dict[str, Any] = {}
+        # First, as in a table of our own: what is in the table's order need not be put in order.
+        values: dict[str, Any] = {} if self.key_column is None else {self.key_column: key}
         name, value = "", None
         try:
             for name, column, convert, required, default, nullable, _ in self.filled:
@@ -87,8 +88,6 @@ class Plan:
                     values[column] = None
         except WrongValue as problem:
             raise self.refusal(name, value, problem) from None
-        if self.key_column is not None:
-            values[self.key_column] = key
         return values
 
     def columns(self) -> list[str]:
