@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import redis
+
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.dashboard import servers
@@ -215,8 +217,9 @@ class Crawls:
         return scale(self._asked_by_programs.one(name), query)
 
     def redact(self, error: object) -> str:
-        """The text of an error, without passwords."""
-        return self._server.redact(error)
+        """The text of an error, without passwords; redis-py's do not say what is away."""
+        is_away = isinstance(error, (redis.ConnectionError, redis.TimeoutError))
+        return "Redis is away: " * is_away + self._server.redact(error)
 
     def _names(self) -> tuple[list[str], str]:
         try:

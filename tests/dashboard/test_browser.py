@@ -36,8 +36,9 @@ class Pages:
         page.on("console", self._said)
 
     def _said(self, message: Any) -> None:
-        # That the dashboard was away is meant to be.
-        if message.type == "error" and "ERR_" not in message.text and "401" not in message.text:
+        # That the dashboard was away is meant to be, and so is a crawl that is not there.
+        meant = any(word in message.text for word in ("ERR_", "401", "404"))
+        if message.type == "error" and not meant:
             self.wrong.append(message.text)
 
     def tab(self, name: str) -> None:
@@ -243,9 +244,15 @@ def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
 
 def fits_a_telephone(at: Pages) -> None:
     """No page is wider than a small screen."""
+    wider = "document.documentElement.scrollWidth - innerWidth"
     at.page.set_viewport_size({"width": 400, "height": 800})
     for path in ("", "hosts", "workers", "dead", "url", "memory", "log"):
         at.page.goto(f"{at.url}/#/crawl/{NAME}/{path}")
         at.page.wait_for_selector(".live.up")
-        wider = "document.documentElement.scrollWidth - innerWidth"
         assert at.page.evaluate(wider) <= 0, path
+    at.page.goto(f"{at.url}/#/servers")
+    at.page.wait_for_selector(".live.up")
+    assert at.page.evaluate(wider) <= 0
+    at.page.goto(f"{at.url}/#/crawl/nothing")
+    at.says("There is no crawl of this name")
+    assert at.page.get_by_role("alert").count() == 0

@@ -50,7 +50,7 @@ function options(chart, width) {
     width, height: HEIGHT,
     legend: { show: false },
     cursor: { sync: { key: "redisq" }, drag: { x: false, y: false }, points: { size: 7 } },
-    scales: { x: { time: true, range: () => chart().range }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
+    scales: { x: { time: true, range: () => chart().range }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 4)] } },
     axes: [
       { ...axis, values: ticks, size: 30, space: 60, grid: { show: false } },
       { ...axis, size: 48, space: 30, values: (_, splits) => splits.map((n) => compact.format(n)) },

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { chart, columns, level, perMinute } from "./charts.js";
 import { h } from "./dom.js";
 import { bytes, clock, duration, number, rate, share } from "./format.js";
-import { button, empty, facts, figure, figures, problem, progress, table } from "./parts.js";
+import { button, empty, facts, figure, figures, progress, table } from "./parts.js";
 
 const RANGES = { hour: [10, 3600], day: [120, 86400], month: [1800, 31 * 86400] };
 const BAD = new Set(["corrupt", "redis_full", "redis_refuses", "redis_away", "shard_away", "sink_away", "no_workers"]);
@@ -80,7 +80,7 @@ export default function crawl(ctx) {
     const chooser = h("div", { class: "choice", role: "group", "aria-label": "How far back" },
       Object.keys(RANGES).map((name) => button(name[0].toUpperCase() + name.slice(1), () => choose(name), { pressed: String(name === range) })));
     return h("section", { class: "past" }, h("header", null, h("h2", null, "The last"), chooser),
-      failed && problem(failed),
+      ctx.problem(failed),
       !series ? !failed && h("p", { class: "lead" }, "Looking…")
         : series.samples.length ? charts() : empty("Nothing yet", "Workers keep a sample every ten seconds: the first appear soon after a crawl starts."),
       series?.marks.length ? [h("h2", null, "What happened"), table("What happened", [

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, clock, number, plural, readAgo } from "./format.js";
-import { attempt, button, confirm, empty, facts, open, pager, problem, shareOf, table } from "./parts.js";
+import { attempt, button, confirm, empty, facts, open, pager, shareOf, table } from "./parts.js";
 import { crawled } from "./url.js";
 
 const LIMIT = 50;
@@ -104,11 +104,11 @@ export default function dead(ctx) {
 
   return {
     draw() {
-      if (!list) return failed ? problem(failed) : h("p", { class: "lead" }, "Looking…");
+      if (!list) return failed ? ctx.problem(failed) : h("p", { class: "lead" }, "Looking…");
       const isFiltered = Object.keys(list.match).length > 0;
       if (!list.known) return empty("No dead letters", list.complete ? "Requests that fail for good are kept here, with what happened." : "Looking…");
       return [
-        failed && problem(failed), facets(),
+        ctx.problem(failed), facets(),
         h("div", { class: "toolbar" },
           h("p", { class: "lead" }, isFiltered ? `${number(list.total)} of ${plural(list.known, "dead letter")} match` : plural(list.known, "dead letter"),
             list.age > 10 && `, ${readAgo(list.age)}`),

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, duration, number, plural, readAgo } from "./format.js";
-import { attempt, badge, button, confirm, empty, facts, open, pager, problem, table } from "./parts.js";
+import { attempt, badge, button, confirm, empty, facts, name as named, open, pager, table } from "./parts.js";
 
 const LIMIT = 50;
 const STATES = [
@@ -148,13 +148,13 @@ export default function hosts(ctx) {
         else chosen.delete(host.slot);
         ctx.redraw();
       } }) },
-    { title: "Host", sort: "slot", class: "name", cell: (host) => h("button", { type: "button", class: "link", onclick: () => details(host) }, host.slot || "(none)") },
+    { title: "Host", sort: "slot", class: "name", cell: (host) => h("button", { type: "button", class: "link", onclick: () => details(host) }, host.slot ? named(host.slot) : "(none)") },
     { title: "Queued", sort: "queued", right: true, cell: (host) => number(host.queued) },
     { title: "In progress", sort: "leased", right: true, wide: true, cell: (host) => number(host.leased) },
     { title: "Next start", sort: "next_start", right: true, wide: true, cell: (host) => host.next_start === null ? "–" : host.next_start <= 0.05 ? "now" : duration(host.next_start) },
     { title: "Last status", right: true, wide: true, cell: (host) => host.status ?? "–" },
     { title: "Failures", sort: "failures", right: true, wide: true, cell: (host) => host.failures || "–" },
-    { title: "Limit", wide: true, cell: (host) => limitText(host) ? [limitText(host), h("span", { class: "from" }, ` ${host.limit_from}`)]
+    { title: "Limit", wide: true, class: "limit", cell: (host) => limitText(host) ? [limitText(host), h("span", { class: "from" }, ` ${host.limit_from}`)]
       : host.delay ? [`${duration(host.delay)} apart`, h("span", { class: "from" }, ` ${host.delay_from}`)] : "–" },
     { title: "State", cell: (host) => host.states.map((state) => badge(state)) },
   ].filter(Boolean);
@@ -167,7 +167,7 @@ export default function hosts(ctx) {
           h("label", null, h("span", null, "State"), h("select", { value: asked.state, onchange: (event) => ask({ state: event.target.value }) },
             STATES.map(([state, text]) => h("option", { value: state }, counts[state] ? `${text} (${number(counts[state])})` : text)))),
           bulk()),
-        failed && problem(failed),
+        ctx.problem(failed),
         !list ? !failed && h("p", { class: "lead" }, "Looking…")
           : list.hosts.length
             ? [table("Hosts", columns, list.hosts, { key: (host) => host.slot, sort, selected: (host) => chosen.has(host.slot) }),

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { clock, number } from "./format.js";
-import { badge, empty, problem, table } from "./parts.js";
+import { badge, empty, table } from "./parts.js";
 import { crawled } from "./url.js";
 
 export default function log(ctx) {
@@ -39,9 +39,9 @@ export default function log(ctx) {
 
   return {
     draw() {
-      if (!actions) return failed ? problem(failed) : h("p", { class: "lead" }, "Looking…");
+      if (!actions) return failed ? ctx.problem(failed) : h("p", { class: "lead" }, "Looking…");
       return [
-        failed && problem(failed),
+        ctx.problem(failed),
         h("section", null, h("h2", null, "What people did"),
           actions.length ? table("What people did", did, actions.slice(0, 200))
             : empty("Nothing yet", "What is done here or by “scrapy redisq” is noted: pauses, limits, pushes, orders to workers.")),

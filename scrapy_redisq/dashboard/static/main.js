@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h, render } from "./dom.js";
 import { duration } from "./format.js";
-import { badge, open } from "./parts.js";
+import { badge, empty, open, problem } from "./parts.js";
 import overview from "./overview.js";
 import servers from "./servers.js";
 import crawl from "./crawl.js";
@@ -20,7 +20,7 @@ const TABS = [
 ];
 
 const page = {
-  session: null, view: null, place: "", name: null, tab: "", told: null, seen: 0, trouble: null, end: () => {},
+  session: null, view: null, place: "", name: null, tab: "", told: null, seen: 0, trouble: null, missing: false, end: () => {},
 };
 
 const LIVE = 6; // seconds: what is older is not called live (an event comes each two)
@@ -47,6 +47,8 @@ function context(query) {
     canChange: !page.session.read_only,
     get isShown() { return !ended; },
     redraw: () => !ended && draw(),
+    // What kept the view from looking; nothing where the page says above that it is cut off.
+    problem: (error) => error && !page.trouble && problem(error),
     path: (...parts) => api.path("crawls", page.name, ...parts),
     // Remembers what is looked at in the address, so that it can be passed on and gone back to.
     keep(changes) {
@@ -94,7 +96,7 @@ function go() {
   Object.assign(page, { place, kind: wanted.kind, name: wanted.name, tab: wanted.tab });
   if (!isSameStream) {
     page.end();
-    Object.assign(page, { told: null, trouble: null });
+    Object.assign(page, { told: null, trouble: null, missing: false });
     page.end = api.stream(page.name ? api.path("crawls", page.name, "stream") : "/api/stream", heard, state);
   }
   const make = page.name ? TABS.find(([tab]) => tab === page.tab)[2] : page.kind === "servers" ? servers : overview;
@@ -109,15 +111,16 @@ function go() {
 
 function heard(event, data) {
   if (event === "away") page.trouble = data.error;
-  else Object.assign(page, { told: data, seen: Date.now() - 1000 * data.age, trouble: null });
+  else Object.assign(page, { told: data, seen: Date.now() - 1000 * data.age, trouble: null, missing: false });
   page.view.heard?.(data);
   draw();
 }
 
 function state(now, error) {
   if (now !== "cut") return;
-  page.trouble = error?.status === 404 ? error.message
-    : error?.status ? error.message : "The dashboard does not answer. Trying again…";
+  page.missing = error?.status === 404;
+  if (page.missing) Object.assign(page, { told: null, trouble: null });
+  else page.trouble = error?.status ? error.message : "The dashboard does not answer. Trying again…";
   draw();
 }
 
@@ -131,7 +134,8 @@ function draw() {
     page.trouble && h("p", { class: "trouble", role: "alert", key: "trouble" },
       h("b", null, page.told ? "What you see is not up to date. " : ""), page.trouble),
     h("main", { id: "main", tabindex: "-1", key: "main" }, page.name && heading(),
-      h("div", { key: page.place, class: "view" }, page.view.draw())));
+      page.missing ? empty("There is no crawl of this name", "It was reset, or has not begun. When it begins, it appears here.")
+        : h("div", { key: page.place, class: "view" }, page.view.draw())));
 }
 
 function top() {
@@ -147,6 +151,7 @@ function top() {
 function freshness() {
   const age = Math.max(0, Date.now() - page.seen) / 1000;
   const old = page.told ? `${duration(Math.ceil(age))} old` : "";
+  if (page.missing) return ["", "Not there"];
   if (page.trouble) return ["cut", page.told ? `Cut off, ${old}` : "Not connected"];
   if (!page.told) return ["", "Connecting…"];
   return age > LIVE ? ["late", old] : ["up", "Live"];

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { bytes, duration, number, share } from "./format.js";
-import { figure, figures, problem, table } from "./parts.js";
+import { figure, figures, table } from "./parts.js";
 
 const PARTS = {
   queues: "Requests that wait", leases: "Requests in progress", seen: "URLs seen", dead: "Dead letters",
@@ -37,9 +37,9 @@ export default function memory(ctx) {
 
   return {
     draw() {
-      if (!found) return failed ? problem(failed) : h("p", { class: "lead" }, "Measuring…");
+      if (!found) return failed ? ctx.problem(failed) : h("p", { class: "lead" }, "Measuring…");
       return [
-        failed && problem(failed),
+        ctx.problem(failed),
         found.problem && h("p", { class: "notice warn" }, found.problem),
         figures(
           figure("This crawl", bytes(found.bytes)),

@@ -14,6 +14,9 @@ const STATES = {
 export const badge = (state, text = state.replace("_", " ")) =>
   h("span", { class: `badge ${STATES[state] || "idle"}` }, text);
 
+// A name that is long breaks behind a dot, if it must.
+export const name = (text) => text.split(/(?<=\.)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+
 export const figure = (label, value, note, level) =>
   h("div", { class: `figure ${level || ""}` }, h("dt", null, label), h("dd", null,
     h("span", { class: "value" }, value), note && h("span", { class: "note" }, note)));
@@ -52,7 +55,7 @@ export function sparkline(values) {
 }
 
 // columns: {name, title, right (a number), sort (its name for sorting), wide (left out on small
-// screens), cell(row)}; sort: {by, descending, set(by)}.
+// screens), class ("wider": also on middling ones), cell(row)}; sort: {by, descending, set(by)}.
 export function table(caption, columns, rows, { key, sort, selected } = {}) {
   const classOf = (column) => [column.right && "right", column.wide && "wide", column.class].filter(Boolean).join(" ") || null;
   const head = (column) => {

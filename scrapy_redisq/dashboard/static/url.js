@@ -100,7 +100,7 @@ export default function url(ctx) {
             h("button", { type: "submit", class: "primary", disabled: busy }, busy ? "Looking…" : "Look")),
           failed && problem(failed), found && result()),
         ctx.canChange && h("section", { class: "panel" }, h("h2", null, "Push URLs"),
-          h("form", { onsubmit: push },
+          h("form", { class: "stack", onsubmit: push },
             h("label", null, h("span", null, "One on each line"), h("textarea", { name: "urls", rows: "5", spellcheck: "false" })),
             h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Push"))),
           pushed && [h("p", { role: "status" }, `${plural(pushed.accepted, "new request")}, ${plural(pushed.duplicates, "duplicate")}${pushed.errors.length ? `, ${pushed.errors.length} bad` : ""}.`),

@@ -44,7 +44,7 @@ export default function workers(ctx) {
     { title: "Worker", class: "name", cell: (worker) => [h("b", null, worker.host || "?"), `:${worker.pid}`, h("span", { class: "from block" }, worker.id)] },
     { title: "State", cell: (worker) => [stateOf(worker), worker.sink ? badge("bad", `sink ${worker.sink}`) : null] },
     { title: "Holds", right: true, cell: (worker) => number(worker.leased) },
-    { title: "Pages", right: true, wide: true, cell: (worker) => number(worker.pages) },
+    { title: "Pages", right: true, wide: true, class: "wider", cell: (worker) => number(worker.pages) },
     { title: "Pages a minute", right: true, wide: true, cell: (worker) => rate(worker.pages_per_minute) },
     { title: "CPU", right: true, wide: true, cell: (worker) => {
       const share = before.get(worker.id)?.[2];
@@ -52,8 +52,8 @@ export default function workers(ctx) {
     } },
     { title: "Memory", right: true, wide: true, cell: (worker) => bytes(worker.rss_bytes) },
     { title: "Heartbeat", right: true, wide: true, cell: (worker) => worker.seen_ago < 2 ? "just now" : `${duration(worker.seen_ago)} ago` },
-    { title: "Release", wide: true, cell: (worker) => h("code", { title: `since ${clock(worker.since)}` }, worker.release || "–") },
-    { title: "Since", wide: true, class: "nowrap", cell: (worker) => ago(worker.since) },
+    { title: "Release", wide: true, class: "wider", cell: (worker) => h("code", { title: `since ${clock(worker.since)}` }, worker.release || "–") },
+    { title: "Since", wide: true, class: "wider nowrap", cell: (worker) => ago(worker.since) },
     ctx.canChange && { title: h("span", { class: "hidden" }, "Change"), class: "nowrap", cell: (worker) => worker.alive && [
       worker.quiet || worker.told === "quiet"
         ? button("Work", () => tell("work", [worker.id], 1), { label: `Let ${worker.id} work` })
