@@ -1,5 +1,6 @@
 """Worker processes of one machine: started and stopped by what the frontier says.
 
+``supervisor``     looks at frontier, machine and processes until the run is complete
 ``fleet``          how many there should be, which starts and stops next, when to give up
 ``process``        one of them: signals, output, what becomes of it if its starter is killed
 ``machine``        CPU and memory: whether there is room for one more
@@ -10,5 +11,6 @@ from scrapy_redisq.autoscale.crawl_command import CrawlCommand
 from scrapy_redisq.autoscale.fleet import Fleet, Pace
 from scrapy_redisq.autoscale.machine import Load, Machine
 from scrapy_redisq.autoscale.process import Process
+from scrapy_redisq.autoscale.supervisor import Orders, Supervisor
 
-__all__ = ["CrawlCommand", "Fleet", "Load", "Machine", "Pace", "Process"]
+__all__ = ["CrawlCommand", "Fleet", "Load", "Machine", "Orders", "Pace", "Process", "Supervisor"]

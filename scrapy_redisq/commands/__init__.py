@@ -10,7 +10,7 @@ rest is imported when it is run:
 ``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``reset``, ``server``,
 ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
 ``export``   files of dead letters
-``display``, ``slot_table``, ``table``  tables for people
+``display``, ``slot_table``, ``table``  tables for people; ``fleet_display`` what autoscale shows
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""What ``scrapy redisq autoscale`` shows: the crawl, its processes, and what was done."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from scrapy_redisq.autoscale import Supervisor
+from scrapy_redisq.commands import display
+from scrapy_redisq.commands.status import Rates
+from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
+
+LINE_EVERY = 30.0
+"""Seconds between two lines on the crawl, where there is no terminal."""
+
+SHOWN = 5
+"""Lines of what was done that a terminal shows."""
+
+
+class FleetDisplay:
+    """A picture that is drawn anew on a terminal, else lines now and then; a context manager.
+    ``logs``: where workers write to."""
+
+    def __init__(self, logs: Path | None = None) -> None:
+        self.logs = logs
+        console = display.console()
+        self.is_live = display.can_refresh(console)
+        self._live = Live(console=console, auto_refresh=False) if self.is_live else None
+        self._said: deque[str] = deque(maxlen=SHOWN)
+        self._rates = Rates()
+        self._current: dict[str, float | None] = {}
+        self._rated: object = None
+        self._printed = -LINE_EVERY
+
+    def __enter__(self) -> FleetDisplay:
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, traceback)
+        if self.logs:
+            self._print(f"The workers' logs are in {self.logs}")
+
+    def say(self, text: str) -> None:
+        """Something was done."""
+        line = f"{datetime.now():%H:%M:%S}  {text}"
+        if self.is_live:
+            self._said.append(line)
+        else:
+            self._print(line)
+
+    @staticmethod
+    def _print(line: str) -> None:
+        try:
+            print(display.clean(line), flush=True)
+        except OSError:  # nobody reads it any more, which is no reason to leave workers alone
+            display.write_nothing_more()
+
+    def show(self, supervisor: Supervisor) -> None:
+        """What it has found and done."""
+        status = supervisor.status
+        if status is not None and status is not self._rated:
+            self._rated = status
+            self._current = self._rates.add(status, time.monotonic())
+        if self._live is not None:
+            try:
+                self._live.update(self._picture(supervisor), refresh=True)
+            except OSError:  # the terminal is gone
+                display.write_nothing_more()
+        elif time.monotonic() - self._printed >= LINE_EVERY and status:
+            self._printed = time.monotonic()
+            self._print(display.line(status, self._current.get("")))
+            if supervisor.away:
+                self.say(display.one_line(supervisor.away))
+
+    def _picture(self, supervisor: Supervisor) -> RenderableType:
+        parts: list[RenderableType] = []
+        if supervisor.status is not None:
+            parts.append(display.full(supervisor.status, self._current))
+        parts += [Text(""), _line(supervisor)]
+        if supervisor.fleet.processes:
+            parts.append(_processes(supervisor))
+        parts += [Text(display.clean(line), style="dim") for line in self._said]
+        if supervisor.away:
+            parts.append(Text(display.one_line(supervisor.away), style="bold red"))
+        return Group(*parts)
+
+
+def _line(supervisor: Supervisor) -> Text:
+    fleet, load = supervisor.fleet, supervisor.load
+    text = f"{len(fleet.running)} of {fleet.least} to {fleet.most} workers"
+    if supervisor.because:
+        text += f", {supervisor.wanted} wanted: {supervisor.because}"
+    told = []
+    if load.cpu is not None:
+        told.append(f"CPU {load.cpu:.0%}")
+    if load.free is not None:
+        told.append(f"{load.free / 2**30:,.1f} GiB of memory free")
+    told += filter(None, [fleet.held_back])
+    if fleet.stops:
+        told.append("stopping" if fleet.stops == 1 else "stopping at once")
+    return Text.assemble(("autoscale ", "dim"), f"{text}; {', '.join(told)}" if told else text)
+
+
+def _processes(supervisor: Supervisor) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            f"worker {process.number}",
+            str(process.pid),
+            display.duration(process.age),
+            f"{process.rss / 2**20:,.0f} MiB",
+            Text("stopping", style="yellow") if process.stopping else "",
+        ]
+        for process in supervisor.fleet.processes
+    ]
+    names = ("pid", "up", "memory", "")
+    return Table([Column("process", NAME_COLUMN, left=True), *map(Column, names)], rows)
