@@ -34,11 +34,12 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
+from scrapy_redisq.worker.parts import Parts
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.release import digest_of, release_of
-from scrapy_redisq.worker.worker import Parts, Worker
+from scrapy_redisq.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 

@@ -13,48 +13,33 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import RedisError
-from scrapy import Spider, signals
-from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter
+from scrapy import signals
 from scrapy.http import Request
-from scrapy.utils.defer import maybe_deferred_to_future
 
-from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.errors import ForeignEntry, FrontierLost, RedisqError, Undecodable
-from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.errors import ForeignEntry, FrontierLost, Undecodable
 from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
-from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
-from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.frontier.worker_protocol import Demand
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.route import cancel
-from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
-from scrapy_redisq.worker.connect import WorkerConnection
+from scrapy_redisq.worker.appetite import Appetite
+from scrapy_redisq.worker.back_pressure import LOOK
 from scrapy_redisq.worker.history import record_of
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
-from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.local_requests import LocalRequests
+from scrapy_redisq.worker.leaving import leave
 from scrapy_redisq.worker.orders import Orders
-from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import Page, Problem
-from scrapy_redisq.worker.politeness.gate import DownloadGate
-from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
+from scrapy_redisq.worker.parts import Parts
 from scrapy_redisq.worker.report import Reporter
 
 logger = logging.getLogger(__name__)
-
-Downloading = Callable[[str], "int | None"]
-"""How many requests of a slot are being downloaded; None: no more should be started now."""
 
 WORK = ("pages", "items", "errors")
 """Counts of the run that are what its workers did."""
@@ -64,28 +49,6 @@ COUNT_EVERY = 1.0
 
 OUTCOMES_WAIT, OUTCOMES_POLL = 5.0, 0.02
 """Seconds: see `Worker.outcomes_told`."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a worker is made of; ``foreign_filter`` is None with a dupefilter of this package."""
-
-    crawler: Crawler
-    spider: Spider
-    settings: RedisqSettings
-    engine: Engine
-    session: WorkerConnection
-    exchange_loop: ExchangeLoop
-    serializer: Serializer
-    foreign_filter: BaseDupeFilter | None
-    inbox: Inbox[ShardSession]
-    in_progress: InProgress
-    local: LocalQueue
-    local_requests: LocalRequests
-    outbox: Outbox
-    gate: DownloadGate
-    retry_pauses: RetryPauses
-    back_pressure: BackPressure
 
 
 class Worker:
@@ -106,8 +69,6 @@ class Worker:
         self.stats: Any = parts.crawler.stats
         self.pages = 0
         self.items = 0
-        self._session = parts.session
-        self._foreign_filter = parts.foreign_filter
         self._in_progress = parts.in_progress
         self._local = parts.local
         self._outbox = parts.outbox
@@ -117,8 +78,18 @@ class Worker:
         self._held_up = False
         self._sinks_away = 0
         self._lost = False
-        self._wants_nothing = False
         self._counted, self._count_at = (0, 0, 0), 0.0
+        self._parts = parts
+        self._appetite = Appetite(
+            lambda: not (self._lost or self._sinks_away),
+            engine=parts.engine,
+            inbox=parts.inbox,
+            in_progress=parts.in_progress,
+            local=parts.local,
+            gate=parts.gate,
+            exchange_loop=parts.exchange_loop,
+            max_outbox=parts.settings.max_outbox,
+        )
         self._orders = Orders(parts.engine, self._orders_changed)
         self._reporter = Reporter(lambda: self.pages, self.doing)
         self._watches: list[asyncio.Future[None]] = []
@@ -135,64 +106,7 @@ class Worker:
         """Send what is buffered, give back what was not started, leave the run."""
         for watch in self._watches:
             await cancel(watch)
-        try:
-            await asyncio.wait_for(self._leave(reason), self.settings.close_timeout)
-        except asyncio.TimeoutError:
-            logger.error(
-                "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and "
-                "finishes were not sent. Others take over this worker's pages after "
-                "REDISQ_LEASE_TTL; they will be fetched again",
-                self.settings.close_timeout,
-                self.exchange_loop.waiting(),
-            )
-            self.stats.set_value("redisq/unsent", self.exchange_loop.waiting())
-        except RedisqError as error:
-            logger.error("Could not leave the frontier as it should be left: %s", error)
-        finally:
-            if self._local_requests.lost:
-                logger.warning(
-                    "%d requests that cannot be serialised were only in this process and are "
-                    "lost (see stat scheduler/unserializable)",
-                    self._local_requests.lost,
-                )
-            self._outbox.count_filtered()
-            self.stats.set_value("redisq/exchanges", self.exchange_loop.exchanges)
-            if not self._lost:
-                self._report_dead()
-            await self._session.close()
-            if self._foreign_filter and (closing := self._foreign_filter.close(reason)):
-                await maybe_deferred_to_future(closing)
-
-    async def _leave(self, reason: str) -> None:
-        await self.exchange_loop.stop()
-        if self._lost:
-            return
-        if await self.exchange_loop.leave():
-            logger.info("The run is complete: this was the last worker to leave")
-        elif reason == "finished" and (waiting := await self._run_session.left_waiting()):
-            # Scrapy cannot be told to go on.
-            logger.warning(
-                "%d requests came in when this worker had decided to end, and no worker is left: "
-                "they wait until the crawl is started again",
-                waiting,
-            )
-
-    def _report_dead(self) -> None:
-        run_session = self._run_session
-        if run_session.given_up:
-            self.stats.inc_value("redisq/dead/deliveries", run_session.given_up)
-        name = run_session.terms.name
-        if dead := sum(session.dead for session in run_session.sessions):
-            logger.warning(
-                "Frontier %r has %d dead letter%s, requests that failed for good. See them: "
-                "scrapy redisq dead list %s",
-                name,
-                dead,
-                "" if dead == 1 else "s",
-                shlex.quote(name),
-            )
-        else:
-            logger.info("Frontier %r has 0 dead letters (scrapy redisq dead list)", name)
+        await leave(self._parts, reason, lambda: self._lost)
 
     # Scrapy asks, by way of the scheduler
 
@@ -222,7 +136,7 @@ class Worker:
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
-        if self._lost or self._outbox_is_full():
+        if self._lost or self._appetite.outbox_is_full():
             self._held_up = True
             return None
         if self._sinks_away:
@@ -247,9 +161,6 @@ class Worker:
         self._in_progress.keep(request, page)
         self.engine.downloads.handed_out(request, page.lease.slot)
         return request
-
-    def _outbox_is_full(self) -> bool:
-        return self.exchange_loop.waiting() > self.settings.max_outbox
 
     async def _room_in_outbox(self) -> None:
         # Half of it, so that start() does not keep pages from being started.
@@ -288,7 +199,7 @@ class Worker:
             self._in_progress.begin(request, page)
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.handed_out(request, lease.slot)
-            if self._is_low(self._want(downloading), downloading):
+            if self._appetite.is_low(self._appetite.want(downloading), downloading):
                 self.exchange_loop.wake()
             return request
         self.collect_ended()
@@ -343,59 +254,8 @@ class Worker:
 
     # The exchange loop asks (see scrapy_redisq.frontier.loop.Worker)
 
-    def _capacity(self) -> int:
-        return self.inbox.most - len(self._in_progress)
-
-    def _free(self) -> int:
-        """Requests that could be started at once."""
-        if self._lost or self._sinks_away or self._outbox_is_full():
-            return 0
-        return self.engine.downloads.free
-
-    def _want(self, downloading: Downloading) -> int:
-        """How many more leases are worth having."""
-        startable = len(self.inbox) - self.inbox.held_up(downloading)
-        worth = self.inbox.worth(self._free()) - startable
-        want = max(0, min(worth, self._capacity() - len(self.inbox)))
-        if want and self._wants_nothing:
-            self._wants_nothing = False
-            self.exchange_loop.found_more()
-        elif worth <= 0:
-            self._wants_nothing = True
-        return want
-
-    def _is_low(self, want: int, downloading: Downloading) -> bool:
-        return want > 0 and self.inbox.is_low(len(self.inbox) + want, downloading)
-
     def demand(self) -> Demand:
-        quiet = self._orders.quiet
-        nothing = replace(
-            NOTHING, within=self.gate.needed_within(), urgent=self.gate.urgent, rests=quiet
-        )
-        if (
-            quiet
-            or self._lost
-            or self._sinks_away
-            or self.engine.closing
-            or self._outbox_is_full()
-            or self._local.waiting > self.settings.max_outbox
-            # Pages go on while start() waits for room: it is seldom they that fill it.
-            or self._run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
-        ):
-            return nothing
-        downloading = self.gate.downloading()
-        want = self._want(downloading)
-        if not want:
-            return nothing
-        return replace(
-            nothing,
-            low=self._is_low(want, downloading),
-            want=want,
-            slot_limit=self.inbox.slot_limit,
-            room=self.inbox.room(),
-            # What waits for nothing but its sink is bounded by the sink.
-            most=self.inbox.most + self._in_progress.unwritten_pages(),
-        )
+        return self._appetite.demand(quiet=self._orders.quiet)
 
     def report(self) -> str:
         return self._reporter.due()
@@ -447,7 +307,7 @@ class Worker:
             given_up = self.inbox.clear()
         else:
             stuck = self.inbox.stuck
-            given_up = self.gate.give_up(full=not self._free())
+            given_up = self.gate.give_up(full=not self._appetite.free())
             if self.inbox.stuck < stuck:
                 self.exchange_loop.found_more()
         for lease, session in given_up:
@@ -518,7 +378,8 @@ class Worker:
         self._unfinished[session.shard] = reply.created - reply.finished
         if reply.told:
             self._orders.heed(reply.told)
-        if reply.leases or reply.duplicates or (self._held_up and not self._outbox_is_full()):
+        has_room = self._held_up and not self._appetite.outbox_is_full()
+        if reply.leases or reply.duplicates or has_room:
             self._held_up = False
             self.engine.wake()
 

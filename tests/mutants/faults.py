@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "frontier/lua/run/reap.lua", "remove_worker(worker, true)", "remove_worker(worker)", WORKERS
     ),
-    Mutant("worker/worker.py", "quiet\n            or self._lost", "self._lost", WORKERS),
+    Mutant("worker/appetite.py", "quiet\n            or not self", "not self", WORKERS),
     Mutant("frontier/shard_loop.py", "demand.low or demand.rests", "demand.low", EXCHANGE_LOOP),
     # Several logs
     Mutant(EXCHANGE, "if input.posts then keep_posts(input.posts, input.hold) end", "", LOGS),

@@ -37,7 +37,7 @@ from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.local_requests import LocalRequests
 from scrapy_redisq.worker.outbox import Outbox
-from scrapy_redisq.worker.worker import Parts
+from scrapy_redisq.worker.parts import Parts
 from scrapy_redisq.worker.worker import Worker as CrawlWorker
 from tests.harness.worker import EXACT, NAME, Worker
 

@@ -1,0 +1,86 @@
+"""How a worker leaves its run, and what it says then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from scrapy.utils.defer import maybe_deferred_to_future
+
+from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.worker.parts import Parts
+
+logger = logging.getLogger(__name__)
+
+
+async def leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
+    """Send what is buffered, give back what was not started, leave the run, close connections.
+
+    ``reason``: why the spider is closed; ``is_lost()``: the frontier is gone, which may
+    be found just now.
+    """
+    stats: Any = parts.crawler.stats
+    try:
+        await asyncio.wait_for(_leave(parts, reason, is_lost), parts.settings.close_timeout)
+    except asyncio.TimeoutError:
+        logger.error(
+            "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and "
+            "finishes were not sent. Others take over this worker's pages after "
+            "REDISQ_LEASE_TTL; they will be fetched again",
+            parts.settings.close_timeout,
+            parts.exchange_loop.waiting(),
+        )
+        stats.set_value("redisq/unsent", parts.exchange_loop.waiting())
+    except RedisqError as error:
+        logger.error("Could not leave the frontier as it should be left: %s", error)
+    finally:
+        if parts.local_requests.lost:
+            logger.warning(
+                "%d requests that cannot be serialised were only in this process and are "
+                "lost (see stat scheduler/unserializable)",
+                parts.local_requests.lost,
+            )
+        parts.outbox.count_filtered()
+        stats.set_value("redisq/exchanges", parts.exchange_loop.exchanges)
+        if not is_lost():
+            _report_dead(parts)
+        await parts.session.close()
+        if parts.foreign_filter and (closing := parts.foreign_filter.close(reason)):
+            await maybe_deferred_to_future(closing)
+
+
+async def _leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
+    await parts.exchange_loop.stop()
+    if is_lost():
+        return
+    if await parts.exchange_loop.leave():
+        logger.info("The run is complete: this was the last worker to leave")
+    elif reason == "finished" and (waiting := await parts.exchange_loop.run_session.left_waiting()):
+        # Scrapy cannot be told to go on.
+        logger.warning(
+            "%d requests came in when this worker had decided to end, and no worker is left: "
+            "they wait until the crawl is started again",
+            waiting,
+        )
+
+
+def _report_dead(parts: Parts) -> None:
+    run_session = parts.exchange_loop.run_session
+    if run_session.given_up:
+        stats: Any = parts.crawler.stats
+        stats.inc_value("redisq/dead/deliveries", run_session.given_up)
+    name = run_session.terms.name
+    if dead := sum(session.dead for session in run_session.sessions):
+        logger.warning(
+            "Frontier %r has %d dead letter%s, requests that failed for good. See them: "
+            "scrapy redisq dead list %s",
+            name,
+            dead,
+            "" if dead == 1 else "s",
+            shlex.quote(name),
+        )
+    else:
+        logger.info("Frontier %r has 0 dead letters (scrapy redisq dead list)", name)
