@@ -10,7 +10,7 @@ import redis
 from redis.crc import key_slot
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
-from scrapy_redisq.doctor.server import Told
+from scrapy_redisq.doctor.told import Told
 from scrapy_redisq.frontier.calls import meta_key
 from scrapy_redisq.server.cluster import Cluster
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.doctor.report import Level, Line, note, ok, problem, warning
+from scrapy_redisq.doctor.words import size_text
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -175,9 +176,9 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         )
         return
     parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])
-    shown = ", ".join(f"{name} {_size(part['bytes'])}" for name, part in parts if part["bytes"])
+    shown = ", ".join(f"{name} {size_text(part['bytes'])}" for name, part in parts if part["bytes"])
     sample = "" if told["complete"] else " (a part of the keys was looked at)"
-    yield ok(MEMORY, f"{_size(told['bytes'])}: {shown}{sample}")
+    yield ok(MEMORY, f"{size_text(told['bytes'])}: {shown}{sample}")
     each = told["bytes_per_request"]
     if each and each > LARGE_REQUEST:
         yield note(
@@ -193,7 +194,7 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
     if (largest := told["largest"]) and largest["bytes"] > LARGE_KEY:
         yield note(
             MEMORY,
-            f"{largest['key']} takes {_size(largest['bytes'])}",
+            f"{largest['key']} takes {size_text(largest['bytes'])}",
             "To move it to another node, or delete it, stops its server for a moment.",
             "more shards (REDISQ_SHARDS), if it is one host's no help",
         )
@@ -218,10 +219,3 @@ def _n(number: int, what: str) -> str:
 
 def _be(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-def _size(size: float) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size:,.0f} bytes"

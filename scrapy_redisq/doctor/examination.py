@@ -10,6 +10,8 @@ import redis
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.doctor import cluster, crawl, rights, server
 from scrapy_redisq.doctor.report import Line, Report, note, ok, problem, warning
+from scrapy_redisq.doctor.speed import SPEED
+from scrapy_redisq.doctor.told import Told
 from scrapy_redisq.errors import RedisqError, ServerBusy
 from scrapy_redisq.frontier.calls import meta_key, wake_channel
 from scrapy_redisq.frontier.config import FrontierConfig
@@ -103,7 +105,7 @@ def _against_settings(frontier: Frontier, settings: RedisqSettings) -> Iterator[
     """Settings that these servers make useless, or slow."""
     for node in nodes_of(frontier.client):
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
-            told = server.Told(node)
+            told = Told(node)
             if not told.info:
                 continue
             if 0 < settings.max_memory <= 1 and not told.number("maxmemory"):
@@ -140,17 +142,17 @@ def _clocks(nodes: list[redis.Redis]) -> Iterator[Line]:
     times = []
     for node in nodes:
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
-            times.append(server.Told.ask(node.time))
+            times.append(Told.ask(node.time))
     known = [at[0] + at[1] / 1e6 for at in times if at]
     if known and max(known) - min(known) > 1:
         yield note(
-            server.SPEED,
+            SPEED,
             f"clocks of masters are {max(known) - min(known):.1f} s apart",
             "Delays and leases go by the clock of the shard they are on; only figures differ.",
             "NTP on all machines",
         )
     else:
-        yield ok(server.SPEED, "the masters' clocks agree")
+        yield ok(SPEED, "the masters' clocks agree")
 
 
 def _rights(

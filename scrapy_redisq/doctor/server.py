@@ -1,76 +1,24 @@
-"""One Redis or Valkey server: whether it keeps requests, and is quick."""
+"""One Redis or Valkey server: whether it keeps requests."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from statistics import median
-from typing import Any
 
 import redis
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.doctor.speed import speed
+from scrapy_redisq.doctor.told import Told
+from scrapy_redisq.doctor.words import size_text, time_text
 from scrapy_redisq.frontier.calls.names import NEVER
 from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER
 
-SERVER, SPEED = "Server", "Speed"
+SERVER = "Server"
 
 OLDEST = (6, 2)
-PINGS = 30
-SLOW_TRIP, VERY_SLOW_TRIP = 0.02, 0.1
-"""Seconds of a round trip."""
-JITTER = 0.1
-CLOCK = 5.0
-"""Seconds between the server's clock and this machine's that are worth a word."""
-SPIKE, SLOW_CALL, SLOW_SCRIPT = 100, 10_000, 50_000
-"""ms of a latency spike, us of a call in the slow log, and of one of a script."""
 GOOD_FILL, FULL = 0.9, 0.98
-CONFIGS = (
-    "appendfsync",
-    "list-compress-depth",
-    "maxclients",
-    "min-replicas-to-write",
-    "save",
-    "set-max-intset-entries",
-    "timeout",
-)
 CONF = "and in redis.conf"
-
-
-class Told:
-    """What a server says of itself; empty where the user may not ask."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self.client: Any = client
-        self.info: Mapping[str, Any] = self.ask(client.info) or {}
-        self.config: dict[str, str] = {}
-        for name in CONFIGS:
-            self.config |= self.ask(client.config_get, name) or {}
-
-    @staticmethod
-    def ask(question: Any, *arguments: Any) -> Any:
-        """None if that is not allowed, or this server does not know it."""
-        with contextlib.suppress(redis.ResponseError, ValueError):
-            return question(*arguments)
-        return None
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """As Redis counts: Valkey 8 and 9 are 7.2."""
-        text = str(self.info.get("redis_version", "0.0"))
-        return tuple(int(part) for part in text.split(".") if part.isdecimal())
-
-    def number(self, name: str, default: float = 0) -> float:
-        try:
-            return float(self.info.get(name, default))
-        except (TypeError, ValueError):
-            return default
-
-    def set_to(self, name: str) -> int | None:
-        """A number of the configuration."""
-        text = str(self.config.get(name, ""))
-        return int(text) if text.lstrip("-").isdecimal() else None
 
 
 def examine(
@@ -99,7 +47,7 @@ def examine(
 def _version(told: Told, *, cluster: bool) -> Iterator[Line]:
     valkey = told.info.get("valkey_version")
     name, version = ("Valkey", valkey) if valkey else ("Redis", told.info.get("redis_version"))
-    text = f"{name} {version}, up for {_time(told.number('uptime_in_seconds'))}"
+    text = f"{name} {version}, up for {time_text(told.number('uptime_in_seconds'))}"
     if told.version < OLDEST:
         yield problem(
             SERVER,
@@ -149,11 +97,11 @@ def _memory(told: Told) -> Iterator[Line]:
             "stop finding new work, and go on when there is room.",
             "maxmemory to about 70 % of the machine's memory (a snapshot needs some, too)",
         )
-        of = f" of the machine's {_mib(machine)}" if machine else ""
-        yield ok(SERVER, f"{_mib(used)}{of} used")
+        of = f" of the machine's {size_text(machine)}" if machine else ""
+        yield ok(SERVER, f"{size_text(used)}{of} used")
     else:
         share = used / most
-        text = f"{_mib(used)} of {_mib(most)} (maxmemory) used, {share:.0%}"
+        text = f"{size_text(used)} of {size_text(most)} (maxmemory) used, {share:.0%}"
         why = "Past it no new request is taken: workers finish what they hold, and wait."
         if share >= FULL:
             yield problem(SERVER, text, why, "more maxmemory, or end and reset old crawls")
@@ -192,7 +140,7 @@ def _persistence(told: Told) -> Iterator[Line]:
         lost = int(told.number("rdb_changes_since_last_save"))
         yield warning(
             SERVER,
-            f"snapshots only; the last {_time(ago)} ago, {lost:,} changes since",
+            f"snapshots only; the last {time_text(ago)} ago, {lost:,} changes since",
             "A crash loses all since then: pages are fetched again, what was pushed is gone.",
             fix,
         )
@@ -340,112 +288,3 @@ def _encodings(told: Told) -> Iterator[Line]:
             "below.",
             f"set-max-intset-entries 512 (CONFIG SET, {CONF})",
         )
-
-
-# How quick it is
-
-
-def speed(told: Told) -> Iterator[Line]:
-    """Round trip and jitter, clocks, spikes, slow calls."""
-    trips = []
-    for _ in range(PINGS):
-        began = time.perf_counter()
-        told.client.ping()
-        trips.append(time.perf_counter() - began)
-    trips = trips[1:]  # the first one connects
-    middle, worst = median(trips), max(trips)
-    text = f"round trip {_ms(middle)}, at worst {_ms(worst)} of {len(trips)}"
-    if middle > VERY_SLOW_TRIP:
-        yield warning(
-            SPEED,
-            text,
-            "Each exchange takes a round trip. Workers hold requests in store against that, but "
-            "slots with limits wait for it.",
-            "Redis nearer to the workers; more REDISQ_MAX_LEASES",
-        )
-    elif middle > SLOW_TRIP or worst > JITTER:
-        yield note(
-            SPEED,
-            text,
-            "Slots with a delay below that are slower than they may be.",
-            "Redis nearer to the workers, on a machine that is less busy",
-        )
-    else:
-        yield ok(SPEED, text)
-    yield from _clock(told)
-    yield from _spikes(told)
-
-
-def _clock(told: Told) -> Iterator[Line]:
-    at = told.ask(told.client.time)
-    if at is None:
-        return
-    ahead = at[0] + at[1] / 1e6 - time.time()
-    where = "ahead" if ahead > 0 else "behind"
-    if abs(ahead) > CLOCK:
-        yield note(
-            SPEED,
-            f"the server's clock is {_time(abs(ahead))} {where}",
-            "Crawls go by the server's clock alone; times in tables are off by that much.",
-            "NTP on both machines",
-        )
-    else:
-        yield ok(SPEED, "the server's clock is this machine's")
-
-
-def _spikes(told: Told) -> Iterator[Line]:
-    latest = told.ask(told.client.execute_command, "LATENCY LATEST") or []
-    worst = max(latest, key=lambda event: int(event[3]), default=None)
-    if worst and int(worst[3]) >= SPIKE:
-        ago = _time(time.time() - int(worst[1]))
-        event = worst[0].decode(errors="replace")
-        yield warning(
-            SPEED,
-            f"latency spikes ({event}) of up to {int(worst[3]):,} ms, the last {ago} ago",
-            "All workers wait for that long. LATENCY DOCTOR on the server says more.",
-            "what it says: mostly its disk, huge pages, or commands of other clients",
-        )
-    calls = told.ask(told.client.slowlog_get, 128) or []
-    slow: dict[str, list[int]] = {}
-    for call in calls:
-        command = call["command"].split(b" ")[0].decode(errors="replace")[:20].upper()
-        script = command in {"EVAL", "EVALSHA"}
-        if call["duration"] >= (SLOW_SCRIPT if script else SLOW_CALL):
-            slow.setdefault("scripts" if script else command, []).append(call["duration"])
-    for command, took in slow.items():
-        text = (
-            f"slow calls in its log: {command}, {len(took)} times, up to {max(took) / 1e3:,.0f} ms"
-        )
-        if command == "scripts":
-            yield note(
-                SPEED,
-                text,
-                "While one runs nobody else is served. Those of a frontier take about 1 ms.",
-                "a less busy machine for Redis",
-            )
-        else:
-            yield warning(
-                SPEED,
-                text,
-                "While one runs nobody else is served: all workers wait.",
-                f"no {command} over large keys beside a crawl",
-            )
-
-
-# Words
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1_000:.1f} ms"
-
-
-def _mib(size: float) -> str:
-    return f"{size / 2**20:,.0f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{max(0, seconds):.0f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
