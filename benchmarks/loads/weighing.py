@@ -16,7 +16,8 @@ from benchmarks.loads.load import join
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, MAX_OPERATIONS, ShardSession
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
+from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
 
 ERROR_RATE = 1e-6
 DESIGNED = "as designed"

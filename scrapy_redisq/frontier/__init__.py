@@ -5,6 +5,7 @@
 ``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
                    both
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
+``unsent``         what waits to be sent, in order, and what of it goes next
 ``unsafe``         what it may have to send again, should the shard lose the end of its log
 ``held_back``      ends of pages that wait for other shards; ``posts`` what they leave for these
 ``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the

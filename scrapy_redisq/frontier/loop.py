@@ -29,8 +29,9 @@ from scrapy_redisq.frontier.operations import (
 from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_loop import ShardLoop
-from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Uncertain, Warnings
+from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp, Worker
 
 logger = logging.getLogger(__name__)

@@ -42,13 +42,13 @@ from scrapy_redisq.frontier.scripts import (
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import (
     HOLD,
-    MAX_OPERATIONS,
     BackOff,
     ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
+from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,9 @@ from scrapy_redisq.frontier.operations import Reply, TurnReport
 from scrapy_redisq.frontier.pace import Pace
 from scrapy_redisq.frontier.round_trips import RoundTrips
 from scrapy_redisq.frontier.scripts import Call
-from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import RETRY_FIRST, RETRY_LAST, TROUBLE, Uncertain
+from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
 from scrapy_redisq.frontier.worker_protocol import Demand
 
 if TYPE_CHECKING:

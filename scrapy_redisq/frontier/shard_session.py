@@ -36,21 +36,15 @@ from scrapy_redisq.frontier.operations import (
     TurnReport,
     number_of_requests,
     outcome_item,
-    requests_of,
 )
 from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.unsafe import Unsafe
+from scrapy_redisq.frontier.unsent import MAX_OPERATIONS, Unsent
 
 logger = logging.getLogger(__name__)
 
-MAX_OPERATIONS = 300
-"""Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
-
 MAX_CLAIMS = 100
 """Entries claimed by one exchange."""
-
-MAX_BYTES = 4_000_000
-"""Size of the entries in one exchange; one larger entry still goes alone."""
 
 MOST_ENTRY_BYTES = 16_000_000
 """Size from which an entry that others put into a queue is not even fetched, unless the settings
@@ -106,9 +100,7 @@ class _Batch:
 class ShardSession:
     """One worker's part in one shard's run.
 
-    ``unsent`` keeps enqueues and finishes in the order in which they happened: a page's requests
-    stand before the page's end, or go with it, so no prefix of what is sent ends a page without its
-    requests.
+    ``unsent`` keeps enqueues and finishes until they are sent.
     """
 
     def __init__(
@@ -134,7 +126,7 @@ class ShardSession:
         self.shard = shard
         self.run = joined.run
         self.worker = worker
-        self.unsent: deque[Operation] = deque()
+        self.unsent = Unsent()
         self.local_duplicates = 0
         self.tally: Counter[str] = Counter()
         """What is to be added to counts of the frontier that the worker keeps itself."""
@@ -220,7 +212,7 @@ class ShardSession:
         self._take_back()
         # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
         # So is what became of it: the server may have lost what it has asked for.
-        self.unsent = deque(item for item in self.unsent if not _is_void_claim(item))
+        self.unsent.keep(item for item in self.unsent if not _is_void_claim(item))
         again = self.unsafe.rejoined()
         self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
@@ -273,7 +265,8 @@ class ShardSession:
         """
         self._is_repeated = self._in_flight is not None
         if self._in_flight is None:
-            operations = self._take_operations()
+            taken = self.unsent.take_past_enqueues if self.full else self.unsent.take
+            operations = taken(self._limit)
             cargo = Cargo(operations, self.held)
             self._in_flight = _Batch(
                 operations,
@@ -358,7 +351,7 @@ class ShardSession:
 
     def forget_posted(self) -> None:
         """Leave to others what was not sent yet and has a post, which stands for it."""
-        left: deque[Operation] = deque()
+        left: list[Operation] = []
         for operation in self.unsent:
             if isinstance(operation, Enqueue) and operation.link and operation.link.post:
                 operation.link.post = None
@@ -366,49 +359,12 @@ class ShardSession:
                 self.unsafe.waits_no_more(operation)
             else:
                 left.append(operation)
-        self.unsent = left
+        self.unsent.keep(left)
 
     def has_outcomes(self, slot: str) -> bool:
         """What it knows of a slot has not reached the frontier."""
         flying = self._in_flight.outcomes if self._in_flight else ()
         return any(outcome.slot == slot for outcome in (*self.outcomes, *flying))
-
-    def _take_operations(self) -> list[Operation]:
-        if self.full:
-            return self._take_past_enqueues()
-        taken: list[Operation] = []
-        number = size = 0
-        while self.unsent and number < MAX_OPERATIONS and len(taken) < self._limit:
-            requests = requests_of(self.unsent[0])
-            number += max(1, len(requests))
-            size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
-            if isinstance(self.unsent[0], Finish):
-                size += sum(len(one.entry) for one in self.unsent[0].links)
-            if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
-                break
-            taken.append(self.unsent.popleft())
-        return taken
-
-    def _take_past_enqueues(self) -> list[Operation]:
-        """Ends of pages and claims of which nothing waits here: a full Redis can drain."""
-        waiting = {item.page or "" for item in self.unsent if isinstance(item, Enqueue)}
-        if any(isinstance(item, Letter) for item in self.unsent):
-            waiting.add("")  # of what no page stands for
-        taken: list[Operation] = []
-        left: deque[Operation] = deque()
-        for operation in self.unsent:
-            if isinstance(operation, Settle):
-                may_pass = not operation.done or operation.claim.lease not in waiting
-            else:
-                may_pass = (
-                    isinstance(operation, Finish)
-                    and not operation.children
-                    and not operation.unsafe()
-                    and operation.lease not in waiting
-                ) or isinstance(operation, Delivered)
-            (taken if may_pass and len(taken) < self._limit else left).append(operation)
-        self.unsent = left
-        return taken
 
     def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
         """Take a reply in. Its ``leases`` become those that were not known before.
@@ -533,7 +489,7 @@ class ShardSession:
         """What was seen needs no room: a page that has found nothing else may end."""
         self._new.update(map(id, waiting))
         seen = {id(one) for one, is_known in zip(waiting, known, strict=True) if is_known}
-        left: deque[Operation] = deque()
+        left: list[Operation] = []
         for one in self.unsent:
             if isinstance(one, Enqueue) and id(one) in seen:
                 self.unsafe.acknowledged(one, time.monotonic())
@@ -542,4 +498,4 @@ class ShardSession:
                 self.local_duplicates += 1
             else:
                 left.append(one)
-        self.unsent = left
+        self.unsent.keep(left)

@@ -320,7 +320,7 @@ MUTANTS = [
         f"{PROTOCOL} {IDENTITY}",
     ),
     Mutant(
-        "frontier/shard_session.py",
+        "frontier/unsent.py",
         "and operation.lease not in waiting",
         "",
         f"{PROTOCOL} tests/control/test_frontier.py",

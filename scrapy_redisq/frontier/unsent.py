@@ -1,0 +1,69 @@
+"""What waits to be sent to a shard, in the order in which it happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from scrapy_redisq.frontier.operations import (
+    Delivered,
+    Enqueue,
+    Finish,
+    Letter,
+    Operation,
+    Settle,
+    requests_of,
+)
+
+MAX_OPERATIONS = 300
+"""Enqueues and finishes in one exchange, so that the script takes about a millisecond."""
+
+MAX_BYTES = 4_000_000
+"""Size of the entries in one exchange; one larger entry still goes alone."""
+
+
+class Unsent(deque[Operation]):
+    """A page's requests stand before the page's end, or go with it, so no prefix of what is sent
+    ends a page without its requests."""
+
+    def keep(self, left: Iterable[Operation]) -> None:
+        """Of all that is here these are left."""
+        left = list(left)
+        self.clear()
+        self.extend(left)
+
+    def take(self, most: int) -> list[Operation]:
+        """Take out what goes with the next exchange, no more than ``most``."""
+        taken: list[Operation] = []
+        number = size = 0
+        while self and number < MAX_OPERATIONS and len(taken) < most:
+            requests = requests_of(self[0])
+            number += max(1, len(requests))
+            size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
+            if isinstance(self[0], Finish):
+                size += sum(len(one.entry) for one in self[0].links)
+            if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
+                break
+            taken.append(self.popleft())
+        return taken
+
+    def take_past_enqueues(self, most: int) -> list[Operation]:
+        """Ends of pages and claims of which nothing waits here: a full Redis can drain."""
+        waiting = {item.page or "" for item in self if isinstance(item, Enqueue)}
+        if any(isinstance(item, Letter) for item in self):
+            waiting.add("")  # of what no page stands for
+        taken: list[Operation] = []
+        left: list[Operation] = []
+        for operation in self:
+            if isinstance(operation, Settle):
+                may_pass = not operation.done or operation.claim.lease not in waiting
+            else:
+                may_pass = (
+                    isinstance(operation, Finish)
+                    and not operation.children
+                    and not operation.unsafe()
+                    and operation.lease not in waiting
+                ) or isinstance(operation, Delivered)
+            (taken if may_pass and len(taken) < most else left).append(operation)
+        self.keep(left)
+        return taken
