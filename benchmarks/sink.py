@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
 from benchmarks.crawls.pages import Pages
 from benchmarks.sinks.drivers import WAYS, copy
-from benchmarks.sinks.ways import BATCH, DEFAULT, NONE, OURS, USUAL, Contest
+from benchmarks.sinks.ways import ALCHEMY, BATCH, DEFAULT, NONE, OURS, USUAL, Contest
 from lab.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
 from lab.servers import RedisServer, any_server
 
@@ -49,7 +49,8 @@ FULL = Size(rows=20_000, usual_rows=4_000, rounds=5, pages=1500, links=(50, 10),
 QUICK = Size(rows=100, usual_rows=20, rounds=1, pages=0, links=(), crawl_rounds=0)
 
 COLUMNS = ["what", "database", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
-COLUMNS += ["x limit", "rows/batch", "CPU µs/row", "pages/s", "CPU ms/page"]
+COLUMNS += ["x limit", "rows/batch", "CPU µs/row", "database CPU µs/row"]
+COLUMNS += ["pages/s", "CPU ms/page"]
 
 
 class Bench:
@@ -76,6 +77,7 @@ class Bench:
             }
             if size.rounds > 1:
                 variants[DEFAULT] = partial(shop_page, DEFAULT, size.rows)
+                variants[ALCHEMY] = partial(shop_page, ALCHEMY, size.usual_rows)
             for which, way in WAYS.items():
                 if name == "PostgreSQL" or way is not copy:
                     for most in (BATCH, size.rows):

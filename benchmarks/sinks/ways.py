@@ -22,10 +22,12 @@ BATCH = 500
 """Rows of a transaction, REDISQ_DATABASE_BATCH's default; and CONCURRENT_ITEMS."""
 
 NONE, USUAL, OURS = "no pipeline", "usual pipeline", "DatabasePipeline"
+ALCHEMY = f"{USUAL}, by SQLAlchemy"
 DEFAULT = f"{OURS}, CONCURRENT_ITEMS 100"
 PIPELINES = {
     NONE: {},
     USUAL: {"shop.UsualPipeline": 300},
+    ALCHEMY: {"shop.AlchemyPipeline": 300},
     OURS: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
     DEFAULT: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
 }
@@ -43,11 +45,12 @@ class Contest:
 
     def one_page(self, database: Database, site: Pages, pipeline: str, rows: int) -> Figures:
         """A crawl of one page with all the items, into an empty table."""
-        report = self.crawl(database, site, pipeline, rows, follow="")
+        report, seconds = self.crawl(database, site, pipeline, rows, follow="")
         figures = {
             "rows": rows,
             "rows/s": rows / report["seconds"],
             "CPU µs/row": report["cpu"] / rows * 1e6,
+            "database CPU µs/row": seconds / rows * 1e6,
         }
         sink = report["sink"]
         if sink["rows"]:
@@ -76,7 +79,7 @@ class Contest:
 
     def pages(self, database: Database, site: Pages, pipeline: str) -> Figures:
         """A crawl of the whole site, three items a page."""
-        report = self.crawl(database, site, pipeline, 3, follow="yes")
+        report, _ = self.crawl(database, site, pipeline, 3, follow="yes")
         figures = {
             "rows": report["items"],
             "pages/s": report["pages"] / report["seconds"],
@@ -89,9 +92,13 @@ class Contest:
 
     def crawl(
         self, database: Database, site: Pages, pipeline: str, items: int, follow: str
-    ) -> dict[str, Any]:
-        """One crawl by a process of its own, into an empty Redis and an empty table."""
+    ) -> tuple[dict[str, Any], float]:
+        """One crawl by a process of its own, into an empty Redis and an empty table.
+
+        -> its report, and the CPU seconds of the database's processes.
+        """
         empty(database)
+        before = database.cpu_seconds()
         settings = {
             "CONCURRENT_ITEMS": 100 if follow or pipeline == DEFAULT else BATCH,
             "ITEM_PIPELINES": json.dumps(PIPELINES[pipeline]),
@@ -107,8 +114,9 @@ class Contest:
             spider="products",
             arguments={"items": items, "follow": follow},
         )
+        seconds = database.cpu_seconds() - before
         wanted = site.pages * items
         if report["items"] != wanted:
             raise DidNotRun(f"{pipeline} scraped {report['items']} of {wanted} items")
         check(database, 0 if pipeline == NONE else wanted)
-        return report
+        return report, seconds

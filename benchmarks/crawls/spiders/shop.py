@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy
 from scrapy.crawler import Crawler
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 SINCE = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WORDS = ("plain", "oak", "chair", "with", "four", "legs", "and", "a", "woven", "seat")
@@ -115,4 +116,29 @@ class UsualPipeline:
         self.connection.commit()
         self.stats.inc_value("redisq/sink/seconds", time.monotonic() - began)
         self.stats.inc_value("redisq/sink/rows")
+        return item
+
+
+class AlchemyPipeline(UsualPipeline):
+    """The same by SQLAlchemy."""
+
+    def open_spider(self) -> None:
+        self.engine = sqlalchemy.create_engine(self.url)
+        self.table = sqlalchemy.Table("product", sqlalchemy.MetaData(), autoload_with=self.engine)
+
+    def close_spider(self) -> None:
+        self.engine.dispose()
+
+    def process_item(self, item: Product) -> Product:
+        insert: Any = {"mysql": mysql, "postgresql": postgresql, "sqlite": sqlite}[
+            self.dialect
+        ].insert(self.table)
+        if self.dialect == "mysql":
+            sets = {name: insert.inserted[name] for name in COLUMNS[1:]}
+            insert = insert.on_duplicate_key_update(sets)
+        else:
+            sets = {name: insert.excluded[name] for name in COLUMNS[1:]}
+            insert = insert.on_conflict_do_update(index_elements=["url"], set_=sets)
+        with self.engine.begin() as connection:
+            connection.execute(insert, asdict(item))
         return item
