@@ -291,11 +291,13 @@ def test_a_row_at_fault_in_an_empty_table(
 
 
 def test_a_child_without_its_parent(each_database: Database) -> None:
-    """It is at fault, although the table takes none of its kind."""
+    """It is at fault, although the table takes none of its kind; said in the database's words."""
 
     async def crawl() -> None:
         async with pipeline(each_database) as sink:
-            assert await results(put(sink, Review("x"))) == [ItemRefused]
+            tasks = put(sink, Review("x"))
+            assert await results(tasks) == [ItemRefused]
+            assert str(tasks[0].exception()).startswith("REDISQ_DATABASE_URL")
 
     asyncio.run(crawl())
 
