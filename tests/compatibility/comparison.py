@@ -49,6 +49,7 @@ SHARED = {
     "REDISQ_BACKOFF_MAX": 1,
     # Fifty crawls in a process may keep its event loop for a while.
     "REDISQ_SOCKET_TIMEOUT": 60,
+    "REDISQ_CLOSE_TIMEOUT": 60,
 }
 
 # What is different in any two crawls.

@@ -285,7 +285,7 @@ JITTER = 0.12
 """Seconds by which a request may get from here to the site faster than the one before it, on a busy
 machine; the starts themselves are exact."""
 
-OBEY = {"ROBOTSTXT_OBEY": "True", "REDISQ_LEASE_TTL": 2, "RETRY_TIMES": 0}
+OBEY = {"ROBOTSTXT_OBEY": "True", "REDISQ_LEASE_TTL": 20, "RETRY_TIMES": 0}
 
 
 @pytest.fixture
@@ -449,7 +449,8 @@ def test_a_new_run_fetches_anew(crawl: Run) -> None:
 def test_the_one_who_fetches_is_killed(crawl: Run, hang: threading.Event) -> None:
     """Another one fetches it, soon, and Disallow is heeded."""
     with Site(with_robots(rules("Disallow: /1", until=hang))) as site:
-        first, other = fetcher_first(site, fleet(crawl, site, 2, n_hosts=1, pages=40))
+        workers = fleet(crawl, site, 2, {"REDISQ_LEASE_TTL": 2}, n_hosts=1, pages=40)
+        first, other = fetcher_first(site, workers)
         first.kill()
         killed_at = time.monotonic()
         finish([other], hang)
