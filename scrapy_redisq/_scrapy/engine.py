@@ -90,6 +90,13 @@ class Engine:
         """The spider is being closed: requests in progress end, no others are started."""
         return self._slot.closing is not None
 
+    @property
+    def takes_no_more(self) -> bool:
+        """Nothing is started before a page ends: callbacks have as many bytes as they may have at
+        a time (SCRAPER_SLOT_MAX_ACTIVE_SIZE)."""
+        slot: Any = self._engine.scraper.slot
+        return bool(slot and slot.needs_backout())
+
     def is_of_start(self, request: Request) -> bool:
         """The request is the one that ``start()`` has just yielded."""
         return request is self._of_start

@@ -125,9 +125,10 @@ class BackPressure:
         self._reached = reached
         return bool(reached)
 
-    def look(self, in_progress: int, ended: int = 0) -> None:
+    def look(self, in_progress: int, ended: int = 0, *, takes_more: bool = True) -> None:
         """Let go on what may, often. ``in_progress``: requests that Scrapy works on, also those
-        that callbacks download on the side; ``ended``: pages of this worker, so far."""
+        that callbacks download on the side; ``ended``: pages of this worker, so far;
+        ``takes_more``: it may begin others meanwhile."""
         now = time.monotonic()
         if not self.holds_back:
             self._idle_since = None
@@ -145,8 +146,8 @@ class BackPressure:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
-        stall = STALL if self._pages else START_STALL
-        is_idle = self._idle_since is not None and now - self._idle_since > stall
+        stall = START_STALL if not self._pages else STALL if takes_more else 0.0
+        is_idle = self._idle_since is not None and now - self._idle_since >= stall
         is_stuck = now - self._changed_at > PATIENCE
         if is_stuck:
             logger.warning(

@@ -292,7 +292,9 @@ class Worker:
 
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
-        self.back_pressure.look(len(working_on), self.pages)
+        self.back_pressure.look(
+            len(working_on), self.pages, takes_more=not self.engine.takes_no_more
+        )
         self._outbox.send_late_children()
         self._local_requests.collect_ended()
         self._local_requests.ask()

@@ -105,6 +105,22 @@ def test_where_nothing_else_goes_on_one_after_the_other_does(
     asyncio.run(play())
 
 
+def test_large_pages_that_wait_keep_nobody_waiting() -> None:
+    """Scrapy begins no other page then, so there is nothing to wait for."""
+
+    async def play() -> None:
+        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1, lambda: False)
+        tasks = await _waiting(pressure, [Request("data:,1"), Request("data:,2")])
+        pressure.look(2)
+        assert await _who_went(tasks) == [False, False]
+        pressure.look(3, takes_more=False)
+        assert await _who_went(tasks) == [False, False]
+        pressure.look(2, takes_more=False)
+        assert await _who_went(tasks) == [True, False]
+
+    asyncio.run(play())
+
+
 def test_callbacks_that_wait_for_one_that_waits_are_no_standstill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
