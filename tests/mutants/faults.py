@@ -480,6 +480,12 @@ MUTANTS = [
     ),
     Mutant(
         "pipelines/database/upsert.py",
+        "if target.also_unique:",
+        "if False:",
+        WRITER,
+    ),
+    Mutant(
+        "pipelines/database/upsert.py",
         "if other.table in parents:",
         "if False:",
         WRITER,
