@@ -30,7 +30,8 @@ class SlotStatus:
     None while the slot is paused. ``delay`` is the longest of those of the ``limit``, of
     robots.txt, of AutoThrottle and of back-off, and ``delay_from`` says of which; ``limit_from`` is
     "settings", "person" or None. ``failures`` are counted in a row; ``status`` is that of the last
-    answer, None if there was none or it is forgotten.
+    answer, None if there was none or it is forgotten. ``due_for``: for how long it might have been
+    claimed from, and was not; None if it waits for something, or has no requests.
     """
 
     slot: str
@@ -48,6 +49,7 @@ class SlotStatus:
     paused: str | None
     ruled: str | None
     status: int | None
+    due_for: float | None = None
 
     @property
     def in_trouble(self) -> bool:
@@ -90,6 +92,7 @@ class SlotStatus:
             paused=_utc(record.paused),
             ruled=_utc(record.ruled),
             status=record.status or None,
+            due_for=None if record.paused or record.due_for < 0 else record.due_for / 1e6,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -301,7 +302,10 @@ def test_listing(each_server: RedisServer) -> None:
         assert all(slots[f"host-{n}.example"].queued == n % 3 + 1 for n in range(700))
         free = slots["host-5.example"]
         assert free.next_start == 0
-        assert free == SlotStatus(
+        assert free.due_for is not None
+        assert 0 <= free.due_for < 600
+        assert slots["paused.example"].due_for is slots["ruled.example"].due_for is None
+        assert replace(free, due_for=None) == SlotStatus(
             "host-5.example", 3, 0, 0.0, 0.0, None, SlotLimit(), None,
             0, 0.0, 0.0, None, None, None, None,
         )  # fmt: skip

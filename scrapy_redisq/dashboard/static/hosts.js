@@ -125,6 +125,7 @@ export default function hosts(ctx) {
         facts(
           ["Queued", number(found.queued)], ["In progress", number(found.leased)],
           ["Next start", found.next_start === null ? "when it is resumed" : found.next_start <= 0 ? "now" : `in ${duration(found.next_start)}`],
+          found.due_for !== null && ["Due for", duration(found.due_for)],
           ["Limit", limitText(found) ? `${limitText(found)} (${found.limit_from})` : "none"],
           ["Delay", found.delay ? `${duration(found.delay)} (${found.delay_from})` : "none"],
           ["Last status", found.status ?? "–"], ["Failures in a row", number(found.failures)],

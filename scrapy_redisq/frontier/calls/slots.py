@@ -32,6 +32,8 @@ class SlotRecord(NamedTuple):
     set_aside: int
     paused: int
     ruled: int
+    due_for: int
+    """-1: it is not due."""
 
 
 def _record(values: list[Any]) -> SlotRecord:

@@ -7,7 +7,8 @@
 --          leased, us until the next start, us of its delay by limit, by robots.txt, by latencies
 --          and by failures, interval, burst, concurrency, the person's limit or '', us for which it
 --          is parked, failures in a row, status of the last answer (0: none), and in us since 1970
---          since when it has been set aside, paused and limited by a person (0: it is not)}...}
+--          since when it has been set aside, paused and limited by a person (0: it is not), us for
+--          which it might have been claimed from, and was not (-1: it may not)}...}
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
 -- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
 --          shared/slots/queued
@@ -41,6 +42,12 @@ local function since(key, slot)
   return at and at >= 1 and at <= NOW and at or NOW
 end
 
+-- Entries carry no time. After a claim a slot is due from then on, behind the others.
+local function due_for(slot)
+  local at = tonumber(redis.call('ZSCORE', READY, slot) or '')
+  return at and at >= 1 and at <= NOW and NOW - at or -1
+end
+
 local answer = {}
 for i, slot in ipairs(names) do
   local state = slot_of(slot)
@@ -48,6 +55,7 @@ for i, slot in ipairs(names) do
   answer[i] = {slot, queued(slot, share), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
     first_start(state) - NOW, limit.delay, state.robots, throttled(state), state.pause,
     limit.interval, limit.burst, limit.concurrency, state.own, math.max(0, state.parked - NOW),
-    state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot)}
+    state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot),
+    due_for(slot)}
 end
 return cmsgpack.pack({cursors = cursors, slots = answer})
