@@ -26,7 +26,8 @@ LONGEST = ["test_long", "f06", "f01", "f40", "f11b"]
 
 
 def pytest_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    always = ("-q", "-p", "no:cacheprovider", "--timeout=3600")
+    return [sys.executable, "-m", "pytest", *always, *arguments]
 
 
 def tests(expression: str, environment: dict[str, str]) -> list[str]:

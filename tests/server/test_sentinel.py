@@ -256,6 +256,7 @@ def test_who_follows_can_be_stopped_at_any_moment(group: Sentinels) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         await asyncio.wait_for(cancel(following), 10)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     with open_server(group.url()) as server:
         server.wait()

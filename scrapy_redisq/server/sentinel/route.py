@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.address import SentinelService
-from scrapy_redisq.server.route import async_options, blocking_options
+from scrapy_redisq.server.route import CANCEL_AGAIN, async_options, blocking_options
 from scrapy_redisq.server.sentinel.connections import (
     POLL,
     AsyncConnection,
@@ -132,9 +132,19 @@ class SentinelRoute:
 
     async def follow(self) -> None:
         switched = asyncio.Event()
-        await asyncio.gather(
-            self._again(lambda: self._listen(switched)), self._again(lambda: self._ask(switched))
-        )
+        tasks = [
+            asyncio.ensure_future(self._again(lambda: self._listen(switched))),
+            asyncio.ensure_future(self._again(lambda: self._ask(switched))),
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            # gather() ends with the first of them; none may outlive this, see `cancel`.
+            while not all(task.done() for task in tasks):
+                for task in tasks:
+                    task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait(tasks, timeout=CANCEL_AGAIN)
 
     @staticmethod
     async def _again(work: Callable[[], Awaitable[None]]) -> None:
