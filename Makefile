@@ -1,6 +1,6 @@
 # make demo   a crawl by four processes, one of them killed half-way, on any machine with Python;
 #             its items go to SQLite, with DATABASE=postgres to a server started for it
-# make test   the tests, on real servers, four a core at a time: they wait more than they work
+# make test   the tests, on real servers, five a core at a time: they wait more than they work
 # make check  the inner loop, under a minute: style, types, tests/unit and tests/protocol
 # make test-servers
 #             the same, with what runs on any kind of server on each of them

@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """For ``-n auto``: most tests wait three times as long as they work, so that four a core keep
+    """For ``-n auto``: most tests wait four times as long as they work, so that five a core keep
     it busy. Two do for those that work, and for a file or two; `tests/unit` takes less time than a
     process to start."""
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
@@ -78,7 +78,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if rooms == {"unit"}:
         return 0
     few = rooms <= {"unit", "protocol"} or not any(path.is_dir() for path in paths)
-    return len(os.sched_getaffinity(0)) * (2 if few else 4)
+    return len(os.sched_getaffinity(0)) * (2 if few else 5)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,6 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
     )
 
+    # A tenth of the time of tests that work goes into looking for garbage otherwise.
+    gc.set_threshold(100_000, 20, 50)
     if not hasattr(config, "workerinput"):  # its workers share what is there
         os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="redisq-session-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

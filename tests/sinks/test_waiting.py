@@ -220,8 +220,8 @@ def test_refused_rows_are_found(fault: str, seconds: float) -> None:
 
             sink.fault = refuse
             await results(put(sink, *range(60)))
-            await until(lambda: len(sink.rows) == 54 and len(pages.refused) == 6, "all have ended")
-            assert not any(pages.held.values())
+            await until(lambda: len(sink.rows) == 54 and len(pages.refused) == 6, "all are there")
+            await until(lambda: not any(pages.held.values()), "all have ended")
 
     asyncio.run(crawl())
     assert {page.url[-1] for page in pages.refused} == {"3"}
