@@ -12,7 +12,7 @@ import redis
 from aiohttp import web
 
 from scrapy_redisq.dashboard import changes, reads, streams
-from scrapy_redisq.dashboard.crawls import Crawls, NoCrawl
+from scrapy_redisq.dashboard.crawls import Crawls, NoCrawl, NoThread
 from scrapy_redisq.dashboard.guard import DATA, MOST_BODY, Handler, Rules, add_headers, guarded
 from scrapy_redisq.dashboard.reads import CRAWLS, RULES
 from scrapy_redisq.dashboard.streams import CLOSING, OPEN
@@ -73,7 +73,7 @@ async def in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response({"error": text}, status=status, headers=headers)
     except NoCrawl as problem:
         status, text = 404, str(problem)
-    except (redis.RedisError, *TROUBLE) as problem:
+    except (redis.RedisError, NoThread, *TROUBLE) as problem:
         status, text = 503, request.app[CRAWLS].redact(problem)
     except FrontierError as problem:
         status, text = 409, request.app[CRAWLS].redact(problem)

@@ -20,7 +20,7 @@ from scrapy_redisq.dashboard.hosts import Host
 from scrapy_redisq.dashboard.letters import Letter
 from scrapy_redisq.dashboard.shared import Listed, Shared
 from scrapy_redisq.doctor import Report
-from scrapy_redisq.errors import FrontierError, SettingError
+from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.metrics import scale
 from scrapy_redisq.metrics.exporter import Known, Scraped
@@ -33,6 +33,12 @@ BY = "dashboard"
 
 THREADS = 12
 """Looks and changes that go on at the same time."""
+
+PROGRAMS = 4
+"""The same of what programs ask, which do so again and again, also beside a Redis that hangs."""
+
+PATIENCE = 2.0
+"""Seconds that a question waits for a thread; autoscalers and Prometheus wait for 3 to 10."""
 
 STATUS_LASTS = 1.0
 SERIES_LASTS = 5.0
@@ -62,6 +68,21 @@ def aged(told: dict[str, Any], age: float) -> dict[str, Any]:
 
 class NoCrawl(LookupError):
     """Raised when there is no frontier of this name."""
+
+
+class NoThread(RedisqError):
+    """Raised when what was asked for was not begun: all threads are taken for long."""
+
+
+async def _run(threads: Executor, what: Callable[[], T]) -> T:
+    """Do ``what`` in one of ``threads``, unless none is free within `PATIENCE`: beside a Redis that
+    hangs nobody waits for all who came before. Raises `NoThread`."""
+    job = threads.submit(what)
+    doing = asyncio.wrap_future(job)
+    await asyncio.wait([doing], timeout=PATIENCE)
+    if not doing.done() and job.cancel():
+        raise NoThread("too much is being asked of Redis, or it does not answer: ask later")
+    return await doing
 
 
 class Crawl:
@@ -141,6 +162,7 @@ class Crawls:
         self._open_to_push = open_to_push
         self._examine = examine
         self._threads = ThreadPoolExecutor(THREADS, "dashboard")
+        self._programs = ThreadPoolExecutor(PROGRAMS, "programs")
         # One examination at a time: each asks a lot, and beside a Redis that hangs it takes long.
         self._doctors = ThreadPoolExecutor(1, "doctor")
         self._client = server.client()
@@ -155,7 +177,7 @@ class Crawls:
 
     def close(self) -> None:
         """Wait for what is being done, and close the connections."""
-        for threads in (self._threads, self._doctors):
+        for threads in (self._threads, self._programs, self._doctors):
             threads.shutdown(cancel_futures=True)
         for frontier in self._to_push.values():
             frontier.close()
@@ -163,8 +185,8 @@ class Crawls:
         self._client.close()
 
     async def run(self, what: Callable[[], T]) -> T:
-        """Do ``what`` in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, what)
+        """Do ``what`` in a thread. Raises `NoThread`."""
+        return await _run(self._threads, what)
 
     async def crawl(self, name: str) -> Crawl:
         """Raises `NoCrawl`, and what Redis' client does."""
@@ -208,13 +230,13 @@ class Crawls:
     async def _status_of(self, name: str) -> dict[str, Any]:
         return await (await self.crawl(name)).told()
 
-    def metrics(self) -> bytes:
-        """What Prometheus asks for. Blocks. Raises `Busy`."""
-        return self._scraped.text()
+    async def metrics(self) -> bytes:
+        """What Prometheus asks for. Raises `Busy`."""
+        return await _run(self._programs, self._scraped.text)
 
-    def wanted_workers(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """What an autoscaler asks for, also of a crawl that has not begun. Blocks."""
-        return scale(self._asked_by_programs.one(name), query)
+    async def wanted_workers(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """What an autoscaler asks for, also of a crawl that has not begun."""
+        return await _run(self._programs, lambda: scale(self._asked_by_programs.one(name), query))
 
     def redact(self, error: object) -> str:
         """The text of an error, without passwords; redis-py's do not say what is away."""
@@ -239,24 +261,19 @@ class Crawls:
         return Shared(self._doctors, look, lasts=DOCTOR_LASTS)
 
     def _open(self, name: str) -> Crawl:
-        with self._opening:
-            if crawl := self._crawls.get(name):
-                return crawl
-            try:
-                frontier, silent = (
-                    Frontier(self._server, name, client=self._client) for _ in range(2)
-                )
-            except SettingError as error:
-                raise NoCrawl(str(error)) from None
-            try:
-                there = frontier.config() is not None
-            except FrontierError:
-                there = True  # whoever looks at it is told what is wrong
-            if not there:
-                raise NoCrawl(f"there is no crawl {name!r}")
-            frontier.by = BY
-            self._crawls[name] = Crawl(frontier, silent, self._threads, self._doctor(name))
-            return self._crawls[name]
+        try:
+            frontier, silent = (Frontier(self._server, name, client=self._client) for _ in range(2))
+        except SettingError as error:
+            raise NoCrawl(str(error)) from None
+        try:
+            there = frontier.config() is not None
+        except FrontierError:
+            there = True  # whoever looks at it is told what is wrong
+        if not there:
+            raise NoCrawl(f"there is no crawl {name!r}")
+        frontier.by = BY
+        opened = Crawl(frontier, silent, self._threads, self._doctor(name))
+        return self._crawls.setdefault(name, opened)  # somebody else may have opened it meanwhile
 
     def _opened_to_push(self, name: str) -> Frontier:
         with self._opening:

@@ -97,9 +97,8 @@ async def memory(request: web.Request) -> web.Response:
 
 @routes.get("/metrics")
 async def metrics(request: web.Request) -> web.Response:
-    crawls = request.app[CRAWLS]
     try:
-        body = await crawls.run(crawls.metrics)
+        body = await request.app[CRAWLS].metrics()
     except Busy as busy:
         raise web.HTTPServiceUnavailable(text=str(busy)) from None
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
@@ -107,9 +106,8 @@ async def metrics(request: web.Request) -> web.Response:
 
 @routes.get("/scale/{name}")
 async def wanted_workers(request: web.Request) -> web.Response:
-    crawls, name = request.app[CRAWLS], request.match_info["name"]
-    told = await crawls.run(lambda: crawls.wanted_workers(name, request.query))
-    return web.json_response(told)
+    name = request.match_info["name"]
+    return web.json_response(await request.app[CRAWLS].wanted_workers(name, request.query))
 
 
 # Hosts

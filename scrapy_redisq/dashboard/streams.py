@@ -15,7 +15,7 @@ from typing import Any
 import redis
 from aiohttp import web
 
-from scrapy_redisq.dashboard.crawls import NoCrawl
+from scrapy_redisq.dashboard.crawls import NoCrawl, NoThread
 from scrapy_redisq.dashboard.reads import CRAWLS, crawl_of
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -75,7 +75,7 @@ async def _write(
     while not closing.is_set():
         try:
             event, data = name, await look()
-        except (FrontierError, NoCrawl, redis.RedisError, *TROUBLE) as error:
+        except (FrontierError, NoCrawl, NoThread, redis.RedisError, *TROUBLE) as error:
             event, data = "away", {"error": request.app[CRAWLS].redact(error)}
         try:
             await response.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())

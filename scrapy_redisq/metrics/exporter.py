@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,7 +33,7 @@ MOST_KNOWN = 1_000
 """Frontiers that are told of."""
 
 SILENT = 10.0
-"""Seconds after which a client that says nothing is left."""
+"""Seconds after which a client that has not yet said what it asks for is left."""
 
 KEPT = 15.0
 """Seconds for which the last metrics are given to those who ask while somebody else is looking."""
@@ -160,10 +161,26 @@ class _Listener(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.Semaphore(MOST_ASKING)
+        self._came: dict[Any, float] = {}
         super().__init__(*arguments)
+
+    def service_actions(self) -> None:
+        """Now and then: to who has been asking for too long, however little comes at a time, nobody
+        listens any more. What is being answered is answered."""
+        late = time.monotonic() - SILENT
+        for request, came in self._came.copy().items():
+            if came < late:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RD)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Of clients that went away nothing is said."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
+            self._came[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             with contextlib.suppress(OSError):
@@ -174,6 +191,7 @@ class _Listener(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            del self._came[request]
             self._free.release()
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from lab.proxy import Proxy
-from lab.servers import RedisServer
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import prefix
 from scrapy_redisq.frontier.operations import Finish
@@ -230,6 +231,46 @@ def test_many_connections(redis_server: RedisServer, monkeypatch: pytest.MonkeyP
             running.stop()
             thread.join(30)
             running.close()
+
+
+def test_slow_and_lost_clients(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Who sends a byte now and then takes the place of others for a while only; of who goes away
+    nothing is said."""
+    monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
+    monkeypatch.setattr(exporter_module, "SILENT", 0.1)
+    with open_server(redis_server.url) as server:
+        running = Exporter(server, "127.0.0.1", 0)
+        thread = threading.Thread(target=running.run)
+        thread.start()
+        address = "127.0.0.1", running.port
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(address, timeout=20) as one:
+                one.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                return one.recv(100).startswith(b"HTTP/1.0 200 ")
+            return False
+
+        try:
+            with socket.create_connection(address, timeout=20) as slow:
+                slow.sendall(b"GET / HTTP/1.1\r\nSlow: ")
+
+                def answers_beside() -> bool:
+                    with contextlib.suppress(OSError):
+                        slow.sendall(b"y")
+                    return answers()
+
+                wait_until(answers_beside, 15, "an answer")
+            with socket.create_connection(address, timeout=20) as lost:
+                lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                lost.sendall(b"GET ")
+            wait_until(answers, 15, "an answer")
+        finally:
+            running.stop()
+            thread.join(30)
+            running.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_crawls_that_hang_are_given_up(
