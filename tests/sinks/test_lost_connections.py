@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from scrapy.utils.test import get_crawler
 
 from lab.databases import Database, PostgresServer
+from scrapy_redisq.errors import SinkUnavailable
 from scrapy_redisq.pipelines import doubt, writer
 from scrapy_redisq.pipelines.batch import ItemRefused
+from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.conftest import DATABASE_FIXTURES
 from tests.sinks.test_doubt import (
     LIMITED,
@@ -62,6 +67,30 @@ def hang_up(database: Database, condition: str, *, at_commit: bool = False) -> N
     if at_commit:
         when = "CONSTRAINT TRIGGER t AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED"
     database.execute(f"CREATE {when} FOR EACH ROW EXECUTE FUNCTION bye()")
+
+
+def test_a_server_that_takes_connections_and_is_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At start it is waited for no longer than the settings say, with a warning before; `close`
+    does not wait for it. PyMySQL itself would wait for two minutes."""
+    monkeypatch.setattr(engine, "CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"mysql://u:p@127.0.0.1:{silent.getsockname()[1]}/x"
+        settings = {"REDISQ_DATABASE_URL": url, "REDISQ_CONNECT_TIMEOUT": 0.2}
+        crawler = get_crawler(settings_dict=settings)
+        sink = DatabasePipeline(crawler)
+        sink.settings = RedisqSettings.read(crawler.settings)
+        sink.silent_seconds = 0.05
+
+        async def start() -> None:
+            with pytest.raises(SinkUnavailable, match=r"no answer .*REDISQ_CONNECT_TIMEOUT"):
+                await asyncio.wait_for(sink.open(), 30)
+            await asyncio.wait_for(sink.close(), 30)
+
+        asyncio.run(start())
+    (warning,) = caplog.records
+    assert "waiting 0.2 s" in warning.getMessage()
 
 
 @pytest.mark.parametrize("condition", ["NEW.stock = 13", "NEW.url LIKE 'x%'"])

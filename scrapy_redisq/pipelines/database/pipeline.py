@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
@@ -13,8 +13,15 @@ from typing import Any, cast
 from scrapy.utils.misc import load_object
 from sqlalchemy import Connection, MetaData
 
-from scrapy_redisq.errors import ConnectionLost, RowRefused, SettingError, WriteFailed
+from scrapy_redisq.errors import (
+    ConnectionLost,
+    RowRefused,
+    SettingError,
+    SinkUnavailable,
+    WriteFailed,
+)
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
+from scrapy_redisq.pipelines.database import engine
 from scrapy_redisq.pipelines.database.catalogue import rolls_back
 from scrapy_redisq.pipelines.database.probe import (
     copy_under,
@@ -27,6 +34,7 @@ from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.database.url import SETTING
 from scrapy_redisq.pipelines.thread import OneThread
 
 logger = logging.getLogger(__name__)
@@ -57,16 +65,36 @@ class DatabasePipeline(BatchPipeline):
         """Connect, make the tables that are known by now. Raises `RedisqError`."""
         settings = self.settings
         if not settings.database_url:
-            raise SettingError(
-                "REDISQ_DATABASE_URL", "", "an SQLAlchemy URL; DatabasePipeline needs one"
-            )
+            raise SettingError(SETTING, "", "an SQLAlchemy URL; DatabasePipeline needs one")
         self.batch_rows = settings.database_batch
         self._server = DatabaseServer(
             settings.database_url, connect_timeout=settings.connect_timeout
         )
         self._thread = OneThread("redisq-database")
-        await self._thread.run(self._prepare, settings.tables, _metadata(settings.metadata))
+        await self._in_time(
+            self._thread.run(self._prepare, settings.tables, _metadata(settings.metadata))
+        )
         logger.info("Items go to %s", self._server.address)
+
+    async def _in_time(self, opening: Coroutine[Any, Any, Any]) -> None:
+        """Give up what hangs: drivers watch the time until a server has taken a connection, and a
+        stopped one, or a pooler without its server, takes it."""
+        silent = f"no answer for {self.silent_seconds:g} s"
+        loop = asyncio.get_running_loop()
+        warning = loop.call_later(self.silent_seconds, self._server.tell_waiting, silent)
+        # The last attempt to connect may have begun just in time.
+        most = self.settings.connect_timeout + engine.CONNECT_SECONDS
+        try:
+            await asyncio.wait_for(opening, most)
+        except asyncio.TimeoutError:
+            self._thread.end()
+            del self._thread  # `close` would wait for it
+            raise SinkUnavailable(
+                f"{SETTING}: {self._server.address}: no answer for {most:g} s at start "
+                "(REDISQ_CONNECT_TIMEOUT)"
+            ) from None
+        finally:
+            warning.cancel()
 
     def _prepare(self, tables: Mapping[Any, Mapping[str, Any]], metadata: MetaData | None) -> None:
         def prepare() -> None:

@@ -65,6 +65,7 @@ class DatabaseServer:
         self._errors = ErrorClasses(self._engine.dialect)
         self._connection: sqlalchemy.Connection | None = None
         self._file: tuple[Path, os.stat_result] | None = None
+        self._told_waiting = False
 
     def open(self, prepare: Callable[[], None] = lambda: None) -> None:
         """Connect and ``prepare``, and wait ``connect_timeout`` seconds for a server that is away.
@@ -92,13 +93,18 @@ class DatabaseServer:
                 _release(error)
                 if not self._errors.may_come_up(error) or time.monotonic() >= deadline:
                     raise SinkUnavailable(f"{SETTING}: {self.address}: {said}") from None
-            if attempt == 0:
-                logger.warning(
-                    "%s: %s does not take connections, waiting %g s for it "
-                    "(REDISQ_CONNECT_TIMEOUT): %s",
-                    *(SETTING, self.address, self._connect_timeout, said),
-                )
+            self.tell_waiting(said)
             time.sleep(min(_PAUSES[min(attempt, len(_PAUSES) - 1)], self._connect_timeout))
+
+    def tell_waiting(self, why: str) -> None:
+        """Warn, the first time, that `open` waits."""
+        if not self._told_waiting:
+            self._told_waiting = True
+            logger.warning(
+                "%s: %s does not take connections, waiting %g s for it "
+                "(REDISQ_CONNECT_TIMEOUT): %s",
+                *(SETTING, self.address, self._connect_timeout, why),
+            )
 
     @contextlib.contextmanager
     def transaction(self, *, of_rows: bool = True) -> Iterator[sqlalchemy.Connection]:
