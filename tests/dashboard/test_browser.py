@@ -22,6 +22,8 @@ SETTINGS = {"RETRY_TIMES": 0, "CONCURRENT_REQUESTS": 4, "LOG_LEVEL": "INFO"}
 
 def page_of_site(path: str) -> Answer:
     number = int(path.partition("?")[0].strip("/") or 0)
+    if number % 20 == 3:
+        return Answer("no gzip", headers={"Content-Encoding": "gzip"})
     return Answer("<html></html>", status=500 if number % 20 == 7 else 200, delay=0.2)
 
 
@@ -94,6 +96,7 @@ def test_pages(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
             ask_for_urls(at, frontier, site)
             come_back(at, served, frontier)
             fits_a_telephone(at)
+            with_a_wrong_clock(browser, at.url)
             assert at.page.evaluate("typeof hacked") == "undefined"
             assert at.wrong == []
         except BaseException:
@@ -176,6 +179,7 @@ def see_to_dead_letters(at: Pages, frontier: Frontier, folder: Path) -> None:
     frontier.pause("127.0.0.1")
     wait_until(lambda: frontier.status()["leased"] == 0, 30, "nothing in progress")
     at.tab("Dead letters")
+    at.page.locator("td.clip", has_text="gzip").first.wait_for()  # not the last of its frames
     at.page.get_by_role("region", name="By status").get_by_role("button", name="500").click()
     at.says("dead letters match")
     at.is_accessible()
@@ -183,18 +187,22 @@ def see_to_dead_letters(at: Pages, frontier: Frontier, folder: Path) -> None:
     with at.page.expect_download() as download:
         at.press("Export", "All of these")
     download.value.save_as(folder / "dead.jsonl")
-    dead = len(list(frontier.dead()))
+
+    def dead_500() -> int:
+        return sum(letter.status == 500 for letter in frontier.dead())
+
+    dead = dead_500()
     assert (folder / "dead.jsonl").read_text().count("\n") == dead
     at.page.get_by_role("region", name="Dead letters").get_by_role("button").first.click()
     at.is_accessible()
     at.confirm("Try again")
     at.confirm("Try again")
     at.says("1 dead letter queued again")
-    assert len(list(frontier.dead())) == dead - 1
+    assert dead_500() == dead - 1
     at.press("Delete…", "All of these")
     at.confirm("Delete")
     at.says("dead letters deleted")
-    assert list(frontier.dead()) == []
+    assert dead_500() == 0
 
 
 def ask_for_urls(at: Pages, frontier: Frontier, site: Site) -> None:
@@ -221,6 +229,18 @@ def ask_for_urls(at: Pages, frontier: Frontier, site: Site) -> None:
     at.says("in memory only")
     at.is_accessible()
     at.is_legible_in_the_dark()
+
+
+def with_a_wrong_clock(browser: Any, url: str) -> None:
+    """What is an hour ahead, and elsewhere, does not take what is for an hour old."""
+    context = browser.new_context(timezone_id="Asia/Kathmandu")
+    context.add_init_script("const now = Date.now; Date.now = () => now() + 3_600_000;")
+    page = context.new_page()
+    page.goto(f"{url}/#/crawl/{NAME}/workers")
+    page.wait_for_selector(".live.up")
+    page.get_by_role("columnheader", name="Since").wait_for()
+    assert not re.search(r"\b1 h\b", page.inner_text("main"))
+    context.close()
 
 
 def come_back(at: Pages, served: Served, frontier: Frontier) -> None:

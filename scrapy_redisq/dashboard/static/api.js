@@ -1,5 +1,7 @@
 // Asks the server. The token is sent in a header, and kept as long as this tab is open.
 
+import { setClock } from "./format.js";
+
 const KEPT = "redisq-token";
 const SILENT = 20_000; // ms without an event after which a stream is taken for dead
 const PATIENCE = 60_000; // ms for an answer to what is asked
@@ -49,6 +51,7 @@ async function send(url, options = {}) {
     const headers = { ...options.headers, ...(used && { Authorization: `Bearer ${used}` }) };
     const limit = options.within && { signal: AbortSignal.timeout(options.within) };
     const response = await fetch(url, { ...limit, ...options, headers });
+    setClock(response.headers.get("Date"));
     if (response.status !== 401) return response;
     const drawn = session.token;
     await refresh(); // the dashboard may have been started anew, with another token

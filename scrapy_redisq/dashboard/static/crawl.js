@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { chart, columns, level, perMinute } from "./charts.js";
 import { h } from "./dom.js";
-import { bytes, clock, duration, number, rate, share } from "./format.js";
+import { bytes, clock, duration, now as clockNow, number, rate, share } from "./format.js";
 import { button, empty, facts, figure, figures, progress, table } from "./parts.js";
 
 const RANGES = { hour: [10, 3600], day: [120, 86400], month: [1800, 31 * 86400] };
@@ -59,7 +59,7 @@ export default function crawl(ctx) {
 
   function charts() {
     const span = RANGES[range][1];
-    const now = Date.now() / 1000;
+    const now = clockNow() / 1000;
     const first = series.samples[0]?.at ?? now;
     const from = Math.max(now - span, Math.min(first, now - 300));
     const shown = { ...series, samples: series.samples.filter((sample) => sample.at >= from) };

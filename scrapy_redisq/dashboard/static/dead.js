@@ -11,7 +11,7 @@ const GROUPS = [["reason", "Reason"], ["error", "Exception"], ["status", "Status
 const NONE = { error: "no exception", status: "no answer", slot: "no host", reason: "none" };
 const PAST = { requeue: "queued again", purge: "deleted" };
 
-const first = (text) => text.trim().split("\n").at(-1) || "";
+const first = (text) => text.trim().split("\n")[0];
 
 export default function dead(ctx) {
   const match = Object.fromEntries(GROUPS.map(([name]) => [name, ctx.query[name]]).filter(([, value]) => value !== undefined));

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
-import { ago, bytes, clock, duration, number, plural, share } from "./format.js";
+import { ago, bytes, clock, duration, now as clockNow, number, plural, share } from "./format.js";
 import { badge, empty, facts, problem, progress, table } from "./parts.js";
 
 const LEVELS = ["problem", "warning", "note"]; // the worst first; the rest is well
@@ -64,7 +64,7 @@ export default function servers(ctx) {
     ctx.redraw();
     try {
       told = await api.get(crawl ? api.path("crawls", crawl, "doctor") : "/api/doctor");
-      told.at = Date.now() / 1000 - told.age;
+      told.at = clockNow() / 1000 - told.age;
     } catch (error) {
       failed = error;
     }
