@@ -20,6 +20,9 @@ CLOCK = 5.0
 """Seconds between the server's clock and this machine's that are worth a word."""
 SPIKE, SLOW_CALL, SLOW_SCRIPT = 100, 10_000, 50_000
 """ms of a latency spike, us of a call in the slow log, and of one of a script."""
+NOBODY = {b"", b"?:0"}
+"""Who makes a script's calls, as Redis logs them; Valkey says whoever has called the script, just
+before which they stand."""
 
 
 def speed(told: Told) -> Iterator[Line]:
@@ -82,14 +85,7 @@ def _spikes(told: Told) -> Iterator[Line]:
             "All workers wait for that long. LATENCY DOCTOR on the server says more.",
             "what it says: mostly its disk, huge pages, or commands of other clients",
         )
-    calls = told.ask(told.client.slowlog_get, 128) or []
-    slow: dict[str, list[int]] = {}
-    for call in calls:
-        command = call["command"].split(b" ")[0].decode(errors="replace")[:20].upper()
-        script = command in {"EVAL", "EVALSHA"}
-        if call["duration"] >= (SLOW_SCRIPT if script else SLOW_CALL):
-            slow.setdefault("scripts" if script else command, []).append(call["duration"])
-    for command, took in slow.items():
+    for command, took in _slow_calls(told).items():
         text = (
             f"slow calls in its log: {command}, {len(took)} times, up to {max(took) / 1e3:,.0f} ms"
         )
@@ -107,3 +103,26 @@ def _spikes(told: Told) -> Iterator[Line]:
                 "While one runs nobody else is served: all workers wait.",
                 f"no {command} over large keys beside a crawl",
             )
+
+
+def _slow_calls(told: Told) -> dict[str, list[int]]:
+    """-> us that each slow call took, by command; those of scripts are not calls of their own."""
+    slow: dict[str, list[int]] = {}
+    of_script: object = None
+    left = 0
+    for call in told.ask(told.client.slowlog_get, 128) or []:  # newest first
+        command = call["command"].split(b" ")[0].decode(errors="replace")[:20].upper()
+        took, client = call["duration"], call.get("client_address")
+        script = command in {"EVAL", "EVALSHA"}
+        if script:
+            of_script, left = client, took
+        elif client in NOBODY:
+            continue
+        elif client == of_script and took <= left:
+            left -= took
+            continue
+        else:
+            of_script = None
+        if took >= (SLOW_SCRIPT if script else SLOW_CALL):
+            slow.setdefault("scripts" if script else command, []).append(took)
+    return slow

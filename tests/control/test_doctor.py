@@ -19,9 +19,10 @@ from lab.cluster import Cluster
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.status import absent
-from scrapy_redisq.doctor import Level, Line, Report, crawl, project, rights
+from scrapy_redisq.doctor import Level, Line, Report, crawl, project, rights, speed
 from scrapy_redisq.doctor.crawl import memory
 from scrapy_redisq.doctor.report import note, ok, problem, warning
+from scrapy_redisq.doctor.told import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
@@ -56,6 +57,25 @@ def test_levels() -> None:
     assert as_json["lines"][2] == {
         **{"level": "warning", "about": "A", "what": "bad", "why": "why", "set": "that"}
     }
+
+
+@pytest.mark.servers("every")
+def test_slow_calls(each_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script calls is the script's, also where the server logs it beside it; what a person
+    calls is theirs."""
+    monkeypatch.setattr(speed, "SLOW_CALL", 0)
+    with Frontier.from_url(each_server.url, "books") as frontier, each_server.client() as person:
+        person.config_set("slowlog-log-slower-than", 0)
+        try:
+            frontier.push(["https://a.example/"])
+            person.keys()
+            found = told(speed.speed(Told(person)), "warning")
+        finally:
+            person.config_set("slowlog-log-slower-than", 10_000)
+            person.slowlog_reset()
+    commands = {line.split(": ")[1].split(",")[0] for line in found}
+    assert "KEYS" in commands
+    assert commands.isdisjoint({"HSET", "RPUSH", "ZADD"})
 
 
 @pytest.mark.servers("every")
