@@ -434,6 +434,25 @@ def test_a_post_keeps_the_run_open(
     assert end(third, clock)
 
 
+def test_a_full_server(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
+    """What a dead worker has posted is taken from a server at its maxmemory: its links may be of
+    one that has room."""
+    first, second = member(), member()
+    lease = page(first)
+    link(first, lease)
+    first.finish(lease)
+    first.exchange()
+    (there,) = second.claim(1, shard=1)
+    second.finish(there)
+    die(servers, first)
+    servers.posts_are_due(0)
+    servers.clients[0].config_set("maxmemory", 1)
+    try:
+        assert end(second, clock)
+    finally:
+        servers.clients[0].config_set("maxmemory", 0)
+
+
 def test_shard_0_waits_for_start_requests_elsewhere(
     member: Callable[..., Worker], servers: Servers, clock: Clock
 ) -> None:

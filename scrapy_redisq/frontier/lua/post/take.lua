@@ -5,6 +5,7 @@
 -- Reply    {id, links, id, links...}; {} if the run is gone
 -- Cost     O(posts handed out), or about 4 MB of them
 -- Retry    safe: what was handed out in a reply that was lost becomes due again
+-- Memory   the first write removes: a full server's links go to others that may have room
 -- Include  shared/keys shared/bounds shared/clock shared/counts shared/post
 
 if redis.call('HGET', META, 'run') ~= input.run then return {} end
@@ -13,6 +14,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', POST, '-inf', NOW, 'LIMIT', 0, i
   if bytes >= MOST_BYTES then break end
   local links = redis.call('HGET', POSTED, id)
   if links then
+    redis.call('ZREM', POST, id)
     redis.call('ZADD', POST, NOW + input.hold, id)
     reply[#reply + 1] = id
     reply[#reply + 1] = links
