@@ -333,11 +333,10 @@ class RunSession:
 
     async def leave_out_known(self, session: ShardSession) -> None:
         """A full Redis takes no requests, but tells which of those that wait were seen before."""
-        while waiting := session.not_looked_up():
+        while waiting := session.unsent.not_looked_up():
             call = calls.known(
                 self.terms.name,
                 session.shard,
-                self.joined.generation,
                 self.seen,
                 [one.fingerprint for one in waiting if one.fingerprint is not None],
             )

@@ -8,7 +8,6 @@ calls again and the same exchange is sent again, under the same number.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import math
 import time
@@ -174,8 +173,6 @@ class ShardSession:
         """Claims that the script cannot take: they count as granted."""
         self._known: list[Enqueue] = []
         """Duplicates that were found while Redis was full, and of which nobody has been told."""
-        self._new: set[int] = set()
-        """By id(): what waits for room, and was not known when that was asked."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
 
@@ -226,6 +223,7 @@ class ShardSession:
         self._acked = 0
         self.held.clear()
         self.suspects.clear()
+        self.unsent.look_again()
 
     def _take_back(self) -> None:
         if self._in_flight is not None:
@@ -385,7 +383,7 @@ class ShardSession:
             elif isinstance(operation, (Enqueue, Letter)):
                 self.unsafe.acknowledged(operation, self._answered_at)
         if not self._in_flight.passes:
-            self._new.clear()
+            self.unsent.look_again()
         self._posted(self._in_flight.posts)
         self.begun.difference_update(self._in_flight.begun)
         self._in_flight = None
@@ -473,29 +471,10 @@ class ShardSession:
         self._take_back()
         self.full = True
 
-    def not_looked_up(self) -> list[Enqueue]:
-        """What waits for room and may have been seen; as much of it as goes into a call."""
-        waiting = (
-            one
-            for one in self.unsent
-            if isinstance(one, Enqueue)
-            and one.fingerprint is not None
-            and one.also is None
-            and id(one) not in self._new
-        )
-        return list(itertools.islice(waiting, MAX_OPERATIONS))
-
     def looked_up(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> None:
         """What was seen needs no room: a page that has found nothing else may end."""
-        self._new.update(map(id, waiting))
-        seen = {id(one) for one, is_known in zip(waiting, known, strict=True) if is_known}
-        left: list[Operation] = []
-        for one in self.unsent:
-            if isinstance(one, Enqueue) and id(one) in seen:
-                self.unsafe.acknowledged(one, time.monotonic())
-                self._known.append(one)
-                self._passed += 1
-                self.local_duplicates += 1
-            else:
-                left.append(one)
-        self.unsent.keep(left)
+        for one in self.unsent.take_known(waiting, known):
+            self.unsafe.acknowledged(one, time.monotonic())
+            self._known.append(one)
+            self._passed += 1
+            self.local_duplicates += 1

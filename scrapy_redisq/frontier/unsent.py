@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scrapy_redisq.frontier.operations import (
     Delivered,
@@ -25,6 +26,11 @@ MAX_BYTES = 4_000_000
 class Unsent(deque[Operation]):
     """A page's requests stand before the page's end, or go with it, so no prefix of what is sent
     ends a page without its requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: dict[int, Enqueue] = {}
+        """By id(): what waits for room, and was not known when that was asked."""
 
     def keep(self, left: Iterable[Operation]) -> None:
         """Of all that is here these are left."""
@@ -67,3 +73,33 @@ class Unsent(deque[Operation]):
             (taken if may_pass and len(taken) < most else left).append(operation)
         self.keep(left)
         return taken
+
+    # What a full Redis has seen before
+
+    def not_looked_up(self) -> list[Enqueue]:
+        """What waits for room and may have been seen; as much of it as goes into a call."""
+        waiting = (
+            one
+            for one in self
+            if isinstance(one, Enqueue)
+            and one.fingerprint is not None
+            and one.also is None
+            and id(one) not in self._new
+        )
+        return list(itertools.islice(waiting, MAX_OPERATIONS))
+
+    def take_known(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> list[Enqueue]:
+        """Take out those of ``waiting`` that are ``known`` (1; 0: they are not, and stay)."""
+        seen = set()
+        for one, is_known in zip(waiting, known, strict=True):
+            if is_known:
+                seen.add(id(one))
+            else:
+                self._new[id(one)] = one
+        taken = [one for one in self if isinstance(one, Enqueue) and id(one) in seen]
+        self.keep(one for one in self if id(one) not in seen)
+        return taken
+
+    def look_again(self) -> None:
+        """Redis may know more by now."""
+        self._new.clear()

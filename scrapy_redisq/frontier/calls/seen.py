@@ -23,15 +23,10 @@ def record_seen(
 
 
 def known(
-    name: str,
-    shard: int,
-    generation: str,
-    seen: SeenFilter,
-    fingerprints: Sequence[bytes | str],
+    name: str, shard: int, seen: SeenFilter, fingerprints: Sequence[bytes | str]
 ) -> Call[list[int]]:
-    """-> 1 for each of these, as ``seen`` has encoded them, that was seen, else 0."""
+    """-> 1 for each of these, as ``seen`` has encoded them, that the run has seen, else 0."""
     data = {
-        "generation": generation,
         "seen": seen.parameters(),
         "fingerprints": [fingerprint_item(each) for each in fingerprints],
     }
