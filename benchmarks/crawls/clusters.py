@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,8 @@ LEAST = 1e-9
 
 @dataclass(frozen=True)
 class Used:
-    """What servers have used: CPU seconds of each, and of one that rests; scripts and the seconds
-    in them, and bytes of their clients."""
+    """What servers have used: CPU seconds of each, and of one that rests (the mean of several);
+    scripts and the seconds in them, and bytes of their clients."""
 
     cpu: list[float]
     rested: float
@@ -49,11 +50,15 @@ class Used:
 
 
 class Rig:
-    """One server, or a cluster: its masters are ``servers``. ``resting`` is a server of the same
-    kind that does nothing: of a cluster's nodes that is as much work as ten pages a second are."""
+    """One server, or a cluster: its masters are ``servers``. ``resting`` are servers of the same
+    kind that do nothing: of each of a cluster's nodes, which talk to each other, that is as much
+    work as ten pages a second are."""
 
     def __init__(
-        self, servers: Sequence[RedisServer], resting: RedisServer, cluster: Cluster | None = None
+        self,
+        servers: Sequence[RedisServer],
+        resting: Sequence[RedisServer],
+        cluster: Cluster | None = None,
     ) -> None:
         self.servers = servers
         self.cluster = cluster
@@ -75,9 +80,11 @@ class Rig:
             calls += evalsha["calls"]
             script += evalsha["usec"] / 1e6
             traffic += info["total_net_input_bytes"] + info["total_net_output_bytes"]
-        with self._resting.client() as client:
-            rested = cpu_of(client.info("cpu"))
-        return Used(cpu, rested, calls, script, traffic)
+        rested = []
+        for server in self._resting:
+            with server.client() as client:
+                rested.append(cpu_of(client.info("cpu")))
+        return Used(cpu, statistics.mean(rested), calls, script, traffic)
 
     @contextmanager
     def away(self, milliseconds: float) -> Iterator[str]:
@@ -124,8 +131,8 @@ def cpu_of(info: Mapping[str, Any]) -> float:
 
 @contextmanager
 def rigs(*numbers: int, replicas: int = 0, quick: bool = False) -> Iterator[dict[int, Rig]]:
-    """Clusters of so many masters each; 0: one server that is no cluster. ``quick``: to be made
-    soon, with a server at rest that is no cluster's node."""
+    """Clusters of so many masters each; 0: one server that is no cluster. Beside each rests one of
+    the same size; ``quick``: to be made soon, a server that is no cluster's node."""
     with ExitStack() as stack:
 
         def server() -> RedisServer:
@@ -138,14 +145,14 @@ def rigs(*numbers: int, replicas: int = 0, quick: bool = False) -> Iterator[dict
                 Cluster(any_server(KIND), masters=masters, replicas=replicas, node_timeout=30)
             )
 
-        resting = server() if quick else cluster(1).servers[0]
         made = {}
         for number in numbers:
             if number:
                 nodes = cluster(number, replicas)
+                resting = [server()] if quick else cluster(number, replicas).servers[:number]
                 made[number] = Rig(nodes.servers[:number], resting, nodes)
             else:
-                made[number] = Rig([server()], server())
+                made[number] = Rig([server()], [server()])
         yield made
 
 
