@@ -8,6 +8,7 @@
     │   ├── ServerUnreachable
     │   ├── ServerUnsuitable
     │   ├── ServerBusy
+    │   ├── ShardAway            others answer
     │   ├── ServerFull
     │   └── EmbeddedServerError
     ├── FrontierError            the frontier does not allow what was asked
@@ -77,6 +78,10 @@ class ServerBusy(ServerError):
 
     What was sent has not been applied.
     """
+
+
+class ShardAway(ServerError):
+    """Raised when some servers of a cluster do not answer, and all are needed."""
 
 
 class ServerFull(ServerError):

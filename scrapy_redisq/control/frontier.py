@@ -18,7 +18,13 @@ from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
 from scrapy_redisq.control.urls import UrlMethods
 from scrapy_redisq.control.workers import WorkerMethods
-from scrapy_redisq.errors import FrontierLost, RedisqError, Unserializable
+from scrapy_redisq.errors import (
+    FrontierLost,
+    RedisqError,
+    ServerFull,
+    ShardAway,
+    Unserializable,
+)
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
 from scrapy_redisq.frontier.config import MOST_SHARDS, PRIORITY_SLOT, FrontierConfig
@@ -26,6 +32,7 @@ from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.seen import SeenFilter, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Client, Server
@@ -43,6 +50,10 @@ PUSH_BYTES = 4_000_000
 
 PUSH_WAIT = 0.5
 """Seconds between two looks for room in a full frontier."""
+
+
+NumberedSeed = tuple[int, Seed]
+"""Its number among what is pushed, counted from 1."""
 
 
 @dataclass
@@ -205,18 +216,33 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         stop the others. Waits while the frontier is full (``growth``), so not to be called where
         that would keep a worker from making room. Raises TypeError for one
         that is not in a list.
+
+        On a cluster all servers have to answer when it begins, else `ShardAway` is raised. Requests
+        for one that does not later are among the ``errors``; they may be pushed again.
         """
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
             raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
         result = Pushed()
+        try:
+            self._push(requests_or_urls, result)
+        except ServerFull:
+            raise
+        except TROUBLE as error:
+            if away := self._shards_away():
+                raise ShardAway(f"{away}: {result.accepted} of the requests were pushed") from error
+            raise
+        return result
+
+    def _push(self, requests_or_urls: Iterable[Any], result: Pushed) -> None:
         joined: calls.Joined | None = None
+        away: dict[int, Exception] = {}
         numbered = enumerate(requests_or_urls, start=1)
         growth = self.growth or self._growth_limit_of_workers()
         while chunk := list(itertools.islice(numbered, self._room(growth))):
             seeds = []
             for at, item in chunk:
                 try:
-                    seeds.append(self._seeds.read(item))
+                    seeds.append((at, self._seeds.read(item)))
                 except Unserializable as error:
                     cure = f"; {error.cure}" if error.cure else ""
                     result.errors.append((at, f"{error}{cure}"))
@@ -230,7 +256,20 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                 joined, seen = self._begin()
             while seeds:
                 shard, part, others = self._parted(seeds, joined)
-                outcome = self._push_part(shard, part, joined, seen)
+                try:
+                    if shard in away:
+                        raise away[shard]
+                    outcome = self._push_part(shard, [seed for _, seed in part], joined, seen)
+                except ServerFull:
+                    raise
+                except TROUBLE as error:
+                    if not joined.config.spread or joined.config.shards == 1:
+                        raise
+                    away[shard] = error
+                    why = f"shard {shard} is away ({self._server.redact(error)})"
+                    result.errors += [(at, f"{why}: push it again") for at, _ in part]
+                    seeds = others
+                    continue
                 if outcome == "sealed":
                     try:
                         drive(self._run, runs.open_shard(self.name, shard, joined.run))
@@ -244,7 +283,26 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                     result.duplicates += outcome.count("0")
                     seeds = others
         self._note("push", "requests", result.accepted)
-        return result
+
+    def _shards_away(self) -> str:
+        """Which of several shards do not answer now, and why one of them does not."""
+        try:
+            config = self.config() or self._config.laid_out(self._server.masters)
+        except TROUBLE:  # of shard 0, or of all
+            config = self._config.laid_out(self._server.masters)
+        away = {}
+        numbers = config.shard_numbers(self.name)
+        for shard in numbers if len(numbers) > 1 else ():
+            try:
+                self._run(calls.fill(self.name, shard))
+            except TROUBLE as error:
+                away[shard] = self._server.redact(error)
+        if not away:
+            return ""
+        which = ", ".join(map(str, away))
+        return (
+            f"of frontier {self.name!r} no server has shard {which} ({next(iter(away.values()))})"
+        )
 
     def _room(self, growth: GrowthLimit) -> int:
         """How many requests may be pushed now, at most `PUSH_BATCH`. Waits until there is room."""
@@ -265,19 +323,19 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         return PUSH_BATCH
 
     def _parted(
-        self, seeds: list[Seed], joined: calls.Joined
-    ) -> tuple[int, list[Seed], list[Seed]]:
+        self, seeds: list[NumberedSeed], joined: calls.Joined
+    ) -> tuple[int, list[NumberedSeed], list[NumberedSeed]]:
         """The shard of the first, as many of the same shard as one script takes, and the others."""
-        shards = [joined.config.shard_of(self.name, self._slot(seed, joined)) for seed in seeds]
-        part: list[Seed] = []
-        others: list[Seed] = []
+        shards = [joined.config.shard_of(self.name, self._slot(seed, joined)) for _, seed in seeds]
+        part: list[NumberedSeed] = []
+        others: list[NumberedSeed] = []
         size = 0
-        for seed, shard in zip(seeds, shards, strict=True):
+        for numbered, shard in zip(seeds, shards, strict=True):
             if shard == shards[0]:
-                size += len(seed.entry)
+                size += len(numbered[1].entry)
             # Once there are too many, all that follow have to wait: they keep their order.
             fits = shard == shards[0] and (not part or size <= PUSH_BYTES)
-            (part if fits else others).append(seed)
+            (part if fits else others).append(numbered)
         return shards[0], part, others
 
     def _push_part(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from lab.cluster import KINDS, Cluster
 from lab.servers import RedisServer, binaries, free_port
 from lab.site import Site
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.frontier import PUSH_BATCH
 from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
-from scrapy_redisq.errors import ServerBusy, ServerError, ServerUnsuitable, SettingError
+from scrapy_redisq.errors import ServerBusy, ServerError, ServerUnsuitable, SettingError, ShardAway
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.server.address import ClusterNodes, parse
@@ -80,6 +82,40 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
     for server in cluster.servers:
         with server.client() as client:
             assert client.keys() == []
+
+
+def test_a_push_while_a_shard_is_away(cluster: Cluster) -> None:
+    """What others take is delivered, and each request that was not is named with its shard; a push
+    that begins without all shards says which one is missing, and adds nothing."""
+    urls = [f"https://{host}.example/{page}" for page in range(60) for host in "abcdefgh"]
+    with Frontier.from_url(f"{cluster.url}?socket_timeout=0.3", "books") as frontier:
+        frontier.push(urls[:1])
+        config = frontier.config()
+        assert config is not None
+        shard = config.shard_numbers("books")[1]
+        theirs = [
+            number
+            for number, url in enumerate(urls, start=1)
+            if number > PUSH_BATCH and config.shard_of("books", url.split("/")[2]) == shard
+        ]
+        with cluster.master_of(calls.meta_key("books", shard)).client() as master:
+
+            def until_one_is_away() -> Iterator[str]:
+                yield from urls[:PUSH_BATCH]
+                master.client_pause(60_000, all=False)
+                yield from urls[PUSH_BATCH:]
+
+            try:
+                pushed = frontier.push(until_one_is_away())
+                with pytest.raises(ShardAway, match=f"'books' no server has shard {shard} "):
+                    frontier.push(["https://x.example/"])
+            finally:
+                master.client_unpause()
+        assert [number for number, _ in pushed.errors] == theirs
+        assert all(f"shard {shard} is away" in text for _, text in pushed.errors)
+        assert pushed.accepted == len(urls) - len(theirs) - 1
+        assert frontier.push(urls).accepted == len(theirs)
+        assert frontier.status()["queued"] == len(urls)
 
 
 @pytest.mark.parametrize("shards", [None, 1])
