@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import redis.asyncio
 
@@ -63,6 +63,15 @@ MOST_POSTS = 100
 """Of dead workers, that are taken at a time."""
 
 NOTHING_SENT: Mapping[ShardSession, int] = {}
+
+
+@runtime_checkable
+class MayBeAlone(Protocol):
+    """The client of a cluster, which knows whether its masters have replicas."""
+
+    def alone_at(self) -> float: ...
+
+    async def look(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -316,8 +325,11 @@ class RunSession:
 
     async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
         """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""
-        if self.spread and hasattr(self.client, "replicas_of"):  # a cluster's
-            session.unsafe.replicas = self.client.replicas_of(call.key)
+        if self.spread and isinstance(self.client, MayBeAlone):
+            session.unsafe.alone_at = self.client.alone_at()
+            if session.unsafe.is_to_look:
+                await self.client.look()
+                session.unsafe.alone_at = self.client.alone_at()
         replicas = self._replicas_to_wait_for(session)
         if replicas:
             reply, confirmed = await self._heeding_busy(
@@ -346,7 +358,7 @@ class RunSession:
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:
             return 0
-        if self.terms.wait_replicas or session.unsafe.replicas == 0:
+        if self.terms.wait_replicas or session.unsafe.is_alone:
             return self.terms.wait_replicas
         # With nothing else to do it is worth the time: the crawl may be waiting for its end.
         return 0 if any(other.held for other in self.sessions) else 1

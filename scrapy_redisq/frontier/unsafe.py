@@ -18,7 +18,11 @@ KEPT_OVERHEAD = 250
 
 NO_REPLICA = 2.5
 """Seconds after which a server without any replica cannot lose what it has acknowledged: there is
-none that could take its place, and its log is on the disk by then (``appendfsync everysec``)."""
+none that could take its place, and its log is on the disk by then (``appendfsync everysec``). A
+replica that comes later has all of it."""
+
+LOOK_AGAIN = 10.0
+"""Seconds after which it is looked again whether there is a replica by now, while it matters."""
 
 
 def _is_of_nobody(operation: Enqueue | Letter) -> bool:
@@ -37,8 +41,9 @@ class Unsafe:
     def __init__(
         self, rewind: float, primary_vouched: Callable[[], float], *, spread: bool
     ) -> None:
-        self.replicas: int | None = None
-        """How many replicas the server has, also those that are away; None: that is not known."""
+        self.alone_at = -math.inf
+        """When (time.monotonic()) the server was last seen to have no replica; -inf: it may have
+        some, of which none or all may be away."""
         self._rewind = rewind
         self._primary_vouched = primary_vouched
         self._spread = spread
@@ -122,7 +127,19 @@ class Unsafe:
     @property
     def _lost_at_most(self) -> float:
         """Seconds of its log that the server may lose."""
-        return min(self._rewind, NO_REPLICA) if self.replicas == 0 else self._rewind
+        return min(self._rewind, NO_REPLICA) if self.is_alone else self._rewind
+
+    @property
+    def is_alone(self) -> bool:
+        """The server had no replica when that was last looked at."""
+        return self.alone_at > -math.inf
+
+    @property
+    def is_to_look(self) -> bool:
+        """It would help to know whether the server still has no replica."""
+        now = time.monotonic()
+        proves_all = self.alone_at < self.proof_at <= now
+        return self.is_alone and self.may_lose and (proves_all or now - self.alone_at > LOOK_AGAIN)
 
     @property
     def _safe_until(self) -> float:
@@ -130,7 +147,8 @@ class Unsafe:
         the time that has passed: after an outage it may lack what it said last. Nor from answers of
         a server that may have been replaced: that may lack all of it."""
         proved = min(self._proved_at, self._primary_vouched())
-        return max(self._confirmed_at, proved - self._lost_at_most)
+        alone = min(proved, self.alone_at) - min(self._rewind, NO_REPLICA)
+        return max(self._confirmed_at, proved - self._rewind, alone)
 
     @property
     def may_lose(self) -> bool:

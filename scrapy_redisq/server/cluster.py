@@ -58,9 +58,9 @@ class _Nodes(Generic[C]):
             self._clients[node] = self._connect(node, None)
         return self._clients[node]
 
-    def replicas_of(self, key: str) -> int | None:
-        """As `Router.replicas_of`."""
-        return self.router.replicas_of(key)
+    def alone_at(self) -> float:
+        """As `Router.alone_at`, by time.monotonic()."""
+        return self.router.alone_at()
 
     def pubsub(self, **options: Any) -> Any:
         """As redis-py's, at the node that was heard last: what any node publishes reaches all."""
@@ -156,6 +156,10 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
     async def ping(self) -> bool:
         await self._run(self.router.greet())
         return True
+
+    async def look(self) -> None:
+        """Look at the map anew, if that was not done just now."""
+        await self._run(self.router.look())
 
     async def execute_command(self, *command: Any) -> Any:
         return _result(await self._run(self.router.send(_key_of(command), [command])))

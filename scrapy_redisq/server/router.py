@@ -6,6 +6,7 @@ no answer is the caller's to repeat, as with one server; by then the map is look
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from bisect import bisect_right
@@ -134,20 +135,17 @@ class Router:
         self._problem: Exception | None = None
         self._used: set[int] = set()
         self._replicated = False
+        self._looked_at = -math.inf
         self.map = SlotMap()
 
     def master_of(self, slot: int) -> Node | None:
         return self._moved.get(slot) or self.map.master_of(slot)
 
-    def replicas_of(self, key: str) -> int | None:
-        """How many replicas the master of ``key`` has; None: that is not known.
-
-        A map leaves out those that are away. Where there have been some, there is one at least.
+    def alone_at(self) -> float:
+        """When, by ``clock``, the masters were last seen to have no replicas; -inf: they have some,
+        or that is not known. A map leaves out those that are away, so one is enough for ever.
         """
-        master = self.master_of(key_slot(key.encode()))
-        if master is None or not self.map.masters:
-            return None
-        return max(self.map.replicas.get(master, 0), int(self._replicated))
+        return -math.inf if self._replicated else self._looked_at
 
     def in_turn(self) -> list[Node]:
         """All known nodes and the seeds: who was heard last comes first, and last who has failed
@@ -223,6 +221,7 @@ class Router:
                     break
                 continue
             self.map, self._stale, self._problem = found, False, None
+            self._looked_at = began
             self._replicated = self._replicated or any(found.replicas.values())
             self._moved.clear()
             self._heard = {one: self._heard.get(one, 0.0) for one in self.in_turn()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -614,20 +615,23 @@ def test_a_push_to_a_shard_that_has_lost_its_seal(
 
 
 def test_no_replicas(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
-    """A server that has none loses only what is not on its disk: its links are safe sooner."""
+    """A server that has none loses only what is not on its disk: its links are safe sooner. Whether
+    it has one by now is looked at again: one that was seen before says nothing of later links."""
     worker = member()
     lease = page(worker)
     link(worker, lease)
     worker.finish(lease)
     worker.exchange()
+    begun = clock.monotonic()
     clock.ahead += 3
-    worker.exchange(shard=1)
-    worker.exchange()
-    assert servers.posts(0) == 1
-    worker.sessions[1].unsafe.replicas = 0
-    worker.exchange(shard=1)
-    worker.exchange()
-    assert servers.posts(0) == 0
+    now = clock.monotonic()
+    there = worker.sessions[1].unsafe
+    for there.alone_at, posts in ((-math.inf, 1), (begun, 1), (now, 0)):
+        assert there.is_to_look is (there.alone_at == begun)
+        worker.exchange(shard=1)
+        worker.exchange()
+        assert servers.posts(0) == posts
+    assert not there.is_to_look
 
 
 def test_replicas_are_waited_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -89,17 +90,21 @@ def test_each_key_goes_to_its_master() -> None:
 
 
 def test_replicas_that_are_away_are_remembered() -> None:
-    """A map leaves them out; they may come back, and be made the master."""
-    net = Net([entry(0, SLOTS // 2 - 1, A), entry(SLOTS // 2, SLOTS - 1, B, C, D)])
-    assert net.router.replicas_of(KEY) is None
+    """A map leaves them out; they may come back, and be made the master. That there are none is
+    known as of the last look that has found the cluster in order."""
+    net = Net()
+    assert net.router.alone_at() == -math.inf
     assert net.run(net.router.look()) is None
-    assert [net.router.replicas_of(key) for key in (KEY, "{shop:2}")] == [1, 2]
-    net.seen, net.now = halves(A, B), 60.0
+    assert net.router.alone_at() == 100.0
+    net.now, net.state = 110.0, FAIL
+    assert net.run(net.router.look(now=True)) is not None
+    assert net.router.alone_at() == 100.0
+    net.state, net.seen = OK, [entry(0, SLOTS // 2 - 1, A), entry(SLOTS // 2, SLOTS - 1, B, C, D)]
     assert net.run(net.router.look(now=True)) is None
-    assert [net.router.replicas_of(key) for key in (KEY, "{shop:2}")] == [1, 1]
-    alone = Net()
-    assert alone.run(alone.router.look()) is None
-    assert alone.router.replicas_of(KEY) == 0
+    assert net.router.alone_at() == -math.inf
+    net.seen = halves(A, B)
+    assert net.run(net.router.look(now=True)) is None
+    assert net.router.alone_at() == -math.inf
 
 
 def test_a_slot_that_has_moved_is_followed_and_the_map_looked_at() -> None:
