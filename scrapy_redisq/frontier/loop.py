@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 LOOK_FOR_ENDED = 0.05
 """Seconds between looks for pages that have ended."""
 
+AHEAD = 1.0
+"""Seconds by which a shard is asked before its turn, if something is to be sent to it soon."""
+
 
 class ExchangeLoop:
     """Exchanges with all shards, side by side, until told to stop.
@@ -190,12 +193,19 @@ class ExchangeLoop:
         """Whether the worker should ask this shard when it runs low.
 
         Of those that have enough one at a time, by turns: so that as much comes with an exchange
-        as if there were but one shard. If none is known to have enough, all of them.
+        as if there were but one shard. One to which something is to be sent soon is asked earlier,
+        so that both go together. If none is known to have enough, all of them.
         """
         enough = [other for other in self._loops.values() if other.has_enough()]
         return not enough or (
-            loop is min(enough, key=lambda other: other.asked_at)
+            loop is min(enough, key=lambda other: other.asked_at - AHEAD * other.sends_soon())
             and not any(other.wanted for other in enough)
+        )
+
+    def is_busy(self, demand: Demand) -> bool:
+        """Whether the worker works on something, or will as soon as a shard has answered."""
+        return self.worker.is_busy() or (
+            demand.want > 0 and any(loop.has_enough() for loop in self._loops.values())
         )
 
     def share(self, loop: ShardLoop, demand: Demand) -> tuple[int, bool]:

@@ -98,6 +98,10 @@ class Pace:
         due = self._next_due is not None and time.monotonic() >= self._sent_at + self._next_due
         return self._more or self.woken or due
 
+    def has_gathered(self) -> bool:
+        """What is to be sent has waited for company for half as long as it may."""
+        return time.monotonic() - self._sent_at >= self._flush / 2
+
     def full(self) -> None:
         """Redis is at its maxmemory."""
         self._full_until = time.monotonic() + FULL_RETRY

@@ -85,6 +85,10 @@ class ShardLoop:
         """Whether it surely has what is wanted, as far as is known."""
         return self.pace.has_enough and self.answers()
 
+    def sends_soon(self) -> bool:
+        """Whether an exchange is due soon for what waits to be sent."""
+        return len(self.session) > 0 and self.pace.has_gathered()
+
     # When
 
     @property
@@ -113,7 +117,7 @@ class ShardLoop:
             waiting=waiting > 0 or is_news,
             enqueues=self.session.enqueued > self.session.acknowledged,
             many=waiting >= MAX_OPERATIONS,
-            busy=self._every.worker.is_busy(),
+            busy=self._every.is_busy(demand),
             proof_at=self.session.unsafe.proof_at,
         )
 

@@ -638,6 +638,39 @@ def test_one_shard_at_a_time_is_asked_where_each_has_enough(redis_server: RedisS
     asyncio.run(crawl())
 
 
+def test_one_that_is_to_be_sent_something_is_asked_earlier(redis_server: RedisServer) -> None:
+    """Both go with one exchange, and where a worker has run dry the others do not send at once what
+    may wait for company; but none is passed over for ever."""
+
+    async def crawl() -> None:
+        client = redis.asyncio.Redis.from_url(redis_server.url)
+        terms = Terms(NAME, replace(EXACT, shards=3), 60.0, 5, 100, 10_000)
+        run_session = RunSession(client, terms)
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.worker = puppet = Puppet()
+        loops = list(exchange_loop._loops.values())
+        demand = Demand(True, 9, 9, {}, most=9)
+        assert not exchange_loop.is_busy(demand)
+        for ago, loop in zip((0.8, 0.5, 0.2), loops, strict=True):
+            loop.pace.has_enough = True
+            loop.asked_at = time.monotonic() - ago
+        asked = lambda: [exchange_loop.may_ask(loop) for loop in loops]  # noqa: E731
+        assert asked() == [True, False, False]
+        request = Enqueue(slot_in(run_session, 2), 0, b"", fingerprint_of("a"))
+        exchange_loop.enqueue(request)
+        assert asked() == [False, False, True]
+        loops[0].asked_at -= 1
+        assert asked() == [True, False, False]
+        loops[2].pace.exchanged(claimed=9, filled=True, low=True, next_due=None)
+        assert exchange_loop.is_busy(demand) and not puppet.is_busy()
+        assert loops[2].pause(demand) > 0.1
+        assert loops[0].pause(demand) <= 0
+        await client.aclose()
+
+    asyncio.run(crawl())
+
+
 def test_the_end_comes_as_soon_as_nothing_can_be_lost(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
