@@ -220,7 +220,10 @@ class Form(NamedTuple):
 def made_of(type_: Any, dialect: sqlalchemy.Dialect) -> Any:
     """What the type is in a database, and a decorated one in the end."""
     implementation = type_.dialect_impl(dialect)
-    return getattr(implementation, "impl_instance", implementation)
+    made = getattr(implementation, "impl_instance", implementation)
+    if made.__visit_name__ == "float" and not isinstance(made, sqlalchemy.Float):
+        return sqlalchemy.Float(made.precision)  # psycopg's, with SQLAlchemy 2.0: a Numeric
+    return made
 
 
 def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
