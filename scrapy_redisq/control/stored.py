@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
@@ -15,6 +16,9 @@ from scrapy_redisq.frontier.calls import pairs
 from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call, execute
 from scrapy_redisq.server.connection import Client
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +54,19 @@ class StoredFrontier:
         except (RedisError, RedisqError, OSError) as error:
             logger.warning("It was done, but not noted in the action log: %s", error)
 
+    _known_config: FrontierConfig | None = None
+
+    def for_many(self) -> Self:
+        """The same, which has read the configuration: for one thing after the other in a row. To
+        read it each time costs Redis more than most of them, where there are many workers."""
+        same = copy.copy(self)
+        same._known_config = self.config()
+        return same
+
     def config(self) -> FrontierConfig | None:
         """The configuration that the frontier was begun with; None if there is none."""
+        if self._known_config is not None:
+            return self._known_config
         meta = self._meta(self._status(0))
         return config_of(meta) if meta else None
 

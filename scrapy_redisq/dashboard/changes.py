@@ -98,9 +98,10 @@ async def change_hosts(request: web.Request) -> web.Response:
         raise ValueError("takes either hosts or match")
     crawl = await crawl_of(request)
     is_one = change.hosts is not None and len(change.hosts) == 1
-    act = _host_action(crawl.frontier if is_one else crawl.silent, change)
+    action = _host_action(change)
 
     def do() -> dict[str, Any]:
+        act = action(crawl.frontier if is_one else crawl.silent.for_many())
         changed = dropped = 0
         try:
             for slot in _hosts_of(crawl.frontier, change):
@@ -137,26 +138,32 @@ def _hosts_of(frontier: Frontier, change: HostChange) -> Iterable[str]:
     return [slot.slot for slot in frontier.slots() if match(Host.of(slot))]
 
 
-def _host_action(frontier: Frontier, change: HostChange) -> Callable[[str], int]:
+def _host_action(change: HostChange) -> Callable[[Frontier], Callable[[str], int]]:
+    """-> with a frontier what is done to one host of it; that gives how many requests it dropped.
+    Raises ValueError for options that do not belong to it."""
     given = {name: getattr(change, name) for name in ("delay", "concurrency", "rate", "burst")}
     options = {name: value for name, value in given.items() if value is not None}
     if bool(options) != (change.action == "limit"):
         raise ValueError("delay, concurrency, rate and burst are what limit takes, at least one")
-    if change.action == "drop":
-        return frontier.drop
-    actions: dict[str, Callable[[str], Any]] = {
-        "pause": frontier.pause,
-        "resume": frontier.resume,
-        "unlimit": frontier.unlimit,
-        "limit": lambda slot: frontier.limit(slot, **options),
-    }
-    act = actions[change.action]
 
-    def without_count(slot: str) -> int:
-        act(slot)
-        return 0
+    def action(frontier: Frontier) -> Callable[[str], int]:
+        if change.action == "drop":
+            return frontier.drop
+        actions: dict[str, Callable[[str], Any]] = {
+            "pause": frontier.pause,
+            "resume": frontier.resume,
+            "unlimit": frontier.unlimit,
+            "limit": lambda slot: frontier.limit(slot, **options),
+        }
+        act = actions[change.action]
 
-    return without_count
+        def without_count(slot: str) -> int:
+            act(slot)
+            return 0
+
+        return without_count
+
+    return action
 
 
 @routes.post("/api/crawls/{name}/workers")
