@@ -345,15 +345,15 @@ class RunSession:
 
     async def leave_out_known(self, session: ShardSession) -> None:
         """A full Redis takes no requests, but tells which of those that wait were seen before."""
-        while waiting := session.unsent.not_looked_up():
-            call = calls.known(
-                self.terms.name,
-                session.shard,
-                self.seen,
-                [one.fingerprint for one in waiting if one.fingerprint is not None],
-            )
-            known: list[int] = await self.run(call)
-            session.looked_up(waiting, known)
+        waiting = session.unsent.not_looked_up()
+        fingerprints = [one.fingerprint for one in waiting if one.fingerprint is not None]
+        known: list[int] = []
+        for first in range(0, len(fingerprints), MAX_OPERATIONS):
+            some = fingerprints[first : first + MAX_OPERATIONS]
+            call = calls.known(self.terms.name, session.shard, self.seen, some)
+            answers: list[int] = await self.run(call)
+            known += answers
+        session.looked_up(waiting, known)
 
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:

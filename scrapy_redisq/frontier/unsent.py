@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -77,16 +76,15 @@ class Unsent(deque[Operation]):
     # What a full Redis has seen before
 
     def not_looked_up(self) -> list[Enqueue]:
-        """What waits for room and may have been seen; as much of it as goes into a call."""
-        waiting = (
+        """What waits for room and may have been seen."""
+        return [
             one
             for one in self
             if isinstance(one, Enqueue)
             and one.fingerprint is not None
             and one.also is None
             and id(one) not in self._new
-        )
-        return list(itertools.islice(waiting, MAX_OPERATIONS))
+        ]
 
     def take_known(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> list[Enqueue]:
         """Take out those of ``waiting`` that are ``known`` (1; 0: they are not, and stay)."""
