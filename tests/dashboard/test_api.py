@@ -169,7 +169,6 @@ def buried(frontier: Frontier, worker: Worker) -> None:
     ask(worker, 0)
 
 
-@pytest.mark.usefixtures("buried")
 def test_ruling_many_hosts(
     dashboard: Served, frontier: Frontier, redis_server: RedisServer
 ) -> None:
@@ -189,6 +188,7 @@ def test_ruling_many_hosts(
     assert frontier.slot("h7.example").paused
 
 
+@pytest.mark.usefixtures("buried")
 def test_dead_letters(
     dashboard: Served, frontier: Frontier, redisq: Redisq, redis_server: RedisServer
 ) -> None:
