@@ -202,11 +202,13 @@ class DatabaseServer(Database):
     def pause(self) -> None:
         self._paused = self._processes()
         for process in self._paused:
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a backend that has just ended
+                process.suspend()
 
     def resume(self) -> None:
         for process in self._paused:
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
         self._paused = []
 
     def stop(self) -> None:
@@ -221,7 +223,8 @@ class DatabaseServer(Database):
         self._process.send_signal(signal.SIGSTOP)
         processes = self._processes()
         for process in reversed(processes):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._ended()
         wait_until(lambda: not any(map(_runs, processes)), 15, f"end of {self.kind}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -97,6 +99,22 @@ def request(run_session: RunSession, url: str, page: Lease | None = None) -> Enq
     return Enqueue("host", 0, url.encode(), fingerprint, page=page.id if page else None)
 
 
+@asynccontextmanager
+async def worker_of_two(redis_server: RedisServer) -> AsyncIterator[tuple[Puppet, ExchangeLoop]]:
+    """Who has claimed the requests 0 and 1, and runs until the loop is stopped."""
+    async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+        puppet = Puppet()
+        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.start(puppet)
+        for n in range(2):
+            exchange_loop.enqueue(request(run_session, f"{n}"))
+        puppet.demanded = Demand(True, 2, 2, {}, most=2)
+        await until(lambda: len(puppet.leases) == 2, "claimed")
+        yield puppet, exchange_loop
+
+
 def test_full_for_long(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,41 +124,31 @@ def test_full_for_long(
     caplog.set_level(logging.WARNING)
 
     async def crawl(client: redis.Redis) -> None:
-        server = redis.asyncio.Redis.from_url(redis_server.url)
-        puppet = Puppet()
-        terms = Terms(NAME, EXACT, 60.0, 5, 100, 10_000)
-        run_session = RunSession(server, terms)
-        await run_session.join()
-        exchange_loop = ExchangeLoop(run_session, ServerHelp())
-        exchange_loop.start(puppet)
-        for n in range(2):
-            exchange_loop.enqueue(request(run_session, f"{n}"))
-        puppet.demanded = Demand(True, 2, 2, {}, most=2)
-        await until(lambda: len(puppet.leases) == 2, "claimed")
-        client.script_load(load("exchange", "exact").text)
-        client.config_set("maxmemory", 1)
-        for session, lease in puppet.leases:
-            exchange_loop.enqueue(request(run_session, f"{lease.id}/link", lease))
-            exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
-        puppet.leases.clear()
-        exchange_loop.wake()
-        await until(lambda: "claimed and finished nothing" in caplog.text, "it says so")
-        exchanges = exchange_loop.exchanges
-        await until(lambda: exchange_loop.exchanges > exchanges + 9, "it asks again and again")
-        assert caplog.text.count("claimed and finished nothing") == 1
-        assert caplog.text.count("Raise its maxmemory") == 1
-        client.config_set("maxmemory", 0)
-        await until(lambda: exchange_loop.waiting() == 0, "there is room")
-        await until(lambda: len(puppet.leases) == 2, "it goes on")
-        for session, lease in puppet.leases:
-            exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
-        puppet.leases.clear()
-        await until(lambda: puppet.is_complete, "complete")
-        await exchange_loop.stop()
-        assert await exchange_loop.leave()
-        assert await run_session.left_waiting() == 0
-        assert puppet.error is None
-        await server.aclose()
+        async with worker_of_two(redis_server) as (puppet, exchange_loop):
+            run_session = exchange_loop.run_session
+            client.script_load(load("exchange", "exact").text)
+            client.config_set("maxmemory", 1)
+            for session, lease in puppet.leases:
+                exchange_loop.enqueue(request(run_session, f"{lease.id}/link", lease))
+                run_session.finish(session, Finish(lease.id, "done"))
+            puppet.leases.clear()
+            exchange_loop.wake()
+            await until(lambda: "claimed and finished nothing" in caplog.text, "it says so")
+            exchanges = exchange_loop.exchanges
+            await until(lambda: exchange_loop.exchanges > exchanges + 9, "it asks again and again")
+            assert caplog.text.count("claimed and finished nothing") == 1
+            assert caplog.text.count("Raise its maxmemory") == 1
+            client.config_set("maxmemory", 0)
+            await until(lambda: exchange_loop.waiting() == 0, "there is room")
+            await until(lambda: len(puppet.leases) == 2, "it goes on")
+            for session, lease in puppet.leases:
+                run_session.finish(session, Finish(lease.id, "done"))
+            puppet.leases.clear()
+            await until(lambda: puppet.is_complete, "complete")
+            await exchange_loop.stop()
+            assert await exchange_loop.leave()
+            assert await run_session.left_waiting() == 0
+            assert puppet.error is None
 
     with redis_server.client() as client:
         try:
@@ -153,38 +161,29 @@ def test_full_and_all_links_known(redis_server: RedisServer) -> None:
     """A full Redis tells which links were seen before: pages that have found no others end."""
 
     async def crawl(client: redis.Redis) -> None:
-        server = redis.asyncio.Redis.from_url(redis_server.url)
-        puppet = Puppet()
-        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
-        await run_session.join()
-        exchange_loop = ExchangeLoop(run_session, ServerHelp())
-        exchange_loop.start(puppet)
-        for n in range(2):
-            exchange_loop.enqueue(request(run_session, f"{n}"))
-        puppet.demanded = Demand(True, 2, 2, {}, most=2)
-        await until(lambda: len(puppet.leases) == 2, "claimed")
-        puppet.demanded = Demand(False, 0, 0, {}, most=2)
-        client.script_load(load("exchange", "exact").text)
-        client.script_load(load("seen/known", "exact").text)
-        client.config_set("maxmemory", 1)
-        (session, old), (_, new) = puppet.leases
-        links = [request(run_session, f"{n % 2}", old) for n in range(MAX_OPERATIONS + 50)]
-        for link in [request(run_session, "new", new), *links]:
-            exchange_loop.enqueue(link)
-        for lease in (new, old):
-            run_session.finish(session, Finish(lease.id, "done"))
-        exchange_loop.wake()
-        await until(lambda: [*session.held] == [new.id], "what has found nothing new ends")
-        assert session.acknowledged < session.enqueued
-        client.config_set("maxmemory", 0)
-        await until(lambda: exchange_loop.waiting() == 0, "there is room")
-        assert session.acknowledged == session.enqueued
-        shard = read_shard(client, NAME, 0)
-        assert shard.count("duplicates") == len(links)
-        assert (shard.count("created"), shard.count("finished")) == (3, 2)
-        assert puppet.duplicates == len(links)
-        await exchange_loop.stop()
-        await server.aclose()
+        async with worker_of_two(redis_server) as (puppet, exchange_loop):
+            run_session = exchange_loop.run_session
+            puppet.demanded = Demand(False, 0, 0, {}, most=2)
+            client.script_load(load("exchange", "exact").text)
+            client.script_load(load("seen/known", "exact").text)
+            client.config_set("maxmemory", 1)
+            (session, old), (_, new) = puppet.leases
+            links = [request(run_session, f"{n % 2}", old) for n in range(MAX_OPERATIONS + 50)]
+            for link in [request(run_session, "new", new), *links]:
+                exchange_loop.enqueue(link)
+            for lease in (new, old):
+                run_session.finish(session, Finish(lease.id, "done"))
+            exchange_loop.wake()
+            await until(lambda: [*session.held] == [new.id], "what has found nothing new ends")
+            assert session.acknowledged < session.enqueued
+            client.config_set("maxmemory", 0)
+            await until(lambda: exchange_loop.waiting() == 0, "there is room")
+            assert session.acknowledged == session.enqueued
+            shard = read_shard(client, NAME, 0)
+            assert shard.count("duplicates") == len(links)
+            assert (shard.count("created"), shard.count("finished")) == (3, 2)
+            assert puppet.duplicates == len(links)
+            await exchange_loop.stop()
 
     with redis_server.client() as client:
         try:
@@ -198,40 +197,31 @@ def test_void_leases(redis_server: RedisServer) -> None:
     is not its own any more, and what it then claims is not mixed up with it."""
 
     async def crawl(client: redis.Redis) -> None:
-        server = redis.asyncio.Redis.from_url(redis_server.url)
-        puppet = Puppet()
-        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
-        await run_session.join()
-        exchange_loop = ExchangeLoop(run_session, ServerHelp())
-        exchange_loop.start(puppet)
-        for n in range(2):
-            exchange_loop.enqueue(request(run_session, f"{n}"))
-        puppet.demanded = Demand(True, 2, 2, {}, most=2)
-        await until(lambda: len(puppet.leases) == 2, "claimed")
-        void = {lease.id for _, lease in puppet.leases}
-        (session,) = run_session.sessions
-        client.zadd(calls.prefix(NAME, 0) + "workers", {session.worker: 1})
-        assert execute(client, calls.reap(NAME, 0, session.run, 5, 100))[0] == 2
-        exchange_loop.wake()
-        await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
-        assert puppet.heard == ["forgotten", "rejoined"]
-        await until(lambda: len(puppet.leases) == 2, "they are claimed again")
-        assert not void & {lease.id for _, lease in puppet.leases}
-        for again in puppet.leases:
-            exchange_loop.run_session.finish(again[0], Finish(again[1].id, "done"))
-        puppet.leases.clear()
-        exchange_loop.wake()
-        await until(lambda: puppet.is_complete, "complete")
-        await exchange_loop.stop()
-        assert await exchange_loop.leave()
-        assert puppet.error is None
-        # How long each took is counted, but of the last one, which tells it: also where the one
-        # that told it was of a worker that is none any more.
-        counts = client.hgetall(calls.prefix(NAME, 0) + "counts")
-        told = Durations.of({name.decode(): int(number) for name, number in counts.items()})
-        assert told.within[-1][1] == exchange_loop.exchanges - 1
-        assert 0 < told.seconds < 60
-        await server.aclose()
+        async with worker_of_two(redis_server) as (puppet, exchange_loop):
+            run_session = exchange_loop.run_session
+            void = {lease.id for _, lease in puppet.leases}
+            (session,) = run_session.sessions
+            client.zadd(calls.prefix(NAME, 0) + "workers", {session.worker: 1})
+            assert execute(client, calls.reap(NAME, 0, session.run, 5, 100))[0] == 2
+            exchange_loop.wake()
+            await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
+            assert puppet.heard == ["forgotten", "rejoined"]
+            await until(lambda: len(puppet.leases) == 2, "they are claimed again")
+            assert not void & {lease.id for _, lease in puppet.leases}
+            for again in puppet.leases:
+                run_session.finish(again[0], Finish(again[1].id, "done"))
+            puppet.leases.clear()
+            exchange_loop.wake()
+            await until(lambda: puppet.is_complete, "complete")
+            await exchange_loop.stop()
+            assert await exchange_loop.leave()
+            assert puppet.error is None
+            # How long each took is counted, but of the last one, which tells it: also where the one
+            # that told it was of a worker that is none any more.
+            counts = client.hgetall(calls.prefix(NAME, 0) + "counts")
+            told = Durations.of({name.decode(): int(number) for name, number in counts.items()})
+            assert told.within[-1][1] == exchange_loop.exchanges - 1
+            assert 0 < told.seconds < 60
 
     with redis_server.client() as client:
         asyncio.run(crawl(client))

@@ -17,6 +17,7 @@ from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.database.columns import column_kind, column_type
 from scrapy_redisq.pipelines.database.fields import KINDS
 from scrapy_redisq.pipelines.database.tables import Tables
+from tests.harness.texts import CHARACTERS
 from tests.sinks.tables import (
     EVERYTHING,
     KEY,
@@ -66,14 +67,14 @@ def test_each_type_comes_back_from_its_column(engine: sqlalchemy.Engine) -> None
 @given(
     st.builds(
         Values,
-        text=st.text(),
+        text=st.text(CHARACTERS),
         whole=st.integers(-(1 << 70), 1 << 70),
         number=st.floats() | st.integers(-(1 << 70), 1 << 70),
         price=st.decimals() | st.integers(),
         moment=st.datetimes(timezones=st.none() | st.timezones()),
         clock=st.times(),
         data=st.binary(),
-        anything=st.text() | st.integers(),
+        anything=st.text(CHARACTERS) | st.integers(),
     )
 )
 def test_a_value_comes_back_equal_or_is_refused(engine: sqlalchemy.Engine, item: Values) -> None:

@@ -38,6 +38,7 @@ from scrapy_redisq.errors import (
 from scrapy_redisq.serialization.entries import FORMAT
 from scrapy_redisq.serialization.fields import entry_from_fields, loads_fields
 from scrapy_redisq.serialization.serializer import Serializer
+from tests.harness.texts import CHARACTERS
 
 MAX_BYTES = 1 << 20
 URL = "https://books.example.com/catalogue/category/books/a-light-in-the-attic_1000/"[:77]
@@ -299,7 +300,7 @@ def test_failing_attribute_of_the_projects_class(spider: BookSpider) -> None:
 _urls = st.builds(
     str.__add__,
     st.sampled_from(["http://", "https://a.com/", "http://a/?", "data:", "about:", "file:///"]),
-    st.text(max_size=20) | st.text("ab/:?#[]@&=%09é日 .\\\t\n\u3000ß\x7f", max_size=20),
+    st.text(CHARACTERS, max_size=20) | st.text("ab/:?#[]@&=%09é日 .\\\t\n\u3000ß\x7f", max_size=20),
 )
 
 
@@ -507,7 +508,7 @@ _values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text() | _hashable, _values, max_size=4))
+@given(st.dictionaries(st.text(CHARACTERS) | _hashable, _values, max_size=4))
 @quick
 def test_any_plain_values_are_kept(serializer: Serializer, meta: dict[Any, Any]) -> None:
     """Whatever is made of the plain types comes back equal, types included."""
@@ -896,8 +897,14 @@ def test_damaged_entries(serializer: Serializer, spider: BookSpider, data: st.Da
 
 
 _native = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.text(CHARACTERS)
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
