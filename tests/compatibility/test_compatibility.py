@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from tests.compatibility.comparison import (
     spiders_of,
 )
 from tests.compatibility.differences import DIFFERENCES
-from tests.compatibility.spiders import callbacks, classes, fetching, pipelines, plugins
 
 pytestmark = pytest.mark.skipif(
     scrapy.version_info < (2, 19), reason="is a comparison with the newest Scrapy"
@@ -32,15 +32,8 @@ pytestmark = pytest.mark.skipif(
 PLUGINS = {"spidermon": "monitored", "scrapy_poet": "injected", "scrapy_playwright": "played"}
 NEEDS = {"images": "PIL"}
 
+EVERY = "all"
 GROUPS = {
-    "all": Group(
-        "AsyncCrawlerProcess",
-        tuple(
-            name
-            for name in spiders_of(fetching, classes, callbacks, pipelines, plugins)
-            if find_spec(NEEDS.get(name, "scrapy"))
-        ),
-    ),
     "twice": Group("CrawlerProcess", ("follow", "generators"), twice="follow", ours=("one",)),
     "async_runner": Group("AsyncCrawlerRunner", ("follow", "generators"), ours=("two",)),
     "runner": Group("CrawlerRunner", ("follow", "rules"), ours=("one",)),
@@ -52,6 +45,25 @@ GROUPS = {
 }
 
 
+@cache
+def group_of(name: str) -> Group:
+    """`EVERY` spider, or some. Their plugins are imported only here: that takes half a second of
+    whoever collects the tests."""
+    if name != EVERY:
+        return GROUPS[name]
+    from tests.compatibility.spiders import (  # noqa: PLC0415
+        callbacks,
+        classes,
+        fetching,
+        pipelines,
+        plugins,
+    )
+
+    spiders = spiders_of(fetching, classes, callbacks, pipelines, plugins)
+    there = (each for each in spiders if find_spec(NEEDS.get(each, "scrapy")))
+    return Group("AsyncCrawlerProcess", tuple(there))
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     """One with a log on disk: a server without one is warned of."""
@@ -61,20 +73,21 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", [EVERY, *GROUPS])
 def test_as_with_scrapys_own(name: str, server: RedisServer, tmp_path: Path) -> None:
     """Pages fetched, items, stats and what is logged are the same by one worker and by two, but
     for what `DIFFERENCES` lists."""
-    comparison = Comparison(name, GROUPS[name], tmp_path, server.url)
+    group = group_of(name)
+    comparison = Comparison(name, group, tmp_path, server.url)
     comparison.run()
     found = list(differences(comparison))
     wrong = [str(one) for one in found if not any(known.explains(one) for known in DIFFERENCES)]
     wrong += [
         f"no longer different, to be taken from the table: {known}"
         for known in DIFFERENCES
-        if name == "all"
+        if name == EVERY
         and known.certain
-        and (known.spider == "*" or known.spider in GROUPS[name].spiders)
+        and (known.spider == "*" or known.spider in group.spiders)
         and not any(known.explains(one) for one in found)
     ]
     assert not wrong, "\n".join(wrong)
@@ -84,7 +97,7 @@ def test_as_with_scrapys_own(name: str, server: RedisServer, tmp_path: Path) -> 
 def test_plugin_is_there(plugin: str) -> None:
     """Is skipped to say that a plugin is not installed, and was left out of the comparison."""
     pytest.importorskip(plugin)
-    assert PLUGINS[plugin] in GROUPS["all"].spiders
+    assert PLUGINS[plugin] in group_of(EVERY).spiders
 
 
 def test_contracts(server: RedisServer, tmp_path: Path) -> None:
