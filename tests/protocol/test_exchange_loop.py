@@ -111,8 +111,11 @@ async def worker_of_two(redis_server: RedisServer) -> AsyncIterator[tuple[Puppet
         for n in range(2):
             exchange_loop.enqueue(request(run_session, f"{n}"))
         puppet.demanded = Demand(True, 2, 2, {}, most=2)
-        await until(lambda: len(puppet.leases) == 2, "claimed")
-        yield puppet, exchange_loop
+        try:
+            await until(lambda: len(puppet.leases) == 2, "claimed")
+            yield puppet, exchange_loop
+        finally:  # or what has failed would go on without a client
+            await exchange_loop.stop()
 
 
 def test_full_for_long(
@@ -183,7 +186,6 @@ def test_full_and_all_links_known(redis_server: RedisServer) -> None:
             assert shard.count("duplicates") == len(links)
             assert (shard.count("created"), shard.count("finished")) == (3, 2)
             assert puppet.duplicates == len(links)
-            await exchange_loop.stop()
 
     with redis_server.client() as client:
         try:
@@ -526,8 +528,10 @@ def test_a_worker_that_rests_asks_less_and_less_often(
             exchange_loop = ExchangeLoop(run_session, ServerHelp())
             exchange_loop.start(puppet)
             (loop,) = exchange_loop._loops.values()
-            await until(lambda: loop.pace._idle > 0.1, "it waits longer each time")
-            await exchange_loop.stop()
+            try:
+                await until(lambda: loop.pace._idle > 0.1, "it waits longer each time")
+            finally:
+                await exchange_loop.stop()
             await exchange_loop.leave()
 
     asyncio.run(crawl())
