@@ -205,7 +205,7 @@ class ExchangeLoop:
     def is_busy(self, demand: Demand) -> bool:
         """Whether the worker works on something, or will as soon as a shard has answered."""
         return self.worker.is_busy() or (
-            demand.want > 0 and any(loop.has_enough() for loop in self._loops.values())
+            demand.low and any(loop.has_enough() for loop in self._loops.values())
         )
 
     def share(self, loop: ShardLoop, demand: Demand) -> tuple[int, bool]:
