@@ -36,9 +36,10 @@ class CrashPoints:
     @classmethod
     def from_crawler(cls, crawler):
         if release := os.environ.get("FAULT_FORMAT"):
-            from scrapy_redisq.frontier import calls
+            from scrapy_redisq.frontier.calls import run
 
-            calls.FORMAT = int(release)
+            assert isinstance(run.FORMAT, int)
+            run.FORMAT = int(release)
         if point:
             crawler.signals.connect(response_received, signals.response_received)
             wrap()
