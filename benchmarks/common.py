@@ -81,9 +81,18 @@ class Result:
 
     def show(self, console: Console) -> None:
         """Print the table, the goals and the notes."""
-        table = Table(title=self.title, box=box.SIMPLE_HEAD, title_justify="left")
+        table = Table(
+            title=self.title,
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            pad_edge=False,
+            collapse_padding=True,
+        )
         for column in self.columns:
             table.add_column(column, justify="left" if column == self.columns[0] else "right")
+        # Beside many figures the names would be folded to a few letters; headings fold by words.
+        names = [str(row.get(self.columns[0], "")) for row in self.rows]
+        table.columns[0].min_width = min(24, max(map(len, names), default=0))
         for row in self.rows:
             table.add_row(*(shown(row.get(column, "")) for column in self.columns))
         console.print(table)

@@ -99,7 +99,7 @@ def document(results: dict[str, Json], drawn: dict[str, tuple[str, str]]) -> Ite
         yield f"- {goal['what']}: {goal['measured']} (goal: {goal['wanted']}). {why}".rstrip()
     for name, result in results.items():
         yield f"\n## {name}: {result['title']}\n"
-        yield f"`python -m benchmarks {COMMAND_OF[name]}`\n"
+        yield f"`python -m benchmarks {COMMAND_OF[name]}`, {result['date'][:10]}\n"
         if name in drawn:
             yield f"![{drawn[name][0]}](plots/{name}.svg)\n"
         yield from _table(result["columns"], result["rows"])
