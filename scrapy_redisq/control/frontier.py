@@ -285,7 +285,9 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         self._note("push", "requests", result.accepted)
 
     def _shards_away(self) -> str:
-        """Which of several shards do not answer now, and why one of them does not."""
+        """Which shards of a cluster do not answer now, and why one of them does not."""
+        if not self._server.masters:  # no cluster: one server has them all
+            return ""
         try:
             config = self.config() or self._config.laid_out(self._server.masters)
         except TROUBLE:  # of shard 0, or of all
