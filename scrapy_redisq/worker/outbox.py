@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -153,6 +154,7 @@ class Outbox:
         of_start = self._engine.is_of_start(given)
         request, delay = self._delay(given)
         request = self._ungrouped(request)
+        self._check_body(request)
         filtered = not request.dont_filter
         if self._foreign_filter is not None:
             # It is told of start requests, but cannot refuse them: the frontier does that.
@@ -189,6 +191,13 @@ class Outbox:
             if not self._warned_shared and (request.meta or request.cb_kwargs):
                 self._note_shared(request)
         return taken
+
+    def _check_body(self, request: Request) -> None:
+        """Raise `EntryTooLarge` before there is a fingerprint: for one of Scrapy's own a body is
+        copied six times over."""
+        if len(request.body) > self._settings.max_entry_bytes:
+            with contextlib.suppress(Unserializable):  # it stays in this process
+                self._serializer.dumps(request)
 
     def _note_shared(self, request: Request) -> None:
         page = self._asking_page()

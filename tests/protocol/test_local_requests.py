@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -434,6 +435,22 @@ def test_one_that_asks_for_itself_without_end(process: NewProcess) -> None:
         first.end(request)
         request = following
     assert known() <= before + 2
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+def test_too_large_a_body_is_not_copied(process: NewProcess, dont_filter: bool) -> None:
+    """It is refused before a fingerprint is made, for which Scrapy copies it six times."""
+    worker = process()
+    request = Request("https://a/", method="POST", body=b"x" * 4_000_000, dont_filter=dont_filter)
+    tracemalloc.start()
+    try:
+        with worker.of(None):
+            assert not worker.outbox.take(request)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(request.body)
+    assert worker.crawler.stats.get_value("redisq/refused/too_large") == 1
 
 
 def test_a_long_chain_is_over_at_once(client: redis.Redis, process: NewProcess) -> None:
