@@ -37,6 +37,9 @@ class StoredFrontier:
     """Who acts by this, for the action log: what changes something is noted there. "": nobody notes
     anything."""
 
+    _known_config: FrontierConfig | None = None
+    """What `for_many` has read."""
+
     def note(self, what: str, on: str, number: int) -> None:
         """One line for many things that were done by a `Frontier` without ``by``."""
         self._note(what, on, number)
@@ -53,8 +56,6 @@ class StoredFrontier:
             self._run(calls.note(self.name, by, what, on, number))
         except (RedisError, RedisqError, OSError) as error:
             logger.warning("It was done, but not noted in the action log: %s", error)
-
-    _known_config: FrontierConfig | None = None
 
     def for_many(self) -> Self:
         """The same, which has read the configuration: for one thing after the other in a row. To

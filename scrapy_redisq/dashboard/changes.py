@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -98,10 +98,11 @@ async def change_hosts(request: web.Request) -> web.Response:
         raise ValueError("takes either hosts or match")
     crawl = await crawl_of(request)
     is_one = change.hosts is not None and len(change.hosts) == 1
-    action = _host_action(change)
+    options = _limits_in(change)
 
     def do() -> dict[str, Any]:
-        act = action(crawl.frontier if is_one else crawl.silent.for_many())
+        frontier = crawl.frontier if is_one else crawl.silent.for_many()
+        act = _host_action(frontier, change, options)
         changed = dropped = 0
         try:
             for slot in _hosts_of(crawl.frontier, change):
@@ -138,32 +139,34 @@ def _hosts_of(frontier: Frontier, change: HostChange) -> Iterable[str]:
     return [slot.slot for slot in frontier.slots() if match(Host.of(slot))]
 
 
-def _host_action(change: HostChange) -> Callable[[Frontier], Callable[[str], int]]:
-    """-> with a frontier what is done to one host of it; that gives how many requests it dropped.
-    Raises ValueError for options that do not belong to it."""
+def _limits_in(change: HostChange) -> dict[str, Any]:
+    """The options of `Frontier.limit`. Raises ValueError if they do not belong to the action."""
     given = {name: getattr(change, name) for name in ("delay", "concurrency", "rate", "burst")}
     options = {name: value for name, value in given.items() if value is not None}
     if bool(options) != (change.action == "limit"):
         raise ValueError("delay, concurrency, rate and burst are what limit takes, at least one")
+    return options
 
-    def action(frontier: Frontier) -> Callable[[str], int]:
-        if change.action == "drop":
-            return frontier.drop
-        actions: dict[str, Callable[[str], Any]] = {
-            "pause": frontier.pause,
-            "resume": frontier.resume,
-            "unlimit": frontier.unlimit,
-            "limit": lambda slot: frontier.limit(slot, **options),
-        }
-        act = actions[change.action]
 
-        def without_count(slot: str) -> int:
-            act(slot)
-            return 0
+def _host_action(
+    frontier: Frontier, change: HostChange, options: Mapping[str, Any]
+) -> Callable[[str], int]:
+    """What is done to one host; -> how many requests it dropped."""
+    if change.action == "drop":
+        return frontier.drop
+    actions: dict[str, Callable[[str], Any]] = {
+        "pause": frontier.pause,
+        "resume": frontier.resume,
+        "unlimit": frontier.unlimit,
+        "limit": lambda slot: frontier.limit(slot, **options),
+    }
+    act = actions[change.action]
 
-        return without_count
+    def without_count(slot: str) -> int:
+        act(slot)
+        return 0
 
-    return action
+    return without_count
 
 
 @routes.post("/api/crawls/{name}/workers")

@@ -46,15 +46,27 @@ def values(text: str) -> Values:
 
 
 @contextmanager
-def exporter(url: str) -> Iterator[Get]:
-    """One that runs; -> asks it for a path."""
+def address_of_exporter(url: str) -> Iterator[tuple[str, int]]:
+    """One that runs; -> where."""
     with open_server(url, socket_timeout=1, connect_timeout=1) as server:
         running = Exporter(server, "127.0.0.1", 0)
         thread = threading.Thread(target=running.run)
         thread.start()
+        try:
+            yield "127.0.0.1", running.port
+        finally:
+            running.stop()
+            thread.join(30)
+            running.close()
+
+
+@contextmanager
+def exporter(url: str) -> Iterator[Get]:
+    """One that runs; -> asks it for a path."""
+    with address_of_exporter(url) as address:
 
         def get(path: str, method: str = "GET") -> tuple[int, str]:
-            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+            connection = http.client.HTTPConnection(*address, timeout=30)
             try:
                 connection.request(method, path)
                 answer = connection.getresponse()
@@ -62,12 +74,7 @@ def exporter(url: str) -> Iterator[Get]:
             finally:
                 connection.close()
 
-        try:
-            yield get
-        finally:
-            running.stop()
-            thread.join(30)
-            running.close()
+        yield get
 
 
 def crawl(frontier: Frontier) -> Worker:
@@ -216,21 +223,12 @@ def test_many_scrape_at_once(redis_server: RedisServer, monkeypatch: pytest.Monk
 def test_many_connections(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who are too many are told so, and take no thread."""
     monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
-    with open_server(redis_server.url) as server:
-        running = Exporter(server, "127.0.0.1", 0)
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        address = "127.0.0.1", running.port
-        try:
-            with (
-                socket.create_connection(address, timeout=20),
-                socket.create_connection(address, timeout=20) as one_more,
-            ):
-                assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
-        finally:
-            running.stop()
-            thread.join(30)
-            running.close()
+    with (
+        address_of_exporter(redis_server.url) as address,
+        socket.create_connection(address, timeout=20),
+        socket.create_connection(address, timeout=20) as one_more,
+    ):
+        assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
 
 
 def test_slow_and_lost_clients(
@@ -240,11 +238,7 @@ def test_slow_and_lost_clients(
     nothing is said."""
     monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
     monkeypatch.setattr(exporter_module, "SILENT", 0.1)
-    with open_server(redis_server.url) as server:
-        running = Exporter(server, "127.0.0.1", 0)
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        address = "127.0.0.1", running.port
+    with address_of_exporter(redis_server.url) as address:
 
         def answers() -> bool:
             with contextlib.suppress(OSError), socket.create_connection(address, timeout=20) as one:
@@ -252,24 +246,19 @@ def test_slow_and_lost_clients(
                 return one.recv(100).startswith(b"HTTP/1.0 200 ")
             return False
 
-        try:
-            with socket.create_connection(address, timeout=20) as slow:
-                slow.sendall(b"GET / HTTP/1.1\r\nSlow: ")
+        with socket.create_connection(address, timeout=20) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\nSlow: ")
 
-                def answers_beside() -> bool:
-                    with contextlib.suppress(OSError):
-                        slow.sendall(b"y")
-                    return answers()
+            def answers_beside() -> bool:
+                with contextlib.suppress(OSError):
+                    slow.sendall(b"y")
+                return answers()
 
-                wait_until(answers_beside, 15, "an answer")
-            with socket.create_connection(address, timeout=20) as lost:
-                lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                lost.sendall(b"GET ")
-            wait_until(answers, 15, "an answer")
-        finally:
-            running.stop()
-            thread.join(30)
-            running.close()
+            wait_until(answers_beside, 15, "an answer")
+        with socket.create_connection(address, timeout=20) as lost:
+            lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            lost.sendall(b"GET ")
+        wait_until(answers, 15, "an answer")
     assert capfd.readouterr().err == ""
 
 

@@ -409,10 +409,8 @@ def end(worker: Worker, clock: Clock) -> bool:
     return worker.complete and worker.leave()
 
 
-def test_a_post_keeps_the_run_open(
-    member: Callable[..., Worker], servers: Servers, clock: Clock
-) -> None:
-    """Nobody completes a run while a post is left, and it completes when it is gone."""
+def beside_a_dead_one(member: Callable[..., Worker], servers: Servers) -> Worker:
+    """-> a worker that has done all but the post which another one, now dead, left on shard 0."""
     first, second = member(), member()
     lease = page(first)
     link(first, lease)
@@ -421,6 +419,14 @@ def test_a_post_keeps_the_run_open(
     (there,) = second.claim(1, shard=1)
     second.finish(there)
     die(servers, first)
+    return second
+
+
+def test_a_post_keeps_the_run_open(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """Nobody completes a run while a post is left, and it completes when it is gone."""
+    second = beside_a_dead_one(member, servers)
     for _ in range(3):
         clock.ahead += 31
         assert not second.exchange_all()
@@ -430,7 +436,7 @@ def test_a_post_keeps_the_run_open(
     assert not second.leave()
     assert not second.do(runs.conclude(NAME))
     third = member()
-    assert third.joined.run == first.joined.run
+    assert third.joined.run == second.joined.run
     servers.posts_are_due(0)
     assert end(third, clock)
 
@@ -438,14 +444,7 @@ def test_a_post_keeps_the_run_open(
 def test_a_full_server(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
     """What a dead worker has posted is taken from a server at its maxmemory: its links may be of
     one that has room."""
-    first, second = member(), member()
-    lease = page(first)
-    link(first, lease)
-    first.finish(lease)
-    first.exchange()
-    (there,) = second.claim(1, shard=1)
-    second.finish(there)
-    die(servers, first)
+    second = beside_a_dead_one(member, servers)
     servers.posts_are_due(0)
     servers.clients[0].config_set("maxmemory", 1)
     try:
