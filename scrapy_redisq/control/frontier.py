@@ -218,7 +218,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         that is not in a list.
 
         On a cluster all servers have to answer when it begins, else `ShardAway` is raised. Requests
-        for one that does not later are among the ``errors``; they may be pushed again.
+        for one that does not later are among the ``errors``, all if it is shard 0; they may be
+        pushed again.
         """
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
             raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
@@ -235,7 +236,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
 
     def _push(self, requests_or_urls: Iterable[Any], result: Pushed) -> None:
         joined: calls.Joined | None = None
-        away: dict[int, Exception] = {}
+        away: dict[int, str] = {}
         numbered = enumerate(requests_or_urls, start=1)
         growth = self.growth or self._growth_limit_of_workers()
         while chunk := list(itertools.islice(numbered, self._room(growth))):
@@ -256,18 +257,26 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                 joined, seen = self._begin()
             while seeds:
                 shard, part, others = self._parted(seeds, joined)
-                try:
-                    if shard in away:
-                        raise away[shard]
-                    outcome = self._push_part(shard, [seed for _, seed in part], joined, seen)
-                except ServerFull:
-                    raise
-                except TROUBLE as error:
-                    if not joined.config.spread or joined.config.shards == 1:
+                # Without shard 0 nobody knows whether the run goes on.
+                missing = next((one for one in (shard, 0) if one in away), None)
+                if missing is None:
+                    asked = shard
+                    try:
+                        outcome = self._push_part(shard, [seed for _, seed in part], joined, seen)
+                        asked = 0
+                        stranded = outcome not in {"", "sealed"} and self._is_stranded(
+                            shard, joined
+                        )
+                    except ServerFull:
                         raise
-                    away[shard] = error
-                    why = f"shard {shard} is away ({self._server.redact(error)})"
-                    result.errors += [(at, f"{why}: push it again") for at, _ in part]
+                    except TROUBLE as error:
+                        if not joined.config.spread or joined.config.shards == 1:
+                            raise
+                        away[asked] = self._server.redact(error)
+                        missing = asked
+                if missing is not None:
+                    why = f"shard {missing} is away ({away[missing]}): push it again"
+                    result.errors += [(at, why) for at, _ in part]
                     seeds = others
                     continue
                 if outcome == "sealed":
@@ -275,7 +284,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                         drive(self._run, runs.open_shard(self.name, shard, joined.run))
                     except FrontierLost:
                         joined, seen = self._begin()
-                elif not outcome or self._is_stranded(shard, joined):
+                elif not outcome or stranded:
                     # The run ended meanwhile; another one may have other shards.
                     joined, seen = self._begin()
                 else:

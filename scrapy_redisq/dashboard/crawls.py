@@ -79,7 +79,11 @@ async def _run(threads: Executor, what: Callable[[], T]) -> T:
     hangs nobody waits for all who came before. Raises `NoThread`."""
     job = threads.submit(what)
     doing = asyncio.wrap_future(job)
-    await asyncio.wait([doing], timeout=PATIENCE)
+    try:
+        await asyncio.wait([doing], timeout=PATIENCE)
+    except asyncio.CancelledError:
+        doing.cancel()  # and the job, if it has not begun
+        raise
     if not doing.done() and job.cancel():
         raise NoThread("too much is being asked of Redis, or it does not answer: ask later")
     return await doing

@@ -118,6 +118,31 @@ def test_a_push_while_a_shard_is_away(cluster: Cluster) -> None:
         assert frontier.status()["queued"] == len(urls)
 
 
+def test_a_push_while_the_first_shard_is_away(cluster: Cluster) -> None:
+    """Without it nobody knows whether the run goes on: all that follow are named, also those that
+    another shard has got, and may be pushed again."""
+    urls = [f"https://{host}.example/{page}" for page in range(60) for host in "abcdefgh"]
+    with Frontier.from_url(f"{cluster.url}?socket_timeout=0.3", "books") as frontier:
+        frontier.push(urls[:1])
+        with cluster.master_of(calls.meta_key("books", 0)).client() as master:
+
+            def until_it_is_away() -> Iterator[str]:
+                yield from urls[:PUSH_BATCH]
+                master.client_pause(60_000, all=False)
+                yield from urls[PUSH_BATCH:]
+
+            try:
+                pushed = frontier.push(until_it_is_away())
+            finally:
+                master.client_unpause()
+        numbers = [number for number, _ in pushed.errors]
+        assert sorted(numbers) == list(range(PUSH_BATCH + 1, len(urls) + 1))
+        assert all("shard 0 is away" in text for _, text in pushed.errors)
+        assert pushed.accepted == PUSH_BATCH - 1
+        frontier.push(urls)
+        assert frontier.status()["queued"] == len(urls)
+
+
 @pytest.mark.parametrize("shards", [None, 1])
 def test_a_crawl_on_a_cluster(cluster: Cluster, tmp_path: Path, shards: int | None) -> None:
     """Two workers, hosts on all masters, each page once; items by RedisPipeline, and a feed for
