@@ -6,6 +6,7 @@ Pages are given by a function ``page(path) -> Answer | str | None``; None is a 4
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import threading
 import time
@@ -89,11 +90,20 @@ class Site(InThread):
         return {host: sorted(times)[:pages] for host, times in at.items()}
 
     async def listen(self) -> list[asyncio.Server]:
-        server = await asyncio.start_server(self.accepted, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        return [server] + [
-            await asyncio.start_server(self.accepted, host, self.port) for host in self._more_hosts
-        ]
+        while True:
+            servers = [await asyncio.start_server(self.accepted, "127.0.0.1", 0)]
+            self.port = servers[0].sockets[0].getsockname()[1]
+            try:
+                for host in self._more_hosts:
+                    servers.append(await asyncio.start_server(self.accepted, host, self.port))
+            except OSError as error:
+                for server in servers:
+                    server.close()
+                # What is free on the first host may be taken on another one.
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return servers
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
