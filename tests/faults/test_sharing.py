@@ -25,6 +25,7 @@ def test_f30_another_configuration(rig: Rig) -> None:
     }
     both = {name: value for settings in others.values() for name, value in settings.items()}
     refusals = [([difference], settings) for difference, settings in others.items()]
+    took = []
     for differences, settings in [*refusals, ([*others], both)]:
         second = rig.worker(settings=settings).wait()
         rig.refused.append(second)
@@ -34,9 +35,12 @@ def test_f30_another_configuration(rig: Rig) -> None:
         assert line.count(" there and ") == len(differences)
         # From the first line of its log, so importing everything else included.
         began, _ = line_with(second.log, "Enabled item pipelines")
-        assert opened <= began <= refused <= began + 1
+        assert opened <= began <= refused
+        took.append(refused - began)
         assert second.reason != "finished"
         assert first.running
+    # The shortest: on a busy machine a process may stand still for longer than that.
+    assert min(took) <= 1, took
     rig.finish()
     assert_survived(rig, refetch=0)
 
