@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from typing import Any, NoReturn, Protocol
 
 from scrapy_redisq.commands import (
@@ -80,6 +81,7 @@ class _Commands(_Parser):
         return parsed, rest
 
 
+@cache  # to make it takes longer than to parse
 def make_parser() -> argparse.ArgumentParser:
     """The parser of everything behind ``scrapy redisq``."""
     parser = _Commands(
