@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,18 +87,27 @@ def fork(
     module: str, arguments: list[str], folder: Path, output: Path, environment: Mapping[str, str]
 ) -> Forked:
     """``python -m MODULE ARGUMENTS > OUTPUT 2>&1`` in ``folder``."""
+    job = {
+        "module": module,
+        "arguments": [str(argument) for argument in arguments],
+        "folder": str(folder),
+        "environment": dict(environment),
+    }
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    told = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o666)
+    try:
+        return ask(next(_launchers()), [nothing, told, told], job)
+    finally:
+        os.close(nothing)
+        os.close(told)
+
+
+def ask(launcher: socket.socket, streams: Sequence[int], job: Mapping[str, Any]) -> Forked:
+    """Have a process forked for this job, with these descriptors as its three streams."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        with _asking:
-            socket.send_fds(next(_launchers()), [b"."], [theirs.fileno()])
-        job = {
-            "module": module,
-            "arguments": [str(argument) for argument in arguments],
-            "folder": str(folder),
-            "output": str(output),
-            "environment": dict(environment),
-        }
-        ours.sendall(json.dumps(job).encode() + b"\n")
+    with theirs, _asking:
+        socket.send_fds(launcher, [b"."], [theirs.fileno(), *streams])
+    ours.sendall(json.dumps(job).encode() + b"\n")
     return Forked(ours)
 
 
@@ -144,7 +153,8 @@ def _connect(name: str) -> socket.socket:
 
 
 def main(listening: socket.socket) -> Mapping[str, Any] | None:
-    """Fork a process for each job; -> its job, in the forked one, and None at the end."""
+    """Fork a process for each job; -> its job, in the forked one, which has its streams, folder
+    and environment by then; and None at the end."""
     children: dict[int, tuple[int, socket.socket]] = {}
     asking: list[socket.socket] = [listening.accept()[0]]
     while asking or not _has_ended(listening):
@@ -153,12 +163,12 @@ def main(listening: socket.socket) -> Mapping[str, Any] | None:
         if listening in ready:
             asking.append(listening.accept()[0])
         for control in [each for each in asking if each in ready]:
-            told, descriptors, *_ = socket.recv_fds(control, 1, 1)
+            told, descriptors, *_ = socket.recv_fds(control, 1, 4)
             if not told:
                 asking.remove(control)
                 control.close()
                 continue
-            answers = socket.socket(fileno=descriptors[0])
+            answers, streams = socket.socket(fileno=descriptors[0]), descriptors[1:]
             with answers.makefile("r") as lines:
                 job: dict[str, Any] = json.loads(lines.readline())
             pid = os.fork()
@@ -168,7 +178,10 @@ def main(listening: socket.socket) -> Mapping[str, Any] | None:
                     other.close()
                 for each in (listening, *asking, answers):
                     each.close()
+                _become(job, streams)
                 return job
+            for stream in streams:
+                os.close(stream)
             answers.sendall(b"%d\n" % pid)
             children[os.pidfd_open(pid)] = pid, answers
         for ended in children.keys() & set(ready):
@@ -190,16 +203,20 @@ def _has_ended(listening: socket.socket) -> bool:
     return True
 
 
-def run(job: Mapping[str, Any]) -> int:
-    """Become the process that was asked for; -> its exit code."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
+def _become(job: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Take over the environment, the folder and the streams that a job comes with."""
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
-    output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+
+
+def run(job: Mapping[str, Any]) -> int:
+    """Run the module that was asked for; -> the exit code."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
     # Where it is: see `Crawl.wait`.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -226,11 +243,17 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
-def prepare() -> None:
-    """Import what crawls import, and nothing that is begun by importing it."""
-    # Each crawl would read the metadata of all that is installed.
+def remember() -> None:
+    """Find out once what each process would find out anew."""
+    # Each crawl reads the metadata of all that is installed, each connection those of redis.
     for read in ("entry_points", "version"):
         setattr(importlib.metadata, read, cache(getattr(importlib.metadata, read)))
+    importlib.import_module("scrapy_redisq.frontier.seen.bitmap_layout").bitmap_layers(1e-6, 10**6)
+
+
+def prepare() -> None:
+    """Import what crawls import, and nothing that is begun by importing it."""
+    remember()
     settings = importlib.import_module("scrapy.settings.default_settings")
     names = {"scrapy.cmdline", "scrapy.crawler", "twisted.internet.asyncioreactor", "redis.asyncio"}
     for name, value in vars(settings).items():
@@ -255,7 +278,6 @@ def prepare() -> None:
     assert "twisted.internet.reactor" not in sys.modules
     assert threading.active_count() == 1
     importlib.import_module("scrapy.utils.versions").get_versions()
-    importlib.import_module("scrapy_redisq.frontier.seen.bitmap_layout").bitmap_layers(1e-6, 10**6)
     gc.collect()
     gc.freeze()
 

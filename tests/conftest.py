@@ -30,15 +30,9 @@ from lab.databases import (
 from lab.servers import RedisServer, any_server, binaries, bloom_module
 from lab.session import SHARED
 from scrapy_redisq.commands.main import main
+from tests.harness import collected
 from tests.harness.command import Ran, Redisq
 from tests.harness.crawl import Run
-
-# Where tests are run in the background SIGINT is ignored, and would be by the processes that they
-# start; those are to be ended by Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# To import and collect makes a million objects that stay: nothing of them is garbage.
-gc.disable()
 
 HERE = Path(__file__).resolve().parent
 
@@ -87,11 +81,22 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "servers(which): run on the servers at both 'ends', or on 'every' kind"
     )
 
+    # Where tests are run in the background SIGINT is ignored, and would be by the processes that
+    # they start; those are to be ended by Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # To import and collect makes a million objects that stay: nothing of them is garbage.
+    gc.disable()
     # A tenth of the time of tests that work goes into looking for garbage otherwise.
     gc.set_threshold(100_000, 20, 50)
     if not hasattr(config, "workerinput"):  # its workers share what is there
         os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="redisq-session-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    asking = collected.share(specs, config.args, Path(os.environ[SHARED]))
+    config.add_cleanup(asking.close)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

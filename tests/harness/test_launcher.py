@@ -14,6 +14,7 @@ import pytest
 
 from lab.launcher import ROOT, Forked, fork, main
 from lab.servers import wait_until
+from tests.harness import stand_in
 
 PROBE = """
 import atexit, os, random, signal, sys, threading
@@ -111,3 +112,15 @@ def test_a_forked_process_is_ended_by_signals(tmp_path: Path) -> None:
         process.send_signal(number)
         assert process.wait(20) == code
         process.kill()
+
+
+def test_workers_of_xdist_are_forked(
+    request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From the process that has collected; where there is none, each imports for itself."""
+    if hasattr(request.config, "workerinput"):
+        parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
+        assert b"tests.harness.collected" in parent
+    program = [stand_in.__file__, "/nobody/there", "-c", "import pytest; print(pytest.__name__)"]
+    subprocess.run([sys.executable, "-S", "-E", *program], check=True, timeout=60)
+    assert capfd.readouterr().out == "pytest\n"
