@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinels
+from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerBusy, ServerError, SettingError
@@ -20,6 +24,7 @@ from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.server.route import cancel
+from scrapy_redisq.server.sentinel.finder import Finder
 
 PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
 QUOTED, SENTINEL_QUOTED = "s3cr%2Fet%20p%40ss", "s3cr%3Aw%C3%A4chter"
@@ -319,6 +324,47 @@ def is_certain(server: Server) -> bool:
         asyncio.run(server.confirm_primary())
         return True
     return False
+
+
+@pytest.fixture
+def divided(redis_server: RedisServer) -> Iterator[list[Sentinel]]:
+    """Three Sentinels that cannot reach each other; the last knows of a later failover, to
+    127.0.0.1:2, the others of the one before, to 127.0.0.1:1."""
+    with ExitStack() as stack:
+        ids = [secrets.token_hex(20) for _ in range(3)]
+        sentinels = []
+        for own, port, epoch in zip(ids, (1, 1, 2), (1, 1, 2), strict=True):
+            lines = [f"sentinel myid {own}", f"sentinel monitor {SERVICE} 127.0.0.1 {port} 2"]
+            lines.append(f"sentinel config-epoch {SERVICE} {epoch}")
+            for other in ids:
+                if other != own:
+                    lines.append(f"sentinel known-sentinel {SERVICE} 127.0.0.1 3 {other}")
+            config = "\n".join([*lines, ""])
+            sentinels.append(Sentinel(redis_server.binary, config, port=free_port()))
+            stack.callback(sentinels[-1].close)
+        yield sentinels
+
+
+def test_a_majority_that_has_not_heard_of_a_failover(divided: list[Sentinel]) -> None:
+    """Two failovers at once, as Sentinels that are short of time may begin them: for seconds most
+    name the primary of the first. Whoever knows of the second does not go back and forth."""
+    places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in divided)
+    address = parse(f"redis+sentinel://{places}/{SERVICE}")
+    assert isinstance(address, SentinelService)
+    first, second = ("127.0.0.1", 1), ("127.0.0.1", 2)
+    options = {"socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
+    with contextlib.closing(Finder(address, options)) as finder:
+        finder.find()
+        assert finder.primary == first
+        for _ in divided:
+            finder.poll()
+        assert finder.primary == second
+        finder.find()
+        assert finder.primary == second
+        # The one that knew of it is gone, as where all were set up anew.
+        divided[2].stop()
+        finder.find()
+        assert finder.primary == first
 
 
 def test_one_address_that_has_become_a_replica(redis_server: RedisServer) -> None:

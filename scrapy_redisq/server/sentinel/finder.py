@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,7 +201,9 @@ class Finder:
         return [sentinel.place for sentinel in self._sentinels]
 
     def find(self, *, all_of_them: bool = False) -> list[View]:
-        """Ask for the primary, in turn, until a majority of the Sentinels has answered.
+        """Ask for the primary, in turn, until a majority of the Sentinels has answered, and one of
+        them knows of the last failover that is known here. Sentinels that are short of time begin
+        two at once; then a majority names for some seconds what the first one chose.
 
         -> what they say, none if none answers. Raises `PrimaryUnknown` if then none was known.
         """
@@ -211,7 +213,7 @@ class Finder:
             refused = False
             answered = []
             for sentinel in list(self._sentinels):
-                if not all_of_them and any(2 * len(views) > view.voters for view in views.values()):
+                if not all_of_them and self._is_enough(views.values()):
                     break
                 if sentinel.id in views:
                     continue
@@ -237,6 +239,11 @@ class Finder:
                     final=refused,
                 )
             return list(views.values())
+
+    def _is_enough(self, views: Collection[View]) -> bool:
+        return any(2 * len(views) > view.voters for view in views) and any(
+            view.epoch >= self._epoch for view in views
+        )
 
     def poll(self, *, rotate: bool = True) -> bool:
         """Ask the next Sentinel, or the one that answered last; it has the last word only if it
