@@ -826,17 +826,27 @@ def test_a_suspect_that_has_begun_goes_on(
     process: NewProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its worker joins again, and may be granted no suspect just then."""
-    for _ in range(2):
+
+    def begin() -> tuple[Process, Request]:
         worker = process()
         worker.ask(None, "http://a/1")
-        assert fetch_tree(worker) == ["1"]
-        worker.die()
-    worker = process()
-    worker.ask(None, "http://a/1")
-    assert [*fetch_tree(worker), *fetch_tree(worker)] == ["1", "2"]
+        worker.exchange()
+        begun = worker.start()
+        assert begun is not None
+        return worker, begun
+
+    for _ in range(2):
+        begin()[0].die()
+    worker, begun = begin()
     monkeypatch.setattr(worker.run, "suspects_to_claim", lambda: 0)
     worker.rejoin()
-    assert [number for _ in range(8) for number in fetch_tree(worker)] == list("3456789")
+    worker.requests.ask()
+    worker.exchange()
+    worker.ask(begun, "http://a/2")
+    worker.exchange()
+    worker.end(begun)
+    worker.exchange()
+    assert [number for _ in range(6) for number in fetch_tree(worker)] == list("24589")
     assert not worker.local
 
 
