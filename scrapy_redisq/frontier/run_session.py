@@ -343,9 +343,17 @@ class RunSession:
             self.sessions[0].begun.add(session.shard)
         return reply
 
-    async def leave_out_known(self, session: ShardSession) -> None:
+    async def look_up(self, session: ShardSession) -> None:
         """A full Redis takes no requests, but tells which of those that wait were seen before."""
-        waiting = session.unsent.not_looked_up()
+        waiting = session.not_looked_up()
+        session.looked_up(waiting, await self._known(session, waiting))
+
+    async def leave_out_known(self, session: ShardSession) -> None:
+        """What it has told before its last exchange, and tells again, need not be sent."""
+        if asked := session.known_before():
+            session.known_twice(asked, await self._known(session, asked))
+
+    async def _known(self, session: ShardSession, waiting: Sequence[Enqueue]) -> list[int]:
         fingerprints = [one.fingerprint for one in waiting if one.fingerprint is not None]
         known: list[int] = []
         for first in range(0, len(fingerprints), MAX_OPERATIONS):
@@ -353,7 +361,7 @@ class RunSession:
             call = calls.known(self.terms.name, session.shard, self.seen, some)
             answers: list[int] = await self.run(call)
             known += answers
-        session.looked_up(waiting, known)
+        return known
 
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:

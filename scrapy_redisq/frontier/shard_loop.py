@@ -236,6 +236,7 @@ class ShardLoop:
         every, session = self._every, self.session
         reply: Reply | None = None
         held = len(session.held)
+        await every.run_session.leave_out_known(session)
         while reply is None:
             session.full = self.pace.still_full()
             told = every.worker.turns(session)
@@ -250,7 +251,7 @@ class ShardLoop:
                 self._full(error)
                 self.pace.full()
                 session.refused()
-                await every.run_session.leave_out_known(session)
+                await every.run_session.look_up(session)
             except ScriptFailed as error:
                 if not session.failed(every.server.redact(error)):
                     raise

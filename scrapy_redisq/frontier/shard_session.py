@@ -471,9 +471,25 @@ class ShardSession:
         self._take_back()
         self.full = True
 
+    def not_looked_up(self) -> list[Enqueue]:
+        """What a full Redis may be asked about: whether it was seen."""
+        return self.unsent.not_looked_up()
+
     def looked_up(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> None:
-        """What was seen needs no room: a page that has found nothing else may end."""
-        for one in self.unsent.take_known(waiting, known):
+        """That was the answer; it is asked again after the next exchange."""
+        self.unsent.looked_up(waiting, known, self._acked)
+
+    def known_before(self) -> list[Enqueue]:
+        """What was seen when that was asked before the last exchange."""
+        return self.unsent.known_before(self._acked)
+
+    def known_twice(self, asked: Sequence[Enqueue], known: Sequence[int]) -> None:
+        """What was seen, and still is, needs no room: a page that has found nothing else may end.
+
+        Once would not do: a server that comes back without the last second may have lost it, and
+        nobody would hear of that. Now it would have lost the exchange between, too.
+        """
+        for one in self.unsent.take_known(asked, known):
             self.unsafe.acknowledged(one, time.monotonic())
             self._known.append(one)
             self._passed += 1

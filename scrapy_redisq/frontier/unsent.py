@@ -30,6 +30,9 @@ class Unsent(deque[Operation]):
         super().__init__()
         self._new: dict[int, Enqueue] = {}
         """By id(): what waits for room, and was not known when that was asked."""
+        self._known: dict[int, tuple[int, Enqueue]] = {}
+        """By id(): what waits for room, and was known when that was asked, with the number of the
+        last exchange before."""
 
     def keep(self, left: Iterable[Operation]) -> None:
         """Of all that is here these are left."""
@@ -84,12 +87,27 @@ class Unsent(deque[Operation]):
             and one.fingerprint is not None
             and one.also is None
             and id(one) not in self._new
+            and id(one) not in self._known
         ]
 
-    def take_known(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> list[Enqueue]:
-        """Take out those of ``waiting`` that are ``known`` (1; 0: they are not, and stay)."""
-        seen = set()
+    def looked_up(self, waiting: Sequence[Enqueue], known: Sequence[int], number: int) -> None:
+        """Of ``waiting`` those are ``known`` (1; 0: they are not) after exchange ``number``."""
         for one, is_known in zip(waiting, known, strict=True):
+            if is_known:
+                self._known[id(one)] = number, one
+            else:
+                self._new[id(one)] = one
+
+    def known_before(self, number: int) -> list[Enqueue]:
+        """What was known before exchange ``number``."""
+        return [one for after, one in self._known.values() if after < number]
+
+    def take_known(self, asked: Sequence[Enqueue], known: Sequence[int]) -> list[Enqueue]:
+        """Take out those of `known_before` that still are (1; 0: they are not any more, and
+        stay)."""
+        seen = set()
+        for one, is_known in zip(asked, known, strict=True):
+            del self._known[id(one)]
             if is_known:
                 seen.add(id(one))
             else:
@@ -99,5 +117,6 @@ class Unsent(deque[Operation]):
         return taken
 
     def look_again(self) -> None:
-        """Redis may know more by now."""
+        """Redis may know more by now, or less."""
         self._new.clear()
+        self._known.clear()

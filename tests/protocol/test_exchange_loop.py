@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -190,6 +190,52 @@ def test_full_and_all_links_known(redis_server: RedisServer) -> None:
     with redis_server.client() as client:
         try:
             asyncio.run(crawl(client))
+        finally:
+            client.config_set("maxmemory", 0)
+
+
+def test_full_and_what_was_known_is_lost(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full Redis that comes back without the last second, before the next exchange, no longer
+    knows a link that it has told of, and has all that this worker has sent: the page waits."""
+    looked_up = ShardSession.looked_up
+    client = redis_server.client()
+    lost = []
+
+    def loses_it(session: ShardSession, waiting: Sequence[Enqueue], known: Sequence[int]) -> None:
+        looked_up(session, waiting, known)
+        lost.append([*known])
+        client.delete(*client.keys("*:seen:*"))
+        monkeypatch.undo()
+
+    async def crawl() -> None:
+        async with worker_of_two(redis_server) as (puppet, exchange_loop):
+            run_session = exchange_loop.run_session
+            puppet.demanded = Demand(False, 0, 0, {}, most=2)
+            (session, page), (_, other) = puppet.leases
+            exchange_loop.enqueue(request(run_session, "link", other))
+            await until(lambda: exchange_loop.waiting() == 0, "it is known")
+            client.script_load(load("exchange", "exact").text)
+            client.script_load(load("seen/known", "exact").text)
+            monkeypatch.setattr(ShardSession, "looked_up", loses_it)
+            client.config_set("maxmemory", 1)
+            exchange_loop.enqueue(request(run_session, "link", page))
+            run_session.finish(session, Finish(page.id, "done"))
+            exchange_loop.wake()
+            await until(lambda: lost == [[1]], "it was known")
+            exchanges = exchange_loop.exchanges
+            await until(lambda: exchange_loop.exchanges > exchanges + 9, "there are others")
+            assert page.id in session.held
+            client.config_set("maxmemory", 0)
+            await until(lambda: exchange_loop.waiting() == 0, "there is room")
+            assert page.id not in session.held
+            shard = read_shard(client, NAME, 0)
+            assert (shard.count("created"), shard.count("duplicates")) == (4, 0)
+
+    with client:
+        try:
+            asyncio.run(crawl())
         finally:
             client.config_set("maxmemory", 0)
 
