@@ -316,6 +316,14 @@ def requests_of(operation: Operation) -> Sequence[Enqueue | Claim]:
     return operation.children if isinstance(operation, Finish) else ()
 
 
+def size_of(operation: Operation) -> int:
+    """Bytes of the requests that are sent with an operation."""
+    size = len(operation.entry) if isinstance(operation, (Enqueue, Finish, Letter)) else 0
+    if isinstance(operation, Finish):
+        size += sum(len(one.entry) for one in (*operation.children, *operation.links))
+    return size
+
+
 def letter_item(letter: Letter) -> tuple[Any, ...]:
     """As ``exchange.lua`` reads it."""
     return (

@@ -12,7 +12,8 @@ from scrapy_redisq.frontier.operations import (
     Letter,
     Operation,
     Settle,
-    requests_of,
+    number_of_requests,
+    size_of,
 )
 
 MAX_OPERATIONS = 300
@@ -45,11 +46,8 @@ class Unsent(deque[Operation]):
         taken: list[Operation] = []
         number = size = 0
         while self and number < MAX_OPERATIONS and len(taken) < most:
-            requests = requests_of(self[0])
-            number += max(1, len(requests))
-            size += sum(len(one.entry) for one in requests if isinstance(one, Enqueue))
-            if isinstance(self[0], Finish):
-                size += sum(len(one.entry) for one in self[0].links)
+            number += max(1, number_of_requests(self[0]))
+            size += size_of(self[0])
             if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
                 break
             taken.append(self.popleft())
@@ -62,6 +60,7 @@ class Unsent(deque[Operation]):
             waiting.add("")  # of what no page stands for
         taken: list[Operation] = []
         left: list[Operation] = []
+        size = 0
         for operation in self:
             if isinstance(operation, Settle):
                 may_pass = not operation.done or operation.claim.lease not in waiting
@@ -72,7 +71,11 @@ class Unsent(deque[Operation]):
                     and not operation.unsafe()
                     and operation.lease not in waiting
                 ) or isinstance(operation, Delivered)
-            (taken if may_pass and len(taken) < most else left).append(operation)
+            if may_pass and len(taken) < most and size < MAX_BYTES:
+                size += size_of(operation)
+                taken.append(operation)
+            else:
+                left.append(operation)
         self.keep(left)
         return taken
 

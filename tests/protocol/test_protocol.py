@@ -280,6 +280,11 @@ def test_limits_of_a_batch(member: Callable[..., Worker]) -> None:
     for left in (2, 1, 0):
         worker.exchange()
         assert worker.waiting() == left
+    for lease in worker.claim(3):
+        worker.finish(lease, "retried", entry=bytes(MAX_BYTES // 2 + 1))
+    for left in (2, 1, 0):
+        worker.exchange()
+        assert worker.waiting() == left
 
 
 def test_work_left_in_the_outbox_is_work(member: Callable[..., Worker]) -> None:
