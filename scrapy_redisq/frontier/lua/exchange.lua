@@ -86,6 +86,8 @@ local order, generation = meta[2], meta[3]
 local state = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
   'duplicates', 'claims', 'told')
 if state.err then return {'corrupt', worker_key(worker)} end
+
+-- 2. replay check
 local seq = tonumber(state[1] or '')
 -- A number that is none, or that this worker cannot have come to, is of another hand.
 if not seq or state[4] or not (seq <= input.acked + 1) then return {'gone'} end
@@ -94,7 +96,7 @@ local replayed = seq > input.acked
 if not generation then return {'corrupt', META} end
 if meta[11] and input.enqueue and not replayed then return {'sealed'} end
 
--- 2. heartbeat
+-- 3. heartbeat
 if replayed or not (input.enqueue or input.letters) then
   redis.call('ZREM', WORKERS, worker)
 end
