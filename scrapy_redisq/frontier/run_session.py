@@ -178,6 +178,8 @@ class RunSession:
             )
             for shard in self._numbers
         ]
+        for session in self.sessions if not self.spread else ():
+            session.in_one_log = self.sessions
         return self.joined
 
     def _newcomer(self) -> runs.Newcomer:

@@ -95,6 +95,11 @@ class _Batch:
         """Leases that end with it."""
         return sum(isinstance(operation, Finish) for operation in self.operations)
 
+    @property
+    def ends_any(self) -> bool:
+        """Whether leases or claims end with it."""
+        return any(isinstance(operation, (Finish, Settle)) for operation in self.operations)
+
 
 class ShardSession:
     """One worker's part in one shard's run.
@@ -172,6 +177,8 @@ class ShardSession:
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
         self._known: list[Enqueue] = []
+        self.in_one_log: Sequence[ShardSession] = ()
+        """This one and the worker's others whose shards are on the same server."""
         """Duplicates that were found while Redis was full, and of which nobody has been told."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
@@ -317,6 +324,8 @@ class ShardSession:
         if self._in_flight.begun:
             data["begun"] = self._in_flight.begun
         self._sent_at = time.monotonic()
+        if self._in_flight.ends_any and (beside := self._said_beside()):
+            data["beside"] = beside
         if turns:
             data["turns"] = turns
         data["slot_ttl"] = int(slot_ttl * 1000)
@@ -334,6 +343,15 @@ class ShardSession:
             )
         carried = self._in_flight.operations
         return Call.of(self._script, self._key, data, lambda reply: answer(reply, carried))
+
+    def _said_beside(self) -> list[tuple[str, str, int]]:
+        """What the server must still have of the worker's other shards when something ends here: if
+        it has come back without its last second, links that went there may be lost with that."""
+        return [
+            (calls.prefix(other.name, other.shard), other.worker, other._acked)
+            for other in self.in_one_log
+            if other is not self and other._acked > 0
+        ]
 
     @property
     def is_unsafe(self) -> bool:

@@ -119,6 +119,8 @@ class Worker:
             )
             for shard in range(self.joined.config.shards)
         ]
+        for session in self.sessions if not self.joined.config.spread else ():
+            session.in_one_log = self.sessions
 
     def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:
         """Join under a new id; with ``former`` only into the run, and the shards, of these."""

@@ -94,6 +94,20 @@ MUTANTS = [
     # The exchange
     Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
     Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
+    Mutant(EXCHANGE, "in ipairs(input.beside or NONE)", "in ipairs(NONE)", PROTOCOL),
+    Mutant(
+        "frontier/unsent.py",
+        "if after < number]",
+        "if after <= number + 1]",
+        EXCHANGE_LOOP,
+    ),
+    Mutant("frontier/unsent.py", "size += size_of(self[0])", "size += 0", PROTOCOL),
+    Mutant(
+        "server/sentinel/finder.py",
+        "view.epoch >= self._epoch for view in views",
+        "True for view in views",
+        SENTINELS,
+    ),
     Mutant(
         EXCHANGE,
         "if not seq or state[4] or not",

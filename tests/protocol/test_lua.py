@@ -22,6 +22,7 @@ from scrapy_redisq.frontier.operations import (
     Letter,
     Link,
     Outcome,
+    Reply,
     Settle,
     TurnReport,
 )
@@ -151,6 +152,10 @@ def exchange() -> Call[object]:
     session = ShardSession("n", 0, JOINED, "w", ttl=1, dead_max=1, seen=["0"], spread=True)
     session.rejoined(JOINED, "w")
     session.begun.add(1)
+    other = ShardSession("n", 1, JOINED, "w", ttl=1, dead_max=1, seen=["0"])
+    other.call()
+    other.received(Reply("ok"))
+    session.in_one_log = [session, other]
     session.held["1"] = Lease("1", "s", 0, 0, b"")
     claim = Claim("s", b"f", lease="1")
     for operation in (

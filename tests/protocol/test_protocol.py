@@ -1196,6 +1196,32 @@ def test_links_to_other_shards_before_the_page(
     assert read_shard(client, NAME, 0).count("finished") == 1
 
 
+def test_a_link_to_another_shard_that_is_lost(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """The server comes back without its last second, in which the page's shard had nothing to lose:
+    the page does not end all the same."""
+    worker = member(shards=2)
+    here, there = (
+        next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
+    )
+    worker.enqueue("page", slot=here)
+    worker.exchange(1, shard=0)
+    ((_, lease),) = worker.holding.values()
+    saved: dict[Any, Any] = {name: client.dump(name) for name in client.keys("*")}
+    worker.enqueue("link", slot=there, page=lease)
+    worker.finish(lease)
+    worker.exchange(shard=1)
+    client.flushall()
+    for name, dump in saved.items():
+        client.restore(name, 0, dump)
+    reply = worker.exchange(shard=0)
+    assert reply is not None
+    assert reply.status == "rewound"
+    assert read_shard(client, NAME, 0).count("finished") == 0
+    assert entries(worker.claim(1, shard=0)) == ["page"]
+
+
 def test_killed_with_one_shard_done(client: redis.Redis, member: Callable[..., Worker]) -> None:
     """A shard that has nothing left does not make the whole run complete."""
     worker = member(shards=2)
