@@ -173,7 +173,6 @@ class ShardSession:
         self._history = history
         self.begun: set[int] = set()
         """Shards that shard 0 is to be told of, as they have begun the run for good."""
-        self._sent_at = -math.inf
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
         self._known: list[Enqueue] = []
@@ -323,7 +322,7 @@ class ShardSession:
             data["hold"] = int((self._rewind + HOLD) * 1e6)
         if self._in_flight.begun:
             data["begun"] = self._in_flight.begun
-        self._sent_at = time.monotonic()
+        self.unsafe.sends()
         if self._in_flight.ends_any and (beside := self._said_beside()):
             data["beside"] = beside
         if turns:
@@ -405,7 +404,7 @@ class ShardSession:
         self._posted(self._in_flight.posts)
         self.begun.difference_update(self._in_flight.begun)
         self._in_flight = None
-        self.unsafe.answered(self._sent_at, confirmed=confirmed)
+        self.unsafe.answered(confirmed=confirmed)
         if not self.unsent:
             self.acknowledged += self._passed
             self._passed = 0

@@ -48,7 +48,7 @@ class Unsafe:
         self._primary_vouched = primary_vouched
         self._spread = spread
         self._joined_at = time.monotonic()
-        self._proved_at = self._confirmed_at = -math.inf
+        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
         self._kept: deque[tuple[float, Enqueue | Letter]] = deque()
         self._of_nobody = 0
         """Of these, what no page stands for."""
@@ -74,10 +74,15 @@ class Unsafe:
         elif isinstance(operation, Enqueue) and operation.link:  # REDISQ_REWIND is 0
             operation.link.is_safe_now()
 
-    def answered(self, sent_at: float, *, confirmed: bool) -> None:
-        """The server has answered what was sent then, so it had all from before. ``confirmed``: its
+    def sends(self) -> None:
+        """An exchange is sent, to the server that is known now. By the time of the answer, or of
+        `rejoined`, another one may be known to be right, which lacks all of it."""
+        self._sent_at = min(time.monotonic(), self._primary_vouched())
+
+    def answered(self, *, confirmed: bool) -> None:
+        """The server has answered what was sent, so it had all from before. ``confirmed``: its
         replicas have what was sent, and so all before it."""
-        self._proved_at = sent_at
+        self._proved_at = max(self._proved_at, self._sent_at)
         if confirmed:
             self._confirmed_at = time.monotonic()
         self._forget()
@@ -89,7 +94,7 @@ class Unsafe:
         self._kept.clear()
         self._of_nobody = 0
         self._joined_at = time.monotonic()
-        self._proved_at = self._confirmed_at = -math.inf
+        self._sent_at = self._proved_at = self._confirmed_at = -math.inf
         return again
 
     def size_of(self, operation: Operation) -> int:
@@ -146,9 +151,8 @@ class Unsafe:
         """What was acknowledged until then the server can no longer lose. It does not follow from
         the time that has passed: after an outage it may lack what it said last. Nor from answers of
         a server that may have been replaced: that may lack all of it."""
-        proved = min(self._proved_at, self._primary_vouched())
-        alone = min(proved, self.alone_at) - min(self._rewind, NO_REPLICA)
-        return max(self._confirmed_at, proved - self._rewind, alone)
+        alone = min(self._proved_at, self.alone_at) - min(self._rewind, NO_REPLICA)
+        return max(self._confirmed_at, self._proved_at - self._rewind, alone)
 
     @property
     def may_lose(self) -> bool:

@@ -531,8 +531,8 @@ MUTANTS = [
     ),
     Mutant(
         "frontier/unsafe.py",
-        "min(self._proved_at, self._primary_vouched())",
-        "self._proved_at",
+        "min(time.monotonic(), self._primary_vouched())",
+        "time.monotonic()",
         EXCHANGE_LOOP,
     ),
     Mutant(SENTINEL, "if 2 * len(views) <= latest.voters:", "if False:", SENTINELS),

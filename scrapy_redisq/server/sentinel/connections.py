@@ -74,12 +74,14 @@ class _AsyncToPrimary:
     def __init__(self, *, finder: Finder, made: WeakSet[Any], **options: Any) -> None:
         self._finder = finder
         self._made = made
+        self._is_greeting = False
         super().__init__(redis_connect_func=self._greet, **options)  # type: ignore[call-arg]
 
     async def _connect(self) -> None:
         await asyncio.to_thread(self._finder.find)
         self.host, self.port = self._finder.primary or ("", 0)
         await super()._connect()  # type: ignore[misc]
+        self._is_greeting = True
         self._made.add(self)
 
     @property
@@ -97,9 +99,13 @@ class _AsyncToPrimary:
             raise _role_denied(error) from None
         if connection.leads_elsewhere:
             raise redis.ConnectionError("the primary has changed meanwhile")
+        connection._is_greeting = False
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
         with closed_meanwhile():
+            # Another connection may have found it, and nobody has closed this one yet.
+            if self.leads_elsewhere and not self._is_greeting:
+                await self.disconnect()  # type: ignore[attr-defined]
             await super().send_packed_command(*args, **options)  # type: ignore[misc]
 
 
