@@ -116,7 +116,7 @@ class WorkerConnection:
                 return await run_session.join()
             except RunOver:
                 await server.confirm_primary()  # else it may go on elsewhere
-                raise
+                return await run_session.join()  # that may be another server by now
 
         joined = await self._persist(server, join)
         self._joined = run_session
