@@ -216,6 +216,11 @@ class RunSession:
             session.rejoined(self.joined, newcomer.registration.worker)
             if session is self.sessions[0]:
                 self._told_of.clear()
+        # What they have asked for may be sent again, to other shards.
+        after = {session: session.enqueued for session in self.sessions}
+        for session in sessions if not self.spread else ():
+            for settle in session.unsent.take_settled():
+                self._held_back.finish(session, settle, after, ())
 
     async def leave(self, *, complete: bool) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.

@@ -176,9 +176,9 @@ class ShardSession:
         self._not_asked: list[Claim] = []
         """Claims that the script cannot take: they count as granted."""
         self._known: list[Enqueue] = []
+        """Duplicates that were found while Redis was full, and of which nobody has been told."""
         self.in_one_log: Sequence[ShardSession] = ()
         """This one and the worker's others whose shards are on the same server."""
-        """Duplicates that were found while Redis was full, and of which nobody has been told."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
 
@@ -323,7 +323,8 @@ class ShardSession:
         if self._in_flight.begun:
             data["begun"] = self._in_flight.begun
         self.unsafe.sends()
-        if self._in_flight.ends_any and (beside := self._said_beside()):
+        ends = self._in_flight.ends_any or not data["starting"]
+        if ends and (beside := self._said_beside()):
             data["beside"] = beside
         if turns:
             data["turns"] = turns

@@ -79,6 +79,12 @@ class Unsent(deque[Operation]):
         self.keep(left)
         return taken
 
+    def take_settled(self) -> list[Settle]:
+        """Take out the ends of claims."""
+        settled = [one for one in self if isinstance(one, Settle)]
+        self.keep(one for one in self if not isinstance(one, Settle))
+        return settled
+
     # What a full Redis has seen before
 
     def not_looked_up(self) -> list[Enqueue]:

@@ -20,11 +20,20 @@ from scrapy_redisq.errors import FrontierLost, ServerBusy
 from scrapy_redisq.frontier import calls, pace, shard_session
 from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.operations import (
+    Claim,
+    Enqueue,
+    Finish,
+    Lease,
+    Reply,
+    Settle,
+    TurnReport,
+)
 from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
+from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
@@ -273,6 +282,36 @@ def test_void_leases(redis_server: RedisServer) -> None:
 
     with redis_server.client() as client:
         asyncio.run(crawl(client))
+
+
+def test_the_end_of_a_claim_waits_for_what_is_sent_again(redis_server: RedisServer) -> None:
+    """Of several shards on one server, which comes back without its last second: what a request
+    that stays here has asked for stands in another shard's line."""
+
+    async def crawl() -> None:
+        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+            config = replace(EXACT, shards=2)
+            run_session = RunSession(server, Terms(NAME, config, 60.0, 5, 100, 10_000))
+            await run_session.join()
+            here, there = run_session.sessions
+            slot = next(host for host in map(str, range(20)) if shard_of(host, 2) == 1)
+            run_session.enqueue(replace(request(run_session, "link"), slot=slot))
+            while len(there):
+                await run_session.exchange(there, there.call())
+            claim = Claim("host", b"f")
+            run_session.finish(here, Settle(claim, done=True), {there: there.enqueued}, [])
+            assert len(here) == 1
+            await run_session.rejoin(run_session.sessions)
+            assert (len(here), len(there)) == (0, 1)
+            run_session.release()
+            assert len(here) == 0
+            while len(there):
+                await run_session.exchange(there, there.call())
+            run_session.release()
+            assert len(here) == 1
+
+    with redis_server.client():
+        asyncio.run(crawl())
 
 
 def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(

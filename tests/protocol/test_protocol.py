@@ -1222,6 +1222,25 @@ def test_a_link_to_another_shard_that_is_lost(
     assert entries(worker.claim(1, shard=0)) == ["page"]
 
 
+def test_another_shard_on_another_server(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """Behind one address, as a proxy may have it: then nothing can be said of its log."""
+    worker = member(shards=2)
+    here, there = (
+        next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
+    )
+    worker.enqueue("page", slot=here)
+    worker.exchange(1, shard=0)
+    ((_, lease),) = worker.holding.values()
+    worker.enqueue("link", slot=there, page=lease)
+    worker.finish(lease)
+    worker.exchange(shard=1)
+    client.delete(*client.keys("redisq:{*:1}:*"))
+    worker.exchange(shard=0)
+    assert read_shard(client, NAME, 0).count("finished") == 1
+
+
 def test_killed_with_one_shard_done(client: redis.Redis, member: Callable[..., Worker]) -> None:
     """A shard that has nothing left does not make the whole run complete."""
     worker = member(shards=2)

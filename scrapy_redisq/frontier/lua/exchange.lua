@@ -19,9 +19,10 @@
 --          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
 --          only), delivered {id...} (posts that are no longer needed), beside {{prefix of another
 --          shard's keys, worker there, number of the last exchange whose reply arrived}...} (if
---          something ends, of shards on the same server), begun {shard...} (that have begun the
---          run for good), room {slot = limit}, tally {count = what is added to it}, turns
---          {{slot, ... (see report_turn() in shared/slots/turns.lua), entries to claim of it}...},
+--          something ends or no start requests are left, of shards on the same server), begun
+--          {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what
+--          is added to it}, turns {{slot, ... (see report_turn() in shared/slots/turns.lua),
+--          entries to claim of it}...},
 --          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
 --          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON, of
 --          the worker, for people), history {{id, record}...} (of what it finishes), history_max
@@ -95,10 +96,14 @@ local seq = tonumber(state[1] or '')
 if not seq or state[4] or not (seq <= input.acked + 1) then return {'gone'} end
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
--- What ends here may have links there. (An error, of a cluster's node: it has a log for each.)
+-- What ends here may have links there. A server that does not know the run there, or refuses to
+-- look, is one of several behind one address: each has a log of its own.
 for _, other in ipairs(input.beside or NONE) do
   local there = redis.pcall('HGET', other[1] .. 'worker:' .. other[2], 'seq')
-  if type(there) ~= 'table' and (tonumber(there or '') or -1) < other[3] then return {'rewound'} end
+  if type(there) ~= 'table' and (tonumber(there or '') or -1) < other[3]
+      and redis.pcall('HGET', other[1] .. 'meta', 'run') == input.run then
+    return {'rewound'}
+  end
 end
 if not generation then return {'corrupt', META} end
 if meta[11] and input.enqueue and not replayed then return {'sealed'} end

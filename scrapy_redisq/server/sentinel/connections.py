@@ -105,7 +105,7 @@ class _AsyncToPrimary:
         with closed_meanwhile():
             # Another connection may have found it, and nobody has closed this one yet.
             if self.leads_elsewhere and not self._is_greeting:
-                await self.disconnect()  # type: ignore[attr-defined]
+                await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             await super().send_packed_command(*args, **options)  # type: ignore[misc]
 
 
