@@ -535,7 +535,8 @@ MUTANTS = [
         "time.monotonic()",
         EXCHANGE_LOOP,
     ),
-    Mutant(SENTINEL, "if 2 * len(views) <= latest.voters:", "if False:", SENTINELS),
+    Mutant(SENTINEL, "if 2 * len(views) <= voters:", "if False:", SENTINELS),
+    Mutant(SENTINEL, "if 2 * naming <= voters:", "if False:", SENTINELS),
     Mutant(SENTINEL, "if there < wanted:", "if False:", SENTINELS),
     # Clusters
     Mutant(

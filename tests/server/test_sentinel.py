@@ -8,6 +8,8 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,9 @@ from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.server.route import cancel
-from scrapy_redisq.server.sentinel.finder import Finder
+from scrapy_redisq.server.sentinel import finder as finder_module
+from scrapy_redisq.server.sentinel.finder import Finder, Place, View
+from scrapy_redisq.server.sentinel.route import SentinelRoute
 
 PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
 QUOTED, SENTINEL_QUOTED = "s3cr%2Fet%20p%40ss", "s3cr%3Aw%C3%A4chter"
@@ -345,26 +349,207 @@ def divided(redis_server: RedisServer) -> Iterator[list[Sentinel]]:
         yield sentinels
 
 
-def test_a_majority_that_has_not_heard_of_a_failover(divided: list[Sentinel]) -> None:
-    """Two failovers at once, as Sentinels that are short of time may begin them: for seconds most
-    name the primary of the first. Whoever knows of the second does not go back and forth."""
-    places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in divided)
-    address = parse(f"redis+sentinel://{places}/{SERVICE}")
+FIRST, SECOND, THIRD = ("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)
+
+
+def url_of(*ports: int) -> str:
+    return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/{SERVICE}"
+
+
+def finder_at(*ports: int) -> contextlib.closing[Finder]:
+    address = parse(url_of(*ports))
     assert isinstance(address, SentinelService)
-    first, second = ("127.0.0.1", 1), ("127.0.0.1", 2)
     options = {"socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
-    with contextlib.closing(Finder(address, options)) as finder:
+    return contextlib.closing(Finder(address, options))
+
+
+def view(
+    sentinel: str,
+    primary: Place = FIRST,
+    epoch: int = 1,
+    voters: int = 3,
+    others: dict[str, Place] | None = None,
+) -> View:
+    return View(sentinel, primary, epoch, False, others or {}, voters, 0)
+
+
+def test_a_majority_that_has_not_heard_of_a_failover(
+    divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two failovers at once, as Sentinels that are short of time may begin them: for seconds most
+    name the primary of the first. Whoever knows of the second does not go back and forth, nor
+    because the one that knows of it misses a question."""
+    with finder_at(*(sentinel.port for sentinel in divided)) as finder:
         finder.find()
-        assert finder.primary == first
+        assert finder.primary == FIRST
         for _ in divided:
             finder.poll()
-        assert finder.primary == second
-        finder.find()
-        assert finder.primary == second
-        # The one that knew of it is gone, as where all were set up anew.
+        assert finder.primary == SECOND
+        with monkeypatch.context() as patched:
+            patched.setattr(finder_module, "FORGOTTEN_AFTER", 0.0)
+            finder.find()
+            assert finder.primary == SECOND
         divided[2].stop()
         finder.find()
-        assert finder.primary == first
+        assert finder.primary == SECOND
+        # The one that knew of it is gone for longer, as where all were set up anew.
+        monkeypatch.setattr(finder_module, "FORGOTTEN_AFTER", 0.0)
+        for _ in divided:
+            finder.poll()
+        assert finder.primary == SECOND
+        finder.find()
+        assert finder.primary == FIRST
+
+
+@contextlib.contextmanager
+def route_by(sentinels: list[Sentinel]) -> Iterator[SentinelRoute]:
+    address = parse(url_of(*(sentinel.port for sentinel in sentinels)))
+    assert isinstance(address, SentinelService)
+    with contextlib.closing(SentinelRoute(address, {}, 5.0)) as route:
+        yield route
+
+
+def test_a_failover_that_most_have_not_heard_of_is_not_certain(divided: list[Sentinel]) -> None:
+    """All answer, and one names the server that is used; without that one nobody does. Nor is it
+    certain if most name it, but not the one that has heard of more."""
+    with route_by(divided) as route:
+        route.finder._take([view("x", FIRST, 3)])
+        with pytest.raises(ServerBusy, match="last failover names another server"):
+            route.confirm(1.0)
+    with route_by(divided) as route:
+        with pytest.raises(ServerBusy, match="only 1 of 3 Sentinels name it"):
+            route.confirm(1.0)
+        assert route.finder.primary == SECOND
+        divided[2].stop()
+        with pytest.raises(ServerBusy, match="only 0 of 3 Sentinels name it"):
+            route.confirm(1.0)
+
+
+def test_sentinels_that_were_set_up_anew(
+    divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows the primary asks until it is clear that nobody knows of the last failover."""
+    monkeypatch.setattr(finder_module, "FORGOTTEN_AFTER", 1.0)
+
+    async def follow(route: SentinelRoute) -> None:
+        following = asyncio.ensure_future(route.follow())
+        while route.finder.primary != FIRST:
+            await asyncio.sleep(0.05)
+        await cancel(following)
+
+    with route_by(divided) as route:
+        route.finder.find(all_of_them=True)
+        divided[2].stop()
+        route.finder.find()
+        assert route.finder.primary == SECOND
+        asyncio.run(asyncio.wait_for(follow(route), 20))
+
+
+def test_a_sentinel_that_was_reset_is_no_majority(divided: list[Sentinel]) -> None:
+    """It knows nobody beside itself: neither a worker that has heard of the others nor one that
+    begins now is certain by it alone, and it does not move anybody to what it was set up with."""
+    with route_by(divided) as route:
+        route.finder.find(all_of_them=True)
+        for sentinel in divided[1:]:
+            sentinel.stop()
+        with divided[0].client() as client:
+            client.execute_command("SENTINEL", "RESET", SERVICE)
+        with route_by(divided) as begins:
+            for each in (route, begins):
+                with pytest.raises(ServerBusy, match="only 1 of 3 Sentinels answer"):
+                    each.confirm(1.0)
+            assert begins.vouched() == -inf
+        with divided[0].client() as client:
+            client.execute_command("SENTINEL", "REMOVE", SERVICE)
+            client.execute_command("SENTINEL", "MONITOR", SERVICE, *THIRD, 2)
+        for _ in range(6):
+            route.finder.poll()
+        route.finder.find()
+        assert route.finder.primary == SECOND
+
+
+def test_how_many_sentinels_there_are() -> None:
+    """The most that any knows; fewer only if more than half of those that were known say so."""
+    with finder_at(1) as finder:
+        for voters, views in [
+            (5, [view("a", voters=5)]),
+            (5, [view("b", voters=1)]),
+            (5, [view("a", voters=3), view("b", voters=3)]),
+            (5, [view("a", voters=5), view("b", voters=1), view("c", voters=1)]),
+            (3, [view("a", voters=3), view("b", voters=3), view("c", voters=1)]),
+            (2, [view("a", voters=1), view("b", voters=1)]),
+        ]:
+            finder._take(views)
+            assert finder.voters == voters
+
+
+def test_primaries_at_the_same_epoch() -> None:
+    """What most name, or else the one that is known: two Sentinels that were set up differently
+    do not send workers back and forth."""
+    with finder_at(1, 2, 3) as finder:
+        finder._take([view("a"), view("b", SECOND)])
+        known = finder.primary
+        finder._take([view("b", SECOND), view("a")])
+        assert finder.primary == known == FIRST
+        for primary in (SECOND, THIRD):
+            finder._take([view("b", primary)], polled=True)
+            assert finder.primary == FIRST
+        finder._take([view("a"), view("b", SECOND), view("c", SECOND)])
+        assert finder.primary == SECOND
+        finder._take([view("a", FIRST, 2)], polled=True)
+        assert finder.primary == FIRST
+
+
+def test_the_later_of_two_failovers_misses_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts again from the last time that somebody knew of it."""
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(finder_module, "time", clock)
+    now = 1000.0
+    with finder_at(1, 2, 3) as finder:
+        finder._take([view("c", SECOND, 2)])
+        now += 3600  # nobody was asked meanwhile
+        for seconds, others, primary in [
+            (0.0, [], SECOND),
+            (9.0, [], SECOND),
+            (0.5, [view("c", SECOND, 2)], SECOND),
+            (1.0, [], SECOND),
+            (9.5, [], SECOND),
+            (1.0, [], FIRST),
+        ]:
+            now += seconds
+            finder._take([view("a"), view("b"), *others])
+            assert finder.primary == primary
+
+
+def test_sentinels_that_move_or_are_no_more(divided: list[Sentinel]) -> None:
+    """Those that are not in REDISQ_URL are where a majority says that they are, and each is asked
+    once; one without a majority only tells of others."""
+    a, b = ("127.0.0.1", 26001), ("127.0.0.1", 26002)
+    moved = ("127.0.0.1", divided[0].port)
+    with finder_at(1) as finder:
+        listed = finder.places()
+        finder._take([view("x", others={"a": a, "b": b})])
+        assert finder.places() == [*listed, a, b]
+        finder._take([view("x", others={"b": moved})])
+        assert finder.places() == [*listed, a, b]
+        finder._take([view("x", others={"b": moved}), view("y")])
+        assert finder.places() == [*listed, moved]
+        finder.find()  # another one answers there
+        assert moved not in finder.places()
+
+
+def test_a_listed_sentinel_that_moves(divided: list[Sentinel]) -> None:
+    """It is found where others say that it is, while nobody answers at the place of REDISQ_URL."""
+    with finder_at(*(sentinel.port for sentinel in divided)) as finder:
+        first, second, last = (said.sentinel for said in finder.find(all_of_them=True))
+        divided[2].stop()
+        finder.find(all_of_them=True)
+        new = ("127.0.0.1", 26001)
+        finder._take([view(first, others={last: new}), view(second)])
+        assert new in finder.places()
+        divided[2].start()
+        finder.find(all_of_them=True)
+        assert new not in finder.places()
 
 
 def test_one_address_that_has_become_a_replica(redis_server: RedisServer) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ __all__ = ["Finder", "Place", "PrimaryUnknown", "View"]
 
 Place = tuple[str, int]
 """Host and port."""
+
+FORGOTTEN_AFTER = 10.0
+"""Seconds for which a majority has to know nothing of the last failover that is known here before
+it is believed that there was none. The others hear of one within two, and who knows of it may miss
+a question for longer."""
 
 SENTINEL_RIGHTS = (
     "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|sentinels "
@@ -52,7 +58,7 @@ class View:
     others: Mapping[str, Place]
     """Sentinels beside it that it can reach, by their ids."""
     voters: int
-    """Sentinels in all."""
+    """Sentinels in all. One that was reset knows but itself."""
     promotable: int
     """Replicas that a failover might choose."""
 
@@ -68,6 +74,8 @@ class _Sentinel:
         """It is not in REDISQ_URL."""
         self.id = learned_id
         """"" until it is known."""
+        self.silent = False
+        """It did not answer when it was last asked."""
         self.name = f"{place[0]}:{place[1]}"
         self._service = service
         connection = redis.SSLConnection if tls else redis.Connection
@@ -87,7 +95,9 @@ class _Sentinel:
         patience = 10 * int(told.get("down-after-milliseconds", 0))
         return View(
             # Before Redis 6.2 there was no such question.
-            sentinel=self.name if isinstance(myid, redis.ResponseError) else str(myid),
+            sentinel=(self.id if self.learned else self.name)
+            if isinstance(myid, redis.ResponseError)
+            else str(myid),
             # Not what MASTER says: that is the former one until its failover is over, a second
             # after the new one has taken its place.
             primary=(place[0], int(place[1])),
@@ -187,7 +197,10 @@ class Finder:
         self._sentinels = [self._sentinel(place) for place in service.sentinels]
         self._next = 0
         self._epoch = -1
-        self._voters = 1
+        self._unheard_since = math.inf
+        """Since when majorities have not known of the last failover that is known here."""
+        self.voters = 1
+        """Sentinels in all, as far as is known."""
         self._named: dict[str, float] = {}
         """Sentinel -> when it last named the primary that is known here."""
         self.primary: Place | None = None
@@ -215,17 +228,16 @@ class Finder:
             for sentinel in list(self._sentinels):
                 if not all_of_them and self._is_enough(views.values()):
                     break
-                if sentinel.id in views:
+                if sentinel.id in views and not sentinel.silent:
                     continue
                 try:
-                    view = sentinel.ask()
+                    view = self._ask(sentinel)
                 except _Refused as error:
                     problems[str(error)].append(sentinel.name)
                     refused = True
                 except (redis.RedisError, OSError) as error:
                     problems[str(error)].append(sentinel.name)
                 else:
-                    sentinel.id = view.sentinel
                     views[view.sentinel] = view
                     answered.append(sentinel)
             self.asked_at = time.monotonic()
@@ -240,10 +252,29 @@ class Finder:
                 )
             return list(views.values())
 
+    def _ask(self, sentinel: _Sentinel) -> View:
+        """Raises what `_Sentinel.ask` does."""
+        sentinel.silent = True
+        view = sentinel.ask()
+        sentinel.silent = False
+        if sentinel.learned and view.sentinel != sentinel.id:
+            self._forget(sentinel)
+            raise _Refused("is another Sentinel now")
+        sentinel.id = view.sentinel
+        return view
+
     def _is_enough(self, views: Collection[View]) -> bool:
-        return any(2 * len(views) > view.voters for view in views) and any(
+        return 2 * len(views) > self._voters_by(views) and any(
             view.epoch >= self._epoch for view in views
         )
+
+    def _voters_by(self, views: Collection[View]) -> int:
+        """Sentinels in all: the most that any knows. Fewer than before, or than REDISQ_URL lists,
+        only if most of those say so: one that was reset would be a majority by itself."""
+        listed = {one.id or one.place for one in self._sentinels if not one.learned}
+        known = max(self.voters, len(listed))
+        said = max([len(views), *(view.voters for view in views)])
+        return said if 2 * len(views) > known else max(said, known)
 
     def poll(self, *, rotate: bool = True) -> bool:
         """Ask the next Sentinel, or the one that answered last; it has the last word only if it
@@ -253,52 +284,71 @@ class Finder:
             sentinel = self._sentinels[self._next % len(self._sentinels) if rotate else 0]
             self.asked_at = time.monotonic()
             try:
-                view = sentinel.ask()
+                view = self._ask(sentinel)
             except (_Refused, redis.RedisError, OSError):
                 self._sentinels.sort(key=lambda other: other is sentinel)
                 return False
-            sentinel.id = view.sentinel
-            self._take([view])
+            self._take([view], polled=True)
             return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the last majority did not know of the last failover that is known here."""
+        return self._unheard_since < math.inf
 
     def vouched(self) -> float:
         """When a majority had last named the primary that is known here (-inf: never)."""
-        needed = self._voters // 2 + 1
+        needed = self.voters // 2 + 1
         times = sorted(self._named.values(), reverse=True)
         return times[needed - 1] if len(times) >= needed else float("-inf")
 
-    def _take(self, views: list[View]) -> None:
+    def _take(self, views: Collection[View], *, polled: bool = False) -> None:
+        """Believe the latest of ``views``. One that was ``polled`` is never a majority."""
         if not views:
             return
-        latest = max(views, key=lambda view: view.epoch)
-        if latest.epoch < self._epoch and 2 * len(views) <= latest.voters:
-            return  # of Sentinels that were cut off; a majority may have been set up anew
-        if latest.primary != self.primary:
-            self._named.clear()
-            self.primary = latest.primary
-        self._epoch, self._voters = latest.epoch, latest.voters
+        self.voters = self._voters_by(views)
+        majority = not polled and 2 * len(views) > self.voters
+        self._learn(views, majority)
         now = time.monotonic()
+        latest = max(view.epoch for view in views)
+        if latest < self._epoch:
+            # Of Sentinels that were cut off, or have not heard of it yet.
+            if not majority:
+                return
+            self._unheard_since = min(self._unheard_since, now)
+            if now - self._unheard_since < FORGOTTEN_AFTER:
+                return
+        self._unheard_since = math.inf
+        if latest != self._epoch or majority:
+            named = Counter(view.primary for view in views if view.epoch == latest)
+            primary = max(named, key=lambda place: (named[place], place == self.primary))
+            if primary != self.primary:
+                self._named.clear()
+                self.primary = primary
+            self._epoch = latest
         for view in views:
             if view.primary == self.primary:
                 self._named[view.sentinel] = now
-            self._learn(view.others)
 
-    def _learn(self, others: Mapping[str, Place]) -> None:
+    def _learn(self, views: Collection[View], majority: bool) -> None:
         """Know Sentinels that are not in REDISQ_URL, and each but once: others may call one that is
-        by another name."""
-        listed = {sentinel.id for sentinel in self._sentinels if not sentinel.learned}
-        self._sentinels = [
-            sentinel
-            for sentinel in self._sentinels
-            if not sentinel.learned or sentinel.id not in listed
-        ]
-        ids = {sentinel.id for sentinel in self._sentinels}
-        places = self.places()
-        self._sentinels += [
-            self._sentinel(place, learned_id)
-            for learned_id, place in others.items()
-            if learned_id not in ids and place not in places
-        ]
+        by another name. A ``majority`` knows where they are now, and which are no more."""
+        answered = {view.sentinel for view in views}
+        said = {own: place for view in views for own, place in view.others.items()}
+        listed = {one.id for one in self._sentinels if not (one.learned or one.silent)}
+        for sentinel in [one for one in self._sentinels if one.learned]:
+            is_there = sentinel.id in answered and not sentinel.silent
+            is_gone = majority and not is_there and said.get(sentinel.id) != sentinel.place
+            if sentinel.id in listed or is_gone:
+                self._forget(sentinel)
+        known = {one.id for one in self._sentinels if not one.silent}
+        for own, place in said.items():
+            if own not in known and place not in self.places():
+                self._sentinels.append(self._sentinel(place, own))
+
+    def _forget(self, sentinel: _Sentinel) -> None:
+        self._sentinels.remove(sentinel)
+        sentinel.close()
 
     def close(self) -> None:
         with self._lock:

@@ -91,8 +91,9 @@ class SentinelRoute:
         self._told = self._told or self.finder.primary
 
     def confirm(self, timeout: float) -> None:
-        """A majority of all Sentinels names the server, no failover is under way, it says that it
-        is a primary, and whichever replica is chosen next has all that it has.
+        """A majority of all Sentinels names the server, and so does one that knows of the last
+        failover; none is under way, the server says that it is a primary, and whichever replica is
+        chosen next has all that it has.
 
         The last is for a planned failover: for a second or two all Sentinels but one name the old
         primary while the new one is already one, and no longer replicates.
@@ -100,12 +101,18 @@ class SentinelRoute:
         views = self.finder.find(all_of_them=True)
         if not views:
             raise ServerBusy("no Sentinel answers")
-        latest = max(views, key=lambda view: view.epoch)
-        if 2 * len(views) <= latest.voters:
+        voters, primary = self.finder.voters, self.finder.primary
+        if 2 * len(views) <= voters:
             raise ServerBusy(
-                f"only {len(views)} of {latest.voters} Sentinels answer, and the others may have "
-                "made another server the primary"
+                f"only {len(views)} of {voters} Sentinels answer, and the others may have made "
+                "another server the primary"
             )
+        naming = sum(view.primary == primary for view in views)
+        if 2 * naming <= voters:
+            raise ServerBusy(f"only {naming} of {voters} Sentinels name it as the primary")
+        latest = max(view.epoch for view in views)
+        if primary not in {view.primary for view in views if view.epoch == latest}:
+            raise ServerBusy("the Sentinel that knows of the last failover names another server")
         if any(view.failing_over for view in views):
             raise ServerBusy("a failover is under way")
         with self.client(timeout) as client:
@@ -156,10 +163,11 @@ class SentinelRoute:
                 await asyncio.sleep(QUIET)
 
     async def _ask(self, switched: asyncio.Event) -> None:
-        """Ask one Sentinel when it is time, or all when one has told of another primary."""
+        """Ask one Sentinel when it is time, or all when one has told of another primary, and until
+        they agree about the last failover."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(switched.wait(), POLL)
-        if switched.is_set():
+        if switched.is_set() or self.finder.in_doubt:
             switched.clear()
             answered = bool(await asyncio.to_thread(self.finder.find, all_of_them=True))
         else:
