@@ -18,6 +18,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from lab.proxy import Proxy
 from lab.sentinels import SERVICE, WORKERS_SIDE, Sentinel, Sentinels
 from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
@@ -550,6 +551,33 @@ def test_a_listed_sentinel_that_moves(divided: list[Sentinel]) -> None:
         divided[2].start()
         finder.find(all_of_them=True)
         assert new not in finder.places()
+
+
+def test_a_replica_with_two_addresses(redis_server: RedisServer) -> None:
+    """Sentinel lists it under both for ever, and it is one that has to have the last writes."""
+    with ExitStack() as stack:
+        replica = RedisServer(
+            redis_server.binary, "--replicaof", "127.0.0.1", str(redis_server.port)
+        )
+        stack.callback(replica.close)
+        proxy = stack.enter_context(Proxy(replica.port))
+        lines = [f"sentinel monitor {SERVICE} 127.0.0.1 {redis_server.port} 1"]
+        lines += [
+            f"sentinel known-replica {SERVICE} 127.0.0.1 {port}"
+            for port in (replica.port, proxy.port)
+        ]
+        sentinel = Sentinel(redis_server.binary, "\n".join([*lines, ""]), port=free_port())
+        stack.callback(sentinel.close)
+        finder = stack.enter_context(finder_at(sentinel.port))
+
+        def both_known() -> bool:
+            with sentinel.client() as client:
+                told = client.sentinel_slaves(SERVICE)
+            return [one["master-link-status"] for one in told if one["runid"]] == ["ok", "ok"]
+
+        wait_until(both_known, 20, "both are known")
+        (said,) = finder.find()
+        assert said.promotable == 1
 
 
 def test_one_address_that_has_become_a_replica(redis_server: RedisServer) -> None:

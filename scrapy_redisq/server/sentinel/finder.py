@@ -109,7 +109,14 @@ class _Sentinel:
                 if "down" not in other["flags"]
             },
             voters=len(others) + 1,
-            promotable=sum(_is_promotable(_fields(replica), patience) for replica in replicas),
+            # A server is listed under each address that it has had.
+            promotable=len(
+                {
+                    replica.get("runid") or (replica["ip"], replica["port"])
+                    for replica in map(_fields, replicas)
+                    if _is_promotable(replica, patience)
+                }
+            ),
         )
 
     def _answers(self, *questions: tuple[str, ...]) -> list[Any]:
