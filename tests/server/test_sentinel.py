@@ -28,7 +28,7 @@ from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.server.route import cancel
 from scrapy_redisq.server.sentinel import finder as finder_module
-from scrapy_redisq.server.sentinel.finder import Finder, Place, View
+from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
 from scrapy_redisq.server.sentinel.route import SentinelRoute
 
 PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
@@ -578,6 +578,14 @@ def test_a_replica_with_two_addresses(redis_server: RedisServer) -> None:
         wait_until(both_known, 20, "both are known")
         (said,) = finder.find()
         assert said.promotable == 1
+
+
+def test_a_sentinel_refuses_and_others_do_not_answer(redis_server: RedisServer) -> None:
+    """They may name a primary when they are back; nobody will where all refuse."""
+    for ports, final in [((redis_server.port,), True), ((redis_server.port, free_port()), False)]:
+        with finder_at(*ports) as finder, pytest.raises(PrimaryUnknown) as caught:
+            finder.find()
+        assert caught.value.final is final
 
 
 def test_one_address_that_has_become_a_replica(redis_server: RedisServer) -> None:

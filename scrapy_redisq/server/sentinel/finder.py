@@ -32,7 +32,7 @@ SENTINEL_RIGHTS = (
 
 
 class PrimaryUnknown(redis.ConnectionError):
-    """Raised when no Sentinel names a primary; ``final``: and none will.
+    """Raised when no Sentinel names a primary; ``final``: all refuse, and so none will.
 
     It is redis-py's class, because connections raise it.
     """
@@ -230,7 +230,7 @@ class Finder:
         with self._lock:
             views: dict[str, View] = {}
             problems: dict[str, list[str]] = defaultdict(list)
-            refused = False
+            refused = True
             answered = []
             for sentinel in list(self._sentinels):
                 if not all_of_them and self._is_enough(views.values()):
@@ -241,9 +241,9 @@ class Finder:
                     view = self._ask(sentinel)
                 except _Refused as error:
                     problems[str(error)].append(sentinel.name)
-                    refused = True
                 except (redis.RedisError, OSError) as error:
                     problems[str(error)].append(sentinel.name)
+                    refused = False
                 else:
                     views[view.sentinel] = view
                     answered.append(sentinel)
