@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, parse_lease
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, Settle, parse_lease
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
@@ -394,6 +394,11 @@ class Model:
             self.counts[shard, "dead"] += item.outcome == "dead"
         self.counts[shard, "released"] += item.outcome == "released"
 
+    def _applied(self, session: ShardSession) -> int:
+        """How many of its exchanges its shard has; -1: it does not know the worker."""
+        place = (session.shard, session.worker)
+        return self.applied[place] if place in self.expired else -1
+
     def exchange(
         self,
         worker: str,
@@ -412,6 +417,17 @@ class Model:
             assert any(isinstance(item, Enqueue) for item in operations)
             return
         ahead = self.applied[shard, worker] - session._acked
+        behind = [
+            other
+            for other in session.in_one_log
+            if other is not session and other._acked > self._applied(other)
+        ]
+        if reply.status == "rewound" and ahead >= 0:
+            assert behind, "the server has all that the worker has heard of"
+            return
+        ends = any(isinstance(item, (Finish, Settle)) for item in operations)
+        if ends and any(self._applied(other) >= 0 for other in behind):
+            assert reply.status == "rewound", "links of what ends may be lost on another shard"
         assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
         if ahead < 0:
             return

@@ -88,7 +88,7 @@ def test_a_push_while_a_shard_is_away(cluster: Cluster) -> None:
     """What others take is delivered, and each request that was not is named with its shard; a push
     that begins without all shards says which one is missing, and adds nothing."""
     urls = [f"https://{host}.example/{page}" for page in range(60) for host in "abcdefgh"]
-    with Frontier.from_url(f"{cluster.url}?socket_timeout=0.3", "books") as frontier:
+    with Frontier.from_url(f"{cluster.url}?socket_timeout=2", "books") as frontier:
         frontier.push(urls[:1])
         config = frontier.config()
         assert config is not None
@@ -122,7 +122,7 @@ def test_a_push_while_the_first_shard_is_away(cluster: Cluster) -> None:
     """Without it nobody knows whether the run goes on: all that follow are named, also those that
     another shard has got, and may be pushed again."""
     urls = [f"https://{host}.example/{page}" for page in range(60) for host in "abcdefgh"]
-    with Frontier.from_url(f"{cluster.url}?socket_timeout=0.3", "books") as frontier:
+    with Frontier.from_url(f"{cluster.url}?socket_timeout=2", "books") as frontier:
         frontier.push(urls[:1])
         with cluster.master_of(calls.meta_key("books", 0)).client() as master:
 
