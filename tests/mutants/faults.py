@@ -98,8 +98,8 @@ MUTANTS = [
     Mutant(
         "frontier/unsent.py",
         "if after < number]",
-        "if after <= number + 1]",
-        EXCHANGE_LOOP,
+        "if after <= number]",
+        "tests/unit/test_unsent.py",
     ),
     Mutant("frontier/unsent.py", "size += size_of(self[0])", "size += 0", PROTOCOL),
     Mutant(
