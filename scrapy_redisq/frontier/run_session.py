@@ -352,7 +352,7 @@ class RunSession:
 
     async def look_up(self, session: ShardSession) -> None:
         """A full Redis takes no requests, but tells which of those that wait were seen before."""
-        waiting = session.not_looked_up()
+        waiting = session.unsent.not_looked_up()
         session.looked_up(waiting, await self._known(session, waiting))
 
     async def leave_out_known(self, session: ShardSession) -> None:

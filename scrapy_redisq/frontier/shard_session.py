@@ -323,8 +323,8 @@ class ShardSession:
         if self._in_flight.begun:
             data["begun"] = self._in_flight.begun
         self.unsafe.sends()
-        ends = self._in_flight.ends_any or not data["starting"]
-        if ends and (beside := self._said_beside()):
+        beside = self._said_beside()
+        if beside and (self._in_flight.ends_any or not data["starting"]):
             data["beside"] = beside
         if turns:
             data["turns"] = turns
@@ -348,7 +348,7 @@ class ShardSession:
         """What the server must still have of the worker's other shards when something ends here: if
         it has come back without its last second, links that went there may be lost with that."""
         return [
-            (calls.prefix(other.name, other.shard), other.worker, other._acked)
+            (other._key, other.worker, other._acked)
             for other in self.in_one_log
             if other is not self and other._acked > 0
         ]
@@ -488,10 +488,6 @@ class ShardSession:
         """Redis was full and applied nothing: take the batch back and keep enqueues here."""
         self._take_back()
         self.full = True
-
-    def not_looked_up(self) -> list[Enqueue]:
-        """What a full Redis may be asked about: whether it was seen."""
-        return self.unsent.not_looked_up()
 
     def looked_up(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> None:
         """That was the answer; it is asked again after the next exchange."""

@@ -1174,10 +1174,8 @@ def test_several_shards(member: Callable[..., Worker], client: redis.Redis) -> N
     assert (status["state"], status["done"], status["leased"]) == ("complete", 60, 0)
 
 
-def test_links_to_other_shards_before_the_page(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """A page's end waits until the shards of its links have acknowledged them."""
+def page_of_two_shards(member: Callable[..., Worker]) -> tuple[Worker, Lease, str]:
+    """A worker, the lease of a page of shard 0, and a slot of shard 1."""
     worker = member(shards=2)
     here, there = (
         next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
@@ -1185,6 +1183,14 @@ def test_links_to_other_shards_before_the_page(
     worker.enqueue("page", slot=here)
     worker.exchange(1, shard=0)
     ((_, lease),) = worker.holding.values()
+    return worker, lease, there
+
+
+def test_links_to_other_shards_before_the_page(
+    member: Callable[..., Worker], client: redis.Redis
+) -> None:
+    """A page's end waits until the shards of its links have acknowledged them."""
+    worker, lease, there = page_of_two_shards(member)
     worker.enqueue("link", slot=there, page=lease)
     worker.finish(lease)
     worker.exchange(shard=0)
@@ -1201,13 +1207,7 @@ def test_a_link_to_another_shard_that_is_lost(
 ) -> None:
     """The server comes back without its last second, in which the page's shard had nothing to lose:
     the page does not end all the same."""
-    worker = member(shards=2)
-    here, there = (
-        next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
-    )
-    worker.enqueue("page", slot=here)
-    worker.exchange(1, shard=0)
-    ((_, lease),) = worker.holding.values()
+    worker, lease, there = page_of_two_shards(member)
     saved: dict[Any, Any] = {name: client.dump(name) for name in client.keys("*")}
     worker.enqueue("link", slot=there, page=lease)
     worker.finish(lease)
@@ -1226,13 +1226,7 @@ def test_another_shard_on_another_server(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:
     """Behind one address, as a proxy may have it: then nothing can be said of its log."""
-    worker = member(shards=2)
-    here, there = (
-        next(host for host in map(str, range(20)) if shard_of(host, 2) == shard) for shard in (0, 1)
-    )
-    worker.enqueue("page", slot=here)
-    worker.exchange(1, shard=0)
-    ((_, lease),) = worker.holding.values()
+    worker, lease, there = page_of_two_shards(member)
     worker.enqueue("link", slot=there, page=lease)
     worker.finish(lease)
     worker.exchange(shard=1)

@@ -17,8 +17,8 @@
 --          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
 --          it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, posts
 --          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
---          only), delivered {id...} (posts that are no longer needed), beside {{prefix of another
---          shard's keys, worker there, number of the last exchange whose reply arrived}...} (if
+--          only), delivered {id...} (posts that are no longer needed), beside {{meta key of
+--          another shard, worker there, number of the last exchange whose reply arrived}...} (if
 --          something ends or no start requests are left, of shards on the same server), begun
 --          {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what
 --          is added to it}, turns {{slot, ... (see report_turn() in shared/slots/turns.lua),
@@ -99,9 +99,9 @@ local replayed = seq > input.acked
 -- What ends here may have links there. A server that does not know the run there, or refuses to
 -- look, is one of several behind one address: each has a log of its own.
 for _, other in ipairs(input.beside or NONE) do
-  local there = redis.pcall('HGET', other[1] .. 'worker:' .. other[2], 'seq')
+  local there = redis.pcall('HGET', worker_key(other[2], prefix_of(other[1])), 'seq')
   if type(there) ~= 'table' and (tonumber(there or '') or -1) < other[3]
-      and redis.pcall('HGET', other[1] .. 'meta', 'run') == input.run then
+      and redis.pcall('HGET', other[1], 'run') == input.run then
     return {'rewound'}
   end
 end

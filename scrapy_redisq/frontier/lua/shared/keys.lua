@@ -64,7 +64,9 @@
 --   history         zset    what a request that is finished is known by -> when it was (us)
 --   histories       hash    the same -> msgpack map of what became of it, see worker/history.py
 
-local PREFIX = string.sub(KEYS[1], 1, -5)
+local function prefix_of(meta) return string.sub(meta, 1, -5) end
+
+local PREFIX = prefix_of(KEYS[1])
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
@@ -78,7 +80,8 @@ local PAUSED, RULED = PREFIX .. 'paused', PREFIX .. 'ruled'
 local ENDED = PREFIX .. 'ended'
 
 local function leases_of(worker) return PREFIX .. 'leases:' .. worker end
-local function worker_key(worker) return PREFIX .. 'worker:' .. worker end
+-- of: the prefix of another shard
+local function worker_key(worker, of) return (of or PREFIX) .. 'worker:' .. worker end
 local function levels_of(slot) return PREFIX .. 'levels:' .. slot end
 local function queue_of(slot, priority) return PREFIX .. 'queue:' .. slot .. ':' .. priority end
 local function seen_base(generation) return PREFIX .. 'seen:' .. generation end
