@@ -120,8 +120,6 @@ class Cargo:
             case "dead":
                 reason = (finish.reason, finish.detail, finish.error, finish.status)
                 data["dead"].append((lease, *reason, finish.foreign))
-            case "delayed":
-                data["delayed"].append((lease, finish.delay))
             case "backed_off":
                 data["backed_off"].append((lease, raw_string(finish.entry)))
             case _:

@@ -85,9 +85,9 @@ class Enqueue:
 @dataclass(frozen=True)
 class Finish:
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
-    exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody), "delayed"
-    (delay in ms), "backed_off" (released, with the entry that takes the place of the old one),
-    "retried" (the entry, with its priority and delay, takes the place of the old one).
+    exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody),
+    "backed_off" (released, with the entry that takes the place of the old one), "retried" (the
+    entry, with its priority and delay in ms, takes the place of the old one).
 
     ``children`` are added in the same step, and only if the lease was still held. ``links`` were
     sent to other shards: those that are not safe are posted in the same step. ``record``: what is

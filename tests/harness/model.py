@@ -452,7 +452,7 @@ class Model:
                 if item.lease in held:
                     self.enqueue(child, shard, id(child) in accepted)
         self.counts[shard, "duplicates"] += duplicates
-        order = ["done", "dead", "released", "delayed", "retried"]
+        order = ["done", "dead", "released", "retried"]
         finishes = [item for item in operations if isinstance(item, Finish)]
         for item in sorted(finishes, key=lambda item: order.index(item.outcome)):
             self.finish(worker, item, shard)

@@ -237,7 +237,7 @@ def test_broken_lease_records(one_client: redis.Redis, record: bytes, way: str) 
     assert heir.leave()
 
 
-OUTCOMES = ["done", "dead", "released", "delayed", "backed_off"]
+OUTCOMES = ["done", "dead", "released", "retried", "backed_off"]
 
 
 def test_a_record_that_was_written_over(member: Callable[..., Worker], client: redis.Redis) -> None:

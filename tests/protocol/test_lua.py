@@ -168,7 +168,7 @@ def exchange() -> Call[object]:
         Finish("5", "done", record=("1", b"r")),
         Finish("3", "done", links=[Enqueue("t", 0, b"", b"i", page="3", link=Link())]),
         Delivered("4"),
-        *(Finish("2", how) for how in ("dead", "delayed", "released", "backed_off", "retried")),
+        *(Finish("2", how) for how in ("dead", "released", "backed_off", "retried")),
     ):
         session.add(operation)
     session.tally["count"] = 1

@@ -149,9 +149,9 @@ def test_delayed_waits(member: Callable[..., Worker], client: redis.Redis) -> No
     assert second.next_due <= 50
     (late,) = wait_until(lambda: worker.claim(10), 5, "the delayed request was claimed")
     assert late.entry == b"later"
-    worker.finish(late, "delayed", delay=1)
-    assert entries(wait_until(lambda: worker.claim(10), 5, "claimed again")) == ["later"]
-    assert counts(client)["created"] == 3
+    worker.finish(late, "retried", entry=b"again", delay=1)
+    assert entries(wait_until(lambda: worker.claim(10), 5, "claimed again")) == ["again"]
+    assert counts(client)["created"] == 4
 
 
 # --- slots -------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_strange_slots(member: Callable[..., Worker], client: redis.Redis) -> No
     for lease in first[:10]:
         worker.finish(lease, "released")
     for lease in first[10:]:
-        worker.finish(lease, "delayed")
+        worker.finish(lease, "retried", entry=lease.entry, priority=lease.priority, delay=1)
     wait_until(lambda: worker.claim(100) and len(worker.holding) == 20, 5, "all came back")
     counts(client)
     die(client, worker)
@@ -254,7 +254,7 @@ def test_a_finish_counts_once(member: Callable[..., Worker], client: redis.Redis
     worker = member()
     worker.send(["a", "b"])
     (lease,) = worker.claim(1)
-    for outcome in ("done", "done", "dead", "released", "delayed"):
+    for outcome in ("done", "done", "dead", "released", "retried"):
         worker.sessions[0].add(Finish(lease.id, outcome))
     worker.exchange()
     worker.sessions[0].add(Finish(lease.id, "released"))
@@ -995,12 +995,11 @@ def test_a_foreign_key_in_the_way_back(
 ) -> None:
     """A request that cannot go back to its queue waits until the key is deleted, which is named."""
     worker = member()
-    worker.send(["a"])
-    (lease,) = worker.claim(1)
-    if way == "promote":
-        worker.finish(lease, "delayed", delay=1)
-        worker.exchange()
-    elif way == "requeue":
+    worker.enqueue("a", delay=1 if way == "promote" else 0)
+    worker.exchange()
+    if way != "promote":
+        (lease,) = worker.claim(1)
+    if way == "requeue":
         worker.finish(lease, "dead", reason="test")
         worker.exchange()
     client.set(key("queue:host:0"), "mine")
@@ -1069,9 +1068,9 @@ def test_at_maxmemory(
     assert counts(client) == before
     session = worker.sessions[0]
     session.refused()
-    for delay in (0, 0, 3_600_000):
+    for outcome in ("released", "released", "retried"):
         (lease,) = worker.claim(1)  # the first ends the page that found nothing
-        worker.finish(lease, "delayed" if delay else "released", delay=delay)
+        worker.finish(lease, outcome, entry=b"again", delay=3_600_000)
     assert counts(client)["finished"] == 1
     assert [item.tag for item in session.unsent if not isinstance(item, Finish)] == ["link"]
     (lease,) = worker.claim(1)
@@ -1079,14 +1078,14 @@ def test_at_maxmemory(
     worker.exchange()
     assert reap(client, worker) == (2, 0, 0)
     assert len(worker.claim(2)) == 2
-    assert counts(client)["finished"] == 2
+    assert counts(client)["finished"] == 3
     assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 1
     full(False)
     session.full = False
     reply = worker.exchange()
     assert reply is not None
     assert [item.tag for item in reply.accepted] == ["link"]
-    assert counts(client)["finished"] == 2
+    assert counts(client)["finished"] == 3
     assert worker.waiting() == 0
 
 

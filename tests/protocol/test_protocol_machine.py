@@ -417,7 +417,7 @@ class Crawl(RuleBasedStateMachine):
         number=numbers,
         pick=st.integers(0, 3),
         how=st.sampled_from(
-            ["dead", "released", "delayed", "half", "twice", "ahead", "with its end", "retried"]
+            ["dead", "released", "half", "twice", "ahead", "with its end", "retried", "retried"]
         ),
         second=st.sampled_from(["done", "done", "dead", "released"]),
         delay=st.sampled_from([0, LONG]),
@@ -444,7 +444,7 @@ class Crawl(RuleBasedStateMachine):
             entry = entry_of(page_of(lease))
             worker.finish(lease, how, entry=entry, priority=lease.priority - 1, delay=delay)
         else:
-            self.browse(worker, lease, how, delay)
+            self.browse(worker, lease, how)
 
     @rule(number=numbers, page=st.integers(0, 9))
     def from_nowhere(self, number: int, page: int) -> None:

@@ -15,7 +15,7 @@
 --          '', reason, detail, error, status}...} (of what could not be enqueued), done {{slot,
 --          {lease...}}...}, retried {{lease, priority, serialised request, ms}...}, released
 --          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
---          it}...}, delayed {{lease, ms}...}, backed_off {{lease, serialised request}...}, posts
+--          it}...}, backed_off {{lease, serialised request}...}, posts
 --          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
 --          only), delivered {id...} (posts that are no longer needed), beside {{meta key of
 --          another shard, worker there, number of the last exchange whose reply arrived}...} (if
@@ -57,7 +57,7 @@
 
 local worker, NONE = input.worker, {}
 local done, released = input.done or NONE, input.released or NONE
-local dead, delayed = input.dead or NONE, input.delayed or NONE
+local dead = input.dead or NONE
 local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
@@ -67,7 +67,7 @@ if meta.err then return {'corrupt', META} end
 -- Not foreign_key(): each question costs as much as a request that is moved.
 local foreign = foreign_of({'HLEN', COUNTS, 'ZCARD', READY, 'ZCARD', DELAYED, 'ZCARD', WORKERS,
   'HLEN', leases_of(worker)})
-if not foreign and (input.want > 0 or input.done or input.released or input.dead or input.delayed
+if not foreign and (input.want > 0 or input.done or input.released or input.dead
     or input.backed_off or input.retried) then
   foreign = foreign_of({'HLEN', BUSY})
 end
@@ -222,7 +222,6 @@ if not replayed then
   end)
   put_back(given_back)
   count('released', #given_back)
-  take(delayed, first_of, function(record, item) delay(record, item[2]) end)
   -- A retry takes the place of what it is a retry of.
   take(retried, first_of, function(record, item)
     local slot = origin_of(record)
