@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from scrapy_redisq.errors import FrontierLost, RedisqError
+from scrapy_redisq.errors import FrontierLost, RedisqError, ScriptFailed
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.operations import (
@@ -79,6 +79,7 @@ class ExchangeLoop:
         """Take a request, or what becomes of one that stays here; it is sent with one of the next
         exchanges. -> for which shard."""
         session = self.run_session.enqueue(operation)
+        self.complete = False
         if len(session) % MAX_OPERATIONS == 0:
             self._loops[session].wake()
         return session
@@ -274,6 +275,7 @@ class ExchangeLoop:
             self._forgotten.update(to_forget)
             self.worker.forgotten(to_forget)
         await self.run_session.rejoin(group)
+        self.complete = self._certain = False
         for session in group:
             self._loops[session].last = None
             self._forgotten.discard(session)
@@ -341,6 +343,9 @@ class ExchangeLoop:
         try:
             return len(replies) == 1 or await self.run_session.is_complete()
         except TROUBLE:  # of another shard, which is looked after by a task of its own
+            return False
+        except ScriptFailed as error:
+            self.warnings.warn("corrupt", "%s", error)
             return False
 
     async def _find(self, missing: int) -> bool:
@@ -433,7 +438,7 @@ class ExchangeLoop:
 
     async def _exchange_with_all(self) -> None:
         """Raises what one of them did, when all are over."""
-        loops = [loop.exchange(NOTHING) for loop in self._loops.values()]
+        loops = [loop.exchange_surely(NOTHING) for loop in self._loops.values()]
         for outcome in await asyncio.gather(*loops, return_exceptions=True):
             if outcome is not None:
                 raise outcome

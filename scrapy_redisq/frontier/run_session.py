@@ -212,15 +212,17 @@ class RunSession:
         await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, former))
         self._next_id = _new_worker_id()
         self._held_back.drop(sessions)
-        for session in sessions:
-            session.rejoined(self.joined, newcomer.registration.worker)
-            if session is self.sessions[0]:
-                self._told_of.clear()
+        settled = [
+            (session, settle)
+            for session in sessions
+            for settle in session.rejoined(self.joined, newcomer.registration.worker)
+        ]
+        if self.sessions[0] in sessions:
+            self._told_of.clear()
         # What they have asked for may be sent again, to other shards.
         after = {session: session.enqueued for session in self.sessions}
-        for session in sessions if not self.spread else ():
-            for settle in session.unsent.take_settled():
-                self._held_back.finish(session, settle, after, ())
+        for session, settle in settled:
+            self._held_back.finish(session, settle, after, ())
 
     async def leave(self, *, complete: bool) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.
@@ -378,11 +380,13 @@ class RunSession:
         # With nothing else to do it is worth the time: the crawl may be waiting for its end.
         return 0 if any(other.held for other in self.sessions) else 1
 
+    def may_take_posts(self) -> bool:
+        """Whether links of posts could be sent soon."""
+        return time.monotonic() >= self._take_after and self.waiting() <= MAX_OPERATIONS
+
     async def deliver(self, session: ShardSession, reply: Reply) -> None:
         """Take posts of a shard that are due, and send their links. Raises as `execute_async`."""
-        if reply.post_due != 0 or time.monotonic() < self._take_after:
-            return
-        if self.waiting() > MAX_OPERATIONS:
+        if reply.post_due != 0 or not self.may_take_posts():
             return
         hold = self.terms.rewind + HOLD
         call = calls.take_posts(

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 FAILING = 600.0
 """Seconds after which a worker gives up, if Redis answers and yet no script passes."""
 
+POSTS_AGAIN = 1_000
+"""Milliseconds after which posts that cannot be taken now are looked at again."""
+
 LATE = 0.5
 """Seconds without an answer after which other shards are asked for what is wanted."""
 
@@ -145,7 +148,7 @@ class ShardLoop:
         while not self._every.stopping:
             self._busy_since = time.monotonic()  # also one that asks for nothing may have no answer
             try:
-                await self._exchange_surely(self._every.worker.demand())
+                await self.exchange_surely(self._every.worker.demand())
             except ScriptFailed as error:
                 warn("corrupt", "%s", error)
                 self._failing_since = self._failing_since or time.monotonic()
@@ -185,7 +188,7 @@ class ShardLoop:
 
     # One exchange
 
-    async def _exchange_surely(self, demand: Demand) -> None:
+    async def exchange_surely(self, demand: Demand) -> None:
         """`exchange`; raises `FrontierLost` only if the server that counts has lost it."""
         try:
             await self.exchange(demand)
@@ -214,7 +217,10 @@ class ShardLoop:
         if reply is None:
             await self._every.come_back(self.session)
             return
-        dues = [due for due in (reply.next_due, reply.post_due) if due is not None]
+        post_due = reply.post_due
+        if post_due == 0 and not self._every.run_session.may_take_posts():
+            post_due = POSTS_AGAIN
+        dues = [due for due in (reply.next_due, post_due) if due is not None]
         self.pace.exchanged(
             claimed=len(reply.leases),
             filled=want <= len(reply.leases) if want else None,
@@ -224,12 +230,19 @@ class ShardLoop:
             others_wait=bool(reply.waiting),
             overdue_in=reply.overdue_in,
         )
-        if reply.overdue_in == 0 and await self._every.run_session.reap(self.session):
-            self.pace.found_more()
+        if reply.overdue_in == 0:
+            await self._reap()
         await self._every.run_session.deliver(self.session, reply)
         self._every.release()
         self.last = reply
         await self._every.exchanged()
+
+    async def _reap(self) -> None:
+        try:
+            if await self._every.run_session.reap(self.session):
+                self.pace.found_more()
+        except ScriptFailed as error:  # the dead wait, for a key that exchanges can do without
+            self._every.warnings.warn("corrupt", "%s", error)
 
     async def _exchange(self, want: int, demand: Demand) -> Reply | None:
         """-> the reply, None if this worker was taken for dead, or history was lost."""

@@ -205,8 +205,9 @@ class ShardSession:
             self.suspects.discard(operation.held)
         self.unsafe.waits(operation)
 
-    def rejoined(self, joined: calls.Joined, worker: str) -> None:
-        """Go on as a new worker after the old one was reaped or its history lost.
+    def rejoined(self, joined: calls.Joined, worker: str) -> list[Settle]:
+        """Go on as a new worker after the old one was reaped or its history lost. -> ends of claims
+        that may have to wait for other shards of the same server, which have lost as much.
 
         Leases are forgotten: others have them or will. What was not acknowledged is sent again,
         finishes too: the frontier counts them as stale, and they end nobody's lease. What no page
@@ -215,7 +216,10 @@ class ShardSession:
         self._take_back()
         # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
         # So is what became of it: the server may have lost what it has asked for.
-        self.unsent.keep(item for item in self.unsent if not _is_void_claim(item))
+        self.unsent.keep(
+            item for item in self.unsent if not (_is_void_claim(item) or self._is_asked_again(item))
+        )
+        settled = self.unsent.take_settled() if self.in_one_log else []
         again = self.unsafe.rejoined()
         self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
@@ -230,6 +234,16 @@ class ShardSession:
         self.held.clear()
         self.suspects.clear()
         self.unsent.look_again()
+        return settled
+
+    def _is_asked_again(self, operation: Operation) -> bool:
+        """It is past the dupefilter, and whoever fetches its page next asks for it: would both be
+        sent, both would be taken."""
+        return (
+            isinstance(operation, Enqueue)
+            and operation.fingerprint is None
+            and operation.page in self.held
+        )
 
     def _take_back(self) -> None:
         if self._in_flight is not None:
@@ -454,7 +468,8 @@ class ShardSession:
             return False
         if number == 1 and self._probed:
             self._condemn(self.unsent.popleft(), error)
-        self._limit = 1 if self._probed else number // 2
+        # One by one after an exchange without any, in case all would fail by now.
+        self._limit = number // 2
         return True
 
     def _condemn(self, operation: Operation, error: str) -> None:

@@ -361,12 +361,16 @@ class Worker:
         self.held_back.drop(sessions)
         self.holding = {id: held for id, held in self.holding.items() if held[0] not in sessions}
         self.rejoins += 1
+        settled = []
         for session in sessions:
-            session.rejoined(self.joined, self.id)
+            settled += [(session, one) for one in session.rejoined(self.joined, self.id)]
             if session.shard == 0:
                 session.begun.update(
                     other.shard for other in self.sessions if other.unsafe.has_begun
                 )
+        after = {session: session.enqueued for session in self.sessions}
+        for session, settle in settled:
+            self.held_back.finish(session, settle, after, ())
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""

@@ -309,9 +309,115 @@ def test_the_end_of_a_claim_waits_for_what_is_sent_again(redis_server: RedisServ
                 await run_session.exchange(there, there.call())
             run_session.release()
             assert len(here) == 1
+            assert run_session.enqueues_wait_elsewhere(there)
+            await run_session.exchange(here, here.call())
+            assert not run_session.enqueues_wait_elsewhere(there)
+            assert here.acknowledged == here.enqueued
 
     with redis_server.client():
         asyncio.run(crawl())
+
+
+def test_ends_of_claims_on_two_shards_do_not_wait_for_each_other(redis_server: RedisServer) -> None:
+    """When their worker joins again, both shards on one server."""
+
+    async def crawl() -> None:
+        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+            config = replace(EXACT, shards=2)
+            run_session = RunSession(server, Terms(NAME, config, 60.0, 5, 100, 10_000))
+            await run_session.join()
+            for session in run_session.sessions:
+                claim = Claim(slot_in(run_session, session.shard), b"f")
+                run_session.finish(session, Settle(claim, done=True), {}, [])
+            await run_session.rejoin(run_session.sessions)
+            for session in run_session.sessions:
+                run_session.release()
+                await run_session.exchange(session, session.call())
+            assert run_session.waiting() == 0
+            assert not any(map(run_session.enqueues_wait_elsewhere, run_session.sessions))
+
+    with redis_server.client():
+        asyncio.run(crawl())
+
+
+def test_a_foreign_key_that_only_reaping_needs(redis_server: RedisServer) -> None:
+    """A dead worker's leases wait until it is deleted, and nothing else does."""
+
+    async def crawl(client: redis.Redis) -> None:
+        async with worker_of_two(redis_server) as (puppet, exchange_loop):
+            run_session = exchange_loop.run_session
+            puppet.demanded = Demand(False, 0, 0, {}, most=2)
+            dead = Worker(client, NAME, EXACT)
+            dead.send(["of the dead"])
+            dead.claim(1)
+            client.set(calls.prefix(NAME, 0) + "letters", "of somebody else")
+            client.zadd(calls.prefix(NAME, 0) + "workers", {dead.id: 1})
+            for session, lease in puppet.leases:
+                run_session.finish(session, Finish(lease.id, "done"))
+            puppet.leases.clear()
+            puppet.demanded = Demand(True, 2, 2, {}, most=2)
+            exchange_loop.enqueue(request(run_session, "another"))
+            exchange_loop.wake()
+            await until(lambda: puppet.leases, "claimed")
+            await until(lambda: exchange_loop.finished() == 2, "its exchanges are taken in")
+            assert [lease.entry for _, lease in puppet.leases] == [b"another"]
+            client.delete(calls.prefix(NAME, 0) + "letters")
+            await until(lambda: len(puppet.leases) == 2, "the dead worker's request is claimed")
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
+
+
+def test_complete_is_taken_back(redis_server: RedisServer) -> None:
+    """When something is added, and when the worker has to join again: a spider that is idle for
+    good must not be closed between that and the next replies."""
+
+    async def crawl(client: redis.Redis) -> None:
+        async with worker_of_two(redis_server) as (puppet, exchange_loop):
+            run_session = exchange_loop.run_session
+            for session, lease in puppet.leases:
+                run_session.finish(session, Finish(lease.id, "done"))
+            puppet.leases.clear()
+            exchange_loop.wake()
+            await until(lambda: exchange_loop.complete, "complete")
+            exchange_loop.enqueue(request(run_session, "0"))  # a duplicate
+            assert not exchange_loop.complete
+            await until(lambda: exchange_loop.complete, "complete again")
+            complete = []
+            puppet.rejoined = lambda: complete.append(exchange_loop.complete)  # type: ignore[method-assign]
+            exchange_loop.mark_void(run_session.sessions[0])
+            exchange_loop.found_more()
+            await until(lambda: complete, "it has joined again")
+            assert complete == [False]
+            await until(lambda: exchange_loop.complete, "and is complete once more")
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
+
+
+def test_a_worker_that_leaves_asks_whether_the_server_counts(redis_server: RedisServer) -> None:
+    """Before it believes that the run is lost."""
+    meta = calls.meta_key(NAME, 0)
+
+    async def crawl(client: redis.Redis) -> None:
+        async def the_replica_has_got_it() -> None:
+            client.rename("later", meta)
+
+        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+            run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+            await run_session.join()
+            exchange_loop = ExchangeLoop(
+                run_session, ServerHelp(confirm_primary=the_replica_has_got_it)
+            )
+            exchange_loop.start(Puppet())
+            await exchange_loop.stop()
+            run_session.enqueue(request(run_session, "unsent"))
+            client.rename(meta, "later")
+            assert not await exchange_loop.leave()
+            assert await run_session.left_waiting() == 1
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
 
 
 def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(

@@ -249,6 +249,25 @@ def test_a_duplicate_inside_one_batch(
     assert counts(client) | {"created": 4, "duplicates": 9} == counts(client)
 
 
+def test_what_a_void_page_has_asked_for(member: Callable[..., Worker], client: redis.Redis) -> None:
+    """Past the dupefilter, and not sent yet: whoever has the page by now asks for it, too."""
+    worker, other = member(), member()
+    worker.send(["page"])
+    (page,) = worker.claim(1)
+    options = {"filtered": False, "identity": b"child", "asked": calls.RECENT}
+    worker.enqueue("child", page=page, **options)
+    worker.enqueue("link", page=page)
+    expire(client, worker)
+    assert reap(client, other)[0] == 1
+    (again,) = other.claim(1)
+    child = other.request("child", **options | {"asked": calls.KNOWN})
+    other.finish(again, children=[child])
+    other.exchange()
+    worker.exchange()
+    worker.exchange()
+    assert sorted(entries(other.claim(9))) == ["child", "link"]
+
+
 def test_a_finish_counts_once(member: Callable[..., Worker], client: redis.Redis) -> None:
     """A second finish of a lease, in the same batch or later, is counted and does nothing."""
     worker = member()
@@ -1307,3 +1326,26 @@ class TestScriptErrors:
         real = read_shard(client, NAME, 0)
         real.check()
         assert (real.count("created"), real.count("finished"), real.count("dead")) == (2, 1, 0)
+
+    def test_no_operation_after_a_bad_request(
+        self,
+        member: Callable[..., Worker],
+        client: redis.Redis,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Each is tried alone only after the script has passed without any, or all would become
+        dead letters when it no longer passes at all."""
+        worker = member()
+        (session,) = worker.sessions
+        worker.enqueue("bad", priority=cast(int, "high"))
+        for number in range(3):
+            worker.enqueue(f"{number}")
+        while "becomes a dead letter" not in caplog.text:
+            self.drive(worker, 1)
+        ttl, session._ttl = session._ttl, cast(int, "long")
+        self.drive(worker, 20)
+        assert worker.waiting() == 4
+        session._ttl = ttl
+        self.drive(worker, 20)
+        real = read_shard(client, NAME, 0)
+        assert (real.count("created"), real.count("dead")) == (4, 1)

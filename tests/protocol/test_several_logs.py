@@ -289,7 +289,7 @@ def test_a_link_that_its_shard_cannot_take(member: Callable[..., Worker], server
     worker.finish(lease)
     worker.exchange()
     session = worker.sessions[1]
-    for _ in range(4):
+    for _ in range(5):
         call = session.call()
         if b"poison" in call.payload and b"letters" not in call.payload:
             session.failed("the script failed")
