@@ -70,6 +70,16 @@ MUTANTS = [
     Mutant("frontier/shard_loop.py", "waiting > 0 or is_news", "waiting > 0", EXCHANGE_LOOP),
     Mutant("frontier/shard_loop.py", "self.session.unsafe.proof_at", "0.0", EXCHANGE_LOOP),
     Mutant(
+        "frontier/loop.py", "loop.exchange_surely(NOTHING)", "loop.exchange(NOTHING)", EXCHANGE_LOOP
+    ),
+    Mutant(
+        "frontier/shard_session.py",
+        "settled = self.unsent.take_settled() if self.in_one_log else []",
+        "settled = [one for one in self.unsent if isinstance(one, Settle)]",
+        EXCHANGE_LOOP,
+    ),
+    Mutant("frontier/shard_session.py", " or self._is_asked_again(item)", "", PROTOCOL),
+    Mutant(
         SHARED + "finished.lua",
         "redis.call('EXISTS', READY, DELAYED, POST)",
         "redis.call('EXISTS', READY, DELAYED)",
