@@ -266,12 +266,17 @@ def prepare() -> None:
         }
     for package in ("scrapy.commands", "scrapy_redisq"):
         path = importlib.import_module(package).__path__
-        names |= {module.name for module in pkgutil.walk_packages(path, f"{package}.")}
+        modules = pkgutil.walk_packages(path, f"{package}.", onerror=importlib.import_module)
+        names |= {module.name for module in modules}
     # pyarrow begins threads when it is imported; the handler for FTP of Scrapy 2.13 a reactor.
     names = {name for name in names if not (".parquet" in name or name.endswith("handlers.ftp"))}
     for name in sorted(names):
-        with contextlib.suppress(ImportError):  # what is optional in Scrapy
+        try:
             importlib.import_module(name)
+        except ImportError as error:
+            # What is optional. A circle of ours would not show when it is imported again.
+            if (error.name or "").startswith("scrapy_redisq"):
+                raise
     # Scrapy loads the commands of all that is installed, whatever they import: pytest, for one.
     for command in importlib.metadata.entry_points(group="scrapy.commands"):
         command.load()
