@@ -23,7 +23,6 @@ from scrapy_redisq.frontier.operations import (
     foreign_key,
     letter_item,
     parse_lease,
-    requests_of,
 )
 from scrapy_redisq.frontier.posts import pack_links
 from scrapy_redisq.frontier.scripts import raw_string, unpack
@@ -54,7 +53,7 @@ class Cargo:
         return data
 
     def _add(self, operation: Operation) -> None:
-        for request in requests_of(operation):
+        for request in operation.requests:
             self._add_request(request, operation.lease if isinstance(operation, Finish) else None)
         if isinstance(operation, Finish):
             self._add_finish(operation)
@@ -159,7 +158,7 @@ def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
     )
     outcomes = iter(outcome.decode())
     for operation in operations:
-        for request in requests_of(operation):
+        for request in operation.requests:
             _sort(request, next(outcomes, "1"), told)
     return told
 

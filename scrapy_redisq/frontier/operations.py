@@ -57,8 +57,29 @@ class Post:
     delivered: Callable[[str], None]
 
 
+class _Operation:
+    """What an exchange carries. These are looked at several times for each request of a crawl."""
+
+    __slots__ = ()
+
+    @property
+    def requests(self) -> Sequence[Enqueue | Claim]:
+        """Those that come with it."""
+        return ()
+
+    @property
+    def number(self) -> int:
+        """How many requests it adds, claims or settles."""
+        return 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the requests that are sent with it."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
-class Enqueue:
+class Enqueue(_Operation):
     """A request to be added. ``fingerprint`` as the dupefilter encodes it, None: not filtered.
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
@@ -81,9 +102,21 @@ class Enqueue:
     tag: Hashable = None
     link: Link | None = None
 
+    @property
+    def requests(self) -> Sequence[Enqueue | Claim]:
+        return (self,)
+
+    @property
+    def number(self) -> int:
+        return 1
+
+    @property
+    def size(self) -> int:
+        return len(self.entry)
+
 
 @dataclass(frozen=True)
-class Finish:
+class Finish(_Operation):
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
     exception and the HTTP status, and whether it is ``foreign``: enqueued by nobody),
     "backed_off" (released, with the entry that takes the place of the old one), "retried" (the
@@ -108,6 +141,19 @@ class Finish:
     links: Sequence[Enqueue] = ()
     record: tuple[str, bytes] | None = None
 
+    @property
+    def requests(self) -> Sequence[Enqueue | Claim]:
+        return self.children
+
+    @property
+    def number(self) -> int:
+        return len(self.children)
+
+    @property
+    def size(self) -> int:
+        others = sum(len(one.entry) for one in (*self.children, *self.links))
+        return len(self.entry) + others
+
     def unsafe(self) -> list[Enqueue]:
         """What has to be posted if it is sent now. A page that will be fetched again asks for all
         of it again."""
@@ -117,14 +163,14 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Delivered:
+class Delivered(_Operation):
     """A post is no longer needed."""
 
     post: str
 
 
 @dataclass(frozen=True)
-class Letter:
+class Letter(_Operation):
     """A dead letter of a request that could not be enqueued, and that no page stands for.
 
     One is kept for each ``identity``. ``entry`` is b"" if the request cannot be kept.
@@ -139,9 +185,13 @@ class Letter:
     status: int = 0
     entry: bytes = b""
 
+    @property
+    def size(self) -> int:
+        return len(self.entry)
+
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(_Operation):
     """A request that cannot be stored: it stays with this worker, if no other has it.
 
     ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
@@ -160,17 +210,29 @@ class Claim:
     tag: Hashable = None
 
     @property
+    def requests(self) -> Sequence[Enqueue | Claim]:
+        return (self,)
+
+    @property
+    def number(self) -> int:
+        return 1
+
+    @property
     def field(self) -> Any:
         """Where the frontier keeps it."""
         return calls.claimed_field(self.fingerprint, self.identity)
 
 
 @dataclass(frozen=True)
-class Settle:
+class Settle(_Operation):
     """The end of a claim: it was dealt with (``done``), or may be claimed again."""
 
     claim: Claim
     done: bool
+
+    @property
+    def number(self) -> int:
+        return 1
 
     @property
     def slot(self) -> str:
@@ -178,7 +240,7 @@ class Settle:
 
 
 @dataclass(frozen=True)
-class GoesOn:
+class GoesOn(_Operation):
     """Something new came of a request whose end is far: of a ``claim`` that no page stands for, or
     of the page that has this ``lease``. Deaths from before do not count against it any more."""
 
@@ -302,26 +364,6 @@ class Reply:
     """What this worker may do with slots that have limits."""
     told: str = ""
     """What people have told it to do: "quiet", "work" or "stop"; "" if nothing."""
-
-
-def number_of_requests(operation: Operation) -> int:
-    """How many requests an operation adds, claims or settles."""
-    return 1 if isinstance(operation, Settle) else len(requests_of(operation))
-
-
-def requests_of(operation: Operation) -> Sequence[Enqueue | Claim]:
-    """The requests that come with an operation."""
-    if isinstance(operation, (Enqueue, Claim)):
-        return (operation,)
-    return operation.children if isinstance(operation, Finish) else ()
-
-
-def size_of(operation: Operation) -> int:
-    """Bytes of the requests that are sent with an operation."""
-    size = len(operation.entry) if isinstance(operation, (Enqueue, Finish, Letter)) else 0
-    if isinstance(operation, Finish):
-        size += sum(len(one.entry) for one in (*operation.children, *operation.links))
-    return size
 
 
 def letter_item(letter: Letter) -> tuple[Any, ...]:

@@ -33,7 +33,6 @@ from scrapy_redisq.frontier.operations import (
     Reply,
     Settle,
     TurnReport,
-    number_of_requests,
     outcome_item,
 )
 from scrapy_redisq.frontier.scripts import Call, load
@@ -196,7 +195,7 @@ class ShardSession:
     def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
         self.unsent.append(operation)
-        self.enqueued += number_of_requests(operation)
+        self.enqueued += operation.number
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
         elif isinstance(operation, Settle):
@@ -224,7 +223,7 @@ class ShardSession:
         self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
         # Nothing counts as acknowledged before all of this is, be it because it was once.
-        pending = sum(map(number_of_requests, self.unsent))
+        pending = sum(operation.number for operation in self.unsent)
         self.acknowledged, self._passed = (
             (-pending, self.enqueued) if pending else (self.enqueued, 0)
         )
@@ -405,7 +404,7 @@ class ShardSession:
             return reply
         self._answered_at, self._is_repeated = time.monotonic(), False
         for operation in self._in_flight.operations:
-            number = number_of_requests(operation)
+            number = operation.number
             if self._in_flight.passes:  # what it has passed is not acknowledged
                 self._passed += number
             else:

@@ -67,7 +67,7 @@ class Unsafe:
     def acknowledged(self, operation: Enqueue | Letter, at: float) -> None:
         """Keep what no page stands for until no server can have lost it."""
         if self.size_of(operation):
-            if isinstance(operation, Enqueue):
+            if isinstance(operation, Enqueue) and operation.tag is not None:
                 operation = replace(operation, tag=None)  # nobody is told of it again
             self._kept.append((at, operation))
             self._of_nobody += _is_of_nobody(operation)

@@ -12,8 +12,6 @@ from scrapy_redisq.frontier.operations import (
     Letter,
     Operation,
     Settle,
-    number_of_requests,
-    size_of,
 )
 
 MAX_OPERATIONS = 300
@@ -46,8 +44,8 @@ class Unsent(deque[Operation]):
         taken: list[Operation] = []
         number = size = 0
         while self and number < MAX_OPERATIONS and len(taken) < most:
-            number += max(1, number_of_requests(self[0]))
-            size += size_of(self[0])
+            number += max(1, self[0].number)
+            size += self[0].size
             if taken and (number > MAX_OPERATIONS or size > MAX_BYTES):
                 break
             taken.append(self.popleft())
@@ -72,7 +70,7 @@ class Unsent(deque[Operation]):
                     and operation.lease not in waiting
                 ) or isinstance(operation, Delivered)
             if may_pass and len(taken) < most and size < MAX_BYTES:
-                size += size_of(operation)
+                size += operation.size
                 taken.append(operation)
             else:
                 left.append(operation)

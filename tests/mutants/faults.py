@@ -111,7 +111,7 @@ MUTANTS = [
         "if after <= number]",
         "tests/unit/test_unsent.py",
     ),
-    Mutant("frontier/unsent.py", "size += size_of(self[0])", "size += 0", PROTOCOL),
+    Mutant("frontier/unsent.py", "size += self[0].size", "size += 0", PROTOCOL),
     Mutant(
         "server/sentinel/finder.py",
         "view.epoch >= self._epoch for view in views",
