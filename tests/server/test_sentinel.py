@@ -175,6 +175,12 @@ def test_users_and_passwords_of_sentinels(each_binary: Any) -> None:
         with group.servers[0].client() as client:
             rules = ["on", ">pw", "~*", "&*", "+@all", "-role"]
             client.execute_command("ACL", "SETUSER", "bob", *rules)
+        for sentinel in group.sentinels:
+            with sentinel.client() as client:
+                rules = ["on", ">s3cret", *rights[1].split()]
+                rules.remove("+sentinel|myid")
+                client.execute_command("ACL", "SETUSER", "mallory", *rules)
+        assert "+sentinel|myid" in failure(f"{right}&sentinel_username=mallory")
         bobs = right.replace("//:", "//bob:") + "&sentinel_username=eve"
         assert "+role +wait" in failure(bobs)
         with group.servers[0].client() as client:
@@ -537,6 +543,28 @@ def test_sentinels_that_move_or_are_no_more(divided: list[Sentinel]) -> None:
         assert finder.places() == [*listed, moved]
         finder.find()  # another one answers there
         assert moved not in finder.places()
+
+
+def test_a_sentinel_without_an_id(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused: under two names it would count as two."""
+    exchange = finder_module._Sentinel._exchange
+
+    def of_an_older_one(self: Any, questions: tuple[tuple[str, ...], ...]) -> list[Any]:
+        return exchange(self, [("NO-ID",) if each == ("MYID",) else each for each in questions])
+
+    monkeypatch.setattr(finder_module._Sentinel, "_exchange", of_an_older_one)
+    line = f"sentinel monitor {SERVICE} 127.0.0.1 1 2\n"
+    sentinel = Sentinel(redis_server.binary, line, port=free_port())
+    try:
+        said = failure(
+            url_of(sentinel.port).replace("127.0.0.1", f"localhost:{sentinel.port},127.0.0.1")
+        )
+    finally:
+        sentinel.close()
+    assert "older than Redis 6.2" in said
+    assert "REDISQ_URL" in said
 
 
 def test_a_listed_sentinel_that_moves(divided: list[Sentinel]) -> None:

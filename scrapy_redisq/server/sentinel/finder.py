@@ -86,18 +86,15 @@ class _Sentinel:
         """Raises `_Refused`, or `redis.ConnectionError` and the like if there is no answer."""
         about = ("MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS", "REPLICAS")
         answers = self._answers(("MYID",), *((question, self._service) for question in about))
-        myid, *rest = answers
-        for answer in rest:
+        for answer in answers:
             if isinstance(answer, redis.ResponseError):
                 raise _Refused(self._why(answer))
-        master, place, others, replicas = rest
+        myid, master, place, others, replicas = answers
         told = _fields(master)
         patience = 10 * int(told.get("down-after-milliseconds", 0))
         return View(
-            # Before Redis 6.2 there was no such question.
-            sentinel=(self.id if self.learned else self.name)
-            if isinstance(myid, redis.ResponseError)
-            else str(myid),
+            # Nothing else tells that two addresses are one Sentinel, which has but one vote.
+            sentinel=str(myid),
             # Not what MASTER says: that is the former one until its failover is over, a second
             # after the new one has taken its place.
             primary=(place[0], int(place[1])),
@@ -160,6 +157,8 @@ class _Sentinel:
             return f"knows no {self._service!r}" + (f", but {known}" if known else "")
         if "unknown command" in text.lower():
             return f"is no Sentinel, but a Redis server (redis://{self.name})"
+        if "subcommand" in text.lower():  # MYID is the latest that is asked
+            return f"is older than Redis 6.2 ({text})"
         return text
 
     def _services(self) -> list[str]:
