@@ -119,6 +119,18 @@ MUTANTS = [
         SENTINELS,
     ),
     Mutant(
+        "server/sentinel/finder.py",
+        "majority and latest >= self._epoch",
+        "majority",
+        SENTINELS,
+    ),
+    Mutant(
+        "server/sentinel/finder.py",
+        "polled and (self._contradicted or contradicts)",
+        "False",
+        SENTINELS,
+    ),
+    Mutant(
         EXCHANGE,
         "if not seq or state[4] or not",
         "if not seq or not",

@@ -62,7 +62,10 @@ class _ToPrimary:
 
     def send_packed_command(self, *args: Any, **options: Any) -> Any:
         if time.monotonic() - self._finder.asked_at > POLL:
-            self._finder.poll(rotate=False)
+            if self._finder.in_doubt:
+                self._finder.find(all_of_them=True)
+            else:
+                self._finder.poll(rotate=False)
         if (self.host, self.port) != self._finder.primary:
             self.disconnect()  # type: ignore[attr-defined]
         return super().send_packed_command(*args, **options)  # type: ignore[misc]

@@ -205,6 +205,8 @@ class Finder:
         self._epoch = -1
         self._unheard_since = math.inf
         """Since when majorities have not known of the last failover that is known here."""
+        self._contradicted = False
+        """Since all were asked, one that was polled named another primary, or knew of less."""
         self.voters = 1
         """Sentinels in all, as far as is known."""
         self._named: dict[str, float] = {}
@@ -284,7 +286,8 @@ class Finder:
 
     def poll(self, *, rotate: bool = True) -> bool:
         """Ask the next Sentinel, or the one that answered last; it has the last word only if it
-        knows of a later failover. -> whether it has answered."""
+        knows of a later failover; else it may make it necessary to ask all (`in_doubt`).
+        -> whether it has answered."""
         with self._lock:
             self._next += rotate
             sentinel = self._sentinels[self._next % len(self._sentinels) if rotate else 0]
@@ -299,8 +302,9 @@ class Finder:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the last majority did not know of the last failover that is known here."""
-        return self._unheard_since < math.inf
+        """Whether all are to be asked: the last majority did not know of the last failover that is
+        known here, or one that was polled may be the first of those that were set up anew."""
+        return self._contradicted or self._unheard_since < math.inf
 
     def vouched(self) -> float:
         """When a majority had last named the primary that is known here (-inf: never)."""
@@ -314,9 +318,14 @@ class Finder:
             return
         self.voters = self._voters_by(views)
         majority = not polled and 2 * len(views) > self.voters
-        self._learn(views, majority)
         now = time.monotonic()
         latest = max(view.epoch for view in views)
+        # Others may be cut off from who alone knows of the last failover.
+        self._learn(views, knows_who_is_gone=majority and latest >= self._epoch)
+        contradicts = latest < self._epoch or (
+            latest == self._epoch and any(view.primary != self.primary for view in views)
+        )
+        self._contradicted = polled and (self._contradicted or contradicts)
         if latest < self._epoch:
             # Of Sentinels that were cut off, or have not heard of it yet.
             if not majority:
@@ -336,16 +345,17 @@ class Finder:
             if view.primary == self.primary:
                 self._named[view.sentinel] = now
 
-    def _learn(self, views: Collection[View], majority: bool) -> None:
+    def _learn(self, views: Collection[View], *, knows_who_is_gone: bool) -> None:
         """Know Sentinels that are not in REDISQ_URL, and each but once: others may call one that is
-        by another name. A ``majority`` knows where they are now, and which are no more."""
+        by another name. A majority that has heard of the last failover knows where they are now,
+        and which are no more."""
         answered = {view.sentinel for view in views}
         said = {own: place for view in views for own, place in view.others.items()}
         listed = {one.id for one in self._sentinels if not (one.learned or one.silent)}
         for sentinel in [one for one in self._sentinels if one.learned]:
             is_there = sentinel.id in answered and not sentinel.silent
-            is_gone = majority and not is_there and said.get(sentinel.id) != sentinel.place
-            if sentinel.id in listed or is_gone:
+            is_gone = not is_there and said.get(sentinel.id) != sentinel.place
+            if sentinel.id in listed or (knows_who_is_gone and is_gone):
                 self._forget(sentinel)
         known = {one.id for one in self._sentinels if not one.silent}
         for own, place in said.items():
