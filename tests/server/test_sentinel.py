@@ -28,6 +28,7 @@ from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.server.route import cancel
 from scrapy_redisq.server.sentinel import finder as finder_module
+from scrapy_redisq.server.sentinel import route as route_module
 from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
 from scrapy_redisq.server.sentinel.route import SentinelRoute
 
@@ -497,6 +498,34 @@ def test_a_polled_sentinel_that_names_another_primary() -> None:
             assert finder.primary == FIRST
             finder._take([*all_agree[:2], told])
             assert not finder.in_doubt
+
+
+def test_a_primary_that_most_do_not_name_is_told_of(
+    divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with how many name it and what to do, and once that it is over."""
+    monkeypatch.setattr(route_module, "POLL", 0.05)
+    monkeypatch.setattr(route_module, "MOST_UNVOUCHED", 5)
+
+    async def ask(route: SentinelRoute, times: int) -> None:
+        for _ in range(times):
+            await route._ask(asyncio.Event())
+
+    def said(text: str) -> int:
+        return sum(text in message for message in caplog.messages)
+
+    with route_by(divided) as route:
+        route.find()
+        divided[1].stop()
+        asyncio.run(ask(route, 20))
+        assert said("Only 1 of 3 Sentinels name 127.0.0.1:2 as the primary") == 1
+        assert said(f"SENTINEL RESET {SERVICE}") == said("without them in REDISQ_URL") == 1
+        assert not said("Most Sentinels name")
+        with divided[0].client() as client:
+            set_up_anew(client, SECOND)
+        asyncio.run(ask(route, 10))
+        assert said("Most Sentinels name 127.0.0.1:2 as the primary again") == 1
+        assert said("Only 1 of 3 Sentinels") == 1
 
 
 def test_a_sentinel_that_was_reset_is_no_majority(divided: list[Sentinel]) -> None:

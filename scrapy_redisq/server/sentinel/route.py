@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -41,6 +42,10 @@ says the latter, and the former only when that is over."""
 QUIET = 60.0
 """Seconds after which another Sentinel is listened to."""
 
+MOST_UNVOUCHED = 30
+"""Answers in a row, at most one in `POLL` seconds, without a majority that names the primary: then
+that is said. Not a time: it would go on while no Sentinel answers, or the process is stopped."""
+
 REPLICATED_WITHIN = 0.5
 """Seconds that replicas may take to have what the primary has."""
 
@@ -68,6 +73,10 @@ class SentinelRoute:
         self._silent = 0
         """Questions in a row that no Sentinel has answered."""
         self._without = False
+        self._vouched = -math.inf
+        self._unvouched = 0
+        """Answers in a row since a majority last named the primary."""
+        self._told_unvouched = False
 
     def client(self, timeout: float) -> redis.Redis:
         pool = redis.ConnectionPool(
@@ -175,6 +184,7 @@ class SentinelRoute:
         await self.drop()
         self._silent = 0 if answered else self._silent + 1
         self._tell(self._silent >= len(self.finder.places()))
+        await self._tell_unvouched(answered)
 
     def _tell(self, without: bool) -> None:
         if without and not self._without:
@@ -185,6 +195,39 @@ class SentinelRoute:
         elif self._without and not without:
             logger.warning("Sentinels answer again")
         self._without = without
+
+    async def _tell_unvouched(self, answered: bool) -> None:
+        """Warn if Sentinels answer, but no majority names the primary: then what was sent there is
+        kept for ever, and why would be said at the end alone."""
+        before, self._vouched = self._vouched, self.finder.vouched()
+        if self._vouched > before:
+            if self._told_unvouched:
+                logger.warning(
+                    "Most Sentinels name %s:%s as the primary again", *(self.finder.primary or ())
+                )
+            self._told_unvouched, self._unvouched = False, 0
+        elif answered:
+            self._unvouched += 1
+            if self._unvouched == MOST_UNVOUCHED:
+                # Now, as each was asked at another time.
+                views = await asyncio.to_thread(self.finder.find, all_of_them=True)
+                self._warn_unless_vouched(sum(v.primary == self.finder.primary for v in views))
+
+    def _warn_unless_vouched(self, naming: int) -> None:
+        voters = self.finder.voters
+        if 2 * naming > voters:
+            return
+        self._told_unvouched = True
+        logger.warning(
+            "Only %d of %d Sentinels name %s:%s as the primary, and more than half have to. Until "
+            "they do this worker does not end as finished, and start() waits once too much might "
+            "have to be sent again. If some are no more, say SENTINEL RESET %s to those that still "
+            "count them, one after the other, and restart workers without them in REDISQ_URL",
+            naming,
+            voters,
+            *(self.finder.primary or ()),
+            self._address.service,
+        )
 
     async def _listen(self, switched: asyncio.Event) -> None:
         """Hear of failovers from any Sentinel; another one's turn when it has been quiet."""
