@@ -59,6 +59,42 @@ def test_keys_of_the_projects_tables_tell_all_texts_apart(engine: sqlalchemy.Eng
     assert sorted(row["url"] for row in rows(engine, record.target.table)) == sorted(urls)
 
 
+@dataclass
+class Shop:
+    name: str
+
+
+def with_shops(engine: sqlalchemy.Engine, *columns: sqlalchemy.Column[Any]) -> Tables:
+    """The same project's tables in a later release: its pages are of shops."""
+    metadata = sqlalchemy.MetaData()
+    name = sqlalchemy.Column("name", sqlalchemy.String(200), primary_key=True)
+    sqlalchemy.Table("shop", metadata, name)
+    if columns:
+        sqlalchemy.Table("page", metadata, *columns)
+    return Tables({Shop: {}}, metadata, engine.dialect)
+
+
+def of_shops() -> list[sqlalchemy.Column[Any]]:
+    key = sqlalchemy.Column("url", sqlalchemy.ForeignKey("shop.name"), primary_key=True)
+    return [key, *page_columns()]
+
+
+def test_tables_that_are_made_later_tell_all_texts_apart(engine: sqlalchemy.Engine) -> None:
+    """The first ones were made by a release before, or by a worker that died then."""
+    with_shops(engine).prepare(engine.begin)
+    tables = with_shops(engine, *of_shops())
+    store(engine, tables, Shop("/A"), Shop("/a"))
+    (record, *_) = store(engine, tables, Page("/A"), Page("/a"))
+    assert len(rows(engine, record.target.table)) == 2
+
+
+def test_tables_are_made_beside_those_of_another_collation(engine: sqlalchemy.Engine) -> None:
+    """With the same one: a foreign key is refused otherwise."""
+    execute(engine, "CREATE TABLE shop (name VARCHAR(200) PRIMARY KEY)")
+    tables = with_shops(engine, *of_shops())
+    store(engine, tables, Shop("a"), Page("a"))
+
+
 INEXACT = {
     "sqlite": "VARCHAR(200) COLLATE NOCASE",
     "mysql": "VARCHAR(200) COLLATE utf8mb4_general_ci",

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from sqlalchemy import make_url
 
 from lab.databases import Database, PostgresServer
-from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch
+from scrapy_redisq.errors import RowRefused, SettingError, SinkMismatch, SinkUnavailable
+from scrapy_redisq.pipelines.database import schema
+from scrapy_redisq.pipelines.database.engine import engine as engine_for
 from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
 from tests.sinks.tables import (
@@ -60,6 +63,90 @@ def test_many_workers_make_the_same_tables_at_the_same_moment(each_database: Dat
     engine = sqlalchemy.create_engine(each_database.url)
     assert set(sqlalchemy.inspect(engine).get_table_names()) == {"books", "everything", "shops"}
     engine.dispose()
+
+
+def listed_books() -> sqlalchemy.MetaData:
+    """A project's table of books with an index that is a statement of its own."""
+    metadata = sqlalchemy.MetaData()
+    url = sqlalchemy.Column("url", sqlalchemy.String(50), primary_key=True)
+    title = sqlalchemy.Column("title", sqlalchemy.String(50))
+    sqlalchemy.Table("books", metadata, url, title, sqlalchemy.Index("titles", title, unique=True))
+    return metadata
+
+
+LISTED: dict[str, Any] = {"dict": {"table": "books", "columns": {"url": "str", "title": "str"}}}
+
+
+def test_no_worker_sees_a_table_before_its_indexes(each_database: Database) -> None:
+    """It would not know all its life that a row of another key can be in the way."""
+    maker, other = (engine_for(make_url(each_database.url), "", 10) for _ in range(2))
+    for engine in (maker, other):
+        engine.connect().close()  # a dialect knows its server only then
+    looks = threading.Event()
+    seen: list[Any] = []
+
+    @sqlalchemy.event.listens_for(other, "before_cursor_execute")
+    def asks(*args: Any) -> None:
+        if any(word in args[2] for word in ("GET_LOCK", "advisory", "IMMEDIATE")):
+            looks.set()
+
+    def look() -> None:
+        try:
+            tables = Tables(LISTED, listed_books(), other.dialect)
+            tables.prepare(other.begin)
+            (record,) = tables.records({"url": "a"}, KEY)
+            seen.append(record.target.also_unique)
+        except BaseException as failure:
+            seen.append(failure)
+        finally:
+            looks.set()
+
+    worker = threading.Thread(target=look)
+
+    @sqlalchemy.event.listens_for(maker, "before_cursor_execute")
+    def between(*args: Any) -> None:
+        if "UNIQUE INDEX" in args[2]:
+            worker.start()
+            assert looks.wait(20)
+
+    Tables(LISTED, listed_books(), maker.dialect).prepare(maker.begin)
+    worker.join(20)
+    maker.dispose()
+    other.dispose()
+    assert seen == [["titles"]]
+
+
+def test_a_worker_that_makes_tables_for_too_long_is_told_of(
+    engine: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others look again, as for a database that is away, and leave it no lock."""
+    if engine.dialect.name != "mysql":
+        pytest.skip("its transactions have tables, too")
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0)
+
+    @sqlalchemy.event.listens_for(engine, "before_cursor_execute")
+    def between(*args: Any) -> None:
+        if "UNIQUE INDEX" in args[2]:
+            with pytest.raises(SinkUnavailable, match="another worker has been making the tables"):
+                Tables(LISTED, listed_books(), engine.dialect).prepare(engine.begin)
+
+    for _ in range(2):
+        Tables(LISTED, listed_books(), engine.dialect).prepare(engine.begin)
+
+
+def test_a_cluster_without_named_locks_has_tables_made(
+    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Galera's may refuse GET_LOCK."""
+    if engine.dialect.name != "mysql":
+        pytest.skip("it has no such locks")
+
+    @sqlalchemy.event.listens_for(engine, "before_cursor_execute", retval=True)
+    def refused(*args: Any) -> tuple[str, Any]:
+        return args[2].replace("GET_LOCK", "NO_LOCK"), args[3]
+
+    Tables(LISTED, listed_books(), engine.dialect).prepare(engine.begin)
+    assert "let one worker make the tables" in caplog.text
 
 
 def test_tables_of_the_run_before_fit(engine: sqlalchemy.Engine) -> None:

@@ -9,7 +9,15 @@ import sqlalchemy
 
 from scrapy_redisq.pipelines.database.columns import MYSQL
 
-__all__ = ["Index", "complete_domains", "fills_there", "rolls_back", "rules", "unique_indexes"]
+__all__ = [
+    "Index",
+    "collation",
+    "complete_domains",
+    "fills_there",
+    "rolls_back",
+    "rules",
+    "unique_indexes",
+]
 
 
 class Index(NamedTuple):
@@ -65,6 +73,11 @@ def rolls_back(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> bo
     if connection.dialect.name not in MYSQL:
         return True
     return any(row.engine == "InnoDB" for row in _ask(connection, table, _ENGINE))
+
+
+def collation(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> str | None:
+    """The collation that new columns of a table of MySQL get; None if the table is not there."""
+    return next((row.collation for row in _ask(connection, table, _COLLATION)), None)
 
 
 def complete_domains(connection: sqlalchemy.Connection, table: sqlalchemy.Table) -> None:
@@ -138,5 +151,9 @@ AND column_default IS NOT NULL
 """
 _ENGINE = """
 SELECT engine AS engine FROM information_schema.tables
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
+"""
+_COLLATION = """
+SELECT table_collation AS collation FROM information_schema.tables
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
 """

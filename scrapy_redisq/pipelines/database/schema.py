@@ -1,21 +1,30 @@
 """The tables in the database: made if missing, compared with the items if there.
 
 Several workers may do so at the same moment. On PostgreSQL, where even ``IF NOT EXISTS`` fails
-when two make the same table, an advisory lock lets one go first.
+when two make the same table, an advisory lock lets one go first. On MySQL and MariaDB, where others
+see a table before its indexes, a named one does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    NoSuchTableError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.schema import CreateTable
 
 from scrapy_redisq.errors import SinkMismatch, SinkUnavailable
 from scrapy_redisq.pipelines.database.catalogue import (
+    collation,
     complete_domains,
     fills_there,
     rules,
@@ -29,6 +38,7 @@ from scrapy_redisq.pipelines.database.columns import (
     fits,
     form,
 )
+from scrapy_redisq.pipelines.database.engine import LOCK_SECONDS
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.keys import has_default, is_generated
@@ -38,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 _CREATING = 0x7265646973710001
 """Number of PostgreSQL's advisory lock for creating tables, any that nobody else uses."""
+
+_LOCK = "concat('redisq_', left(coalesce(database(), ''), 57))"
+"""Name of MySQL's lock for the same, which may have 64 characters; it is the whole server's."""
 
 _ATTEMPTS = 3
 
@@ -60,35 +73,78 @@ def create(connection: sqlalchemy.Connection, tables: Iterable[sqlalchemy.Table]
 
 
 def create_given(connection: sqlalchemy.Connection, metadata: sqlalchemy.MetaData) -> None:
-    """Make those of the project's tables that are missing, with what belongs to them."""
-    for attempt in range(_ATTEMPTS):
-        missing = _missing(connection, metadata.tables.values())
-        if not missing:
-            return
-        _one_at_a_time(connection)
-        if attempt == 0 and len(missing) == len(metadata.tables):
-            _make_exact(connection.dialect, missing)
-        try:
-            metadata.create_all(connection)
-        except OperationalError:
-            # Without a lock, as on MariaDB and SQLite, another worker may have made one meanwhile.
-            if connection.invalidated or attempt == _ATTEMPTS - 1:
-                raise
+    """Make those of the project's tables that are missing, with what belongs to them.
+
+    Raises `SinkUnavailable` if another worker does so for too long.
+    """
+    with _whole_tables(connection):
+        for attempt in range(_ATTEMPTS):
+            missing = _missing(connection, metadata.tables.values())
+            if not missing:
+                return
+            _one_at_a_time(connection)
+            _make_exact(connection, metadata.tables.values(), missing)
+            try:
+                metadata.create_all(connection)
+            except OperationalError:
+                # Without a lock, as on SQLite, another worker may have made one meanwhile.
+                if connection.invalidated or attempt == _ATTEMPTS - 1:
+                    raise
 
 
-def _make_exact(dialect: sqlalchemy.Dialect, tables: Iterable[sqlalchemy.Table]) -> None:
+@contextlib.contextmanager
+def _whole_tables(connection: sqlalchemy.Connection) -> Iterator[None]:
+    """Let no other worker make tables meanwhile, and none see a table that lacks its indexes.
+
+    MySQL commits each statement by itself: a table, then each of its indexes.
+    """
+    if connection.dialect.name not in MYSQL:
+        yield
+        return
+    try:
+        is_ours = connection.scalar(sqlalchemy.text(f"SELECT GET_LOCK({_LOCK}, {LOCK_SECONDS})"))
+    except DBAPIError as problem:
+        if connection.invalidated:
+            raise
+        is_ours = True
+        logger.warning(
+            "The database has no GET_LOCK, as in some clusters: let one worker make the tables of "
+            "REDISQ_METADATA before others start (%s)",
+            problem.orig,
+        )
+    if not is_ours:
+        raise SinkUnavailable(
+            "another worker has been making the tables of REDISQ_METADATA for more than "
+            f"{LOCK_SECONDS} s"
+        )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(SQLAlchemyError):  # a connection that is lost has no lock
+            connection.execute(sqlalchemy.text(f"DO RELEASE_LOCK({_LOCK})"))
+
+
+def _make_exact(
+    connection: sqlalchemy.Connection,
+    tables: Iterable[sqlalchemy.Table],
+    missing: Collection[sqlalchemy.Table],
+) -> None:
     """Let texts be compared byte by byte, as elsewhere, where the project does not say how.
 
-    All tables together, or none: a foreign key needs the same collation on both sides.
+    All tables together, with those that are there, or none: a foreign key needs the same collation
+    on both sides.
     """
-    tables = list(tables)
+    tables, dialect = list(tables), connection.dialect
     if dialect.name not in MYSQL or any(
         name.endswith(("collate", "charset")) for table in tables for name in table.dialect_kwargs
     ):
         return
+    exact = exact_collation(dialect)
+    if any(collation(connection, table) != exact for table in tables if table not in missing):
+        return
     for table in tables:
         table.dialect_kwargs[f"{dialect.name}_charset"] = "utf8mb4"
-        table.dialect_kwargs[f"{dialect.name}_collate"] = exact_collation(dialect)
+        table.dialect_kwargs[f"{dialect.name}_collate"] = exact
 
 
 def reflect(
