@@ -117,6 +117,7 @@ class Plan:
             else filled
             for filled in self.filled
         )
+        self.target.left.add(column)
         return True
 
     def leftovers(self, item: Any) -> dict[Any, Any]:

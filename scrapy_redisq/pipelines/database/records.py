@@ -28,6 +28,8 @@ class Target:
     """What columns can hold as they are in the database, where they are described otherwise."""
     also_unique: list[str] = field(default_factory=list)
     """The names of the table's other unique indexes."""
+    left: set[str] = field(default_factory=set)
+    """Columns that take no values: the database alone fills them."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
     targets: dict[Target, list[Values]] = {}
     for record in records:
         targets.setdefault(record.target, []).append(record.values)
+        for name in record.target.left:
+            # From before anybody had looked at the table; away for good, as it is written again.
+            if record.values.get(name, ...) is None:
+                del record.values[name]
     for target in _parents_first(tuple(targets)):
         groups: dict[tuple[str, ...], list[Values]] = {}
         for values in merged(target, targets[target]):
