@@ -64,6 +64,8 @@ class RedisPipeline(BatchPipeline):
         if not self._target:
             raise SettingError("REDISQ_ITEMS_KEY", "", "a key's name")
         self._encode = encoder(settings.items_format)
+        # By identity: equal items are each to be added.
+        self._added: dict[int, Row] = {}
         try:
             self._server = await self._open_server()
             self._client = self._server.async_client()
@@ -110,15 +112,21 @@ class RedisPipeline(BatchPipeline):
         return RowRefused(f"{type(error).__name__}: {error}")
 
     async def write(self, rows: list[Row]) -> None:
-        """Add the items, in transactions of some megabytes."""
-        for part in _parts(rows):
+        """Add the items, in transactions of some megabytes.
+
+        What was added before one of them failed is not added again when the rows are tried again.
+        """
+        for part in _parts([row for row in rows if id(row) not in self._added]):
             try:
                 answers = await self._send(part)
             except (redis.RedisError, OSError) as error:
                 if isinstance(error, (redis.ConnectionError, OSError)) and self._server:
                     await asyncio.to_thread(self._server.revive)
                 raise self._translated(error) from None
+            self._added.update((id(row), row) for row in part)
             self._count_dropped(answers)
+        for row in rows:
+            self._added.pop(id(row), None)
 
     async def _send(self, rows: list[Row]) -> list[Any]:
         assert self._client is not None  # open() has been called
@@ -191,4 +199,5 @@ def _parts(rows: list[Row]) -> Iterator[list[Row]]:
             part, size = [], 0
         part.append(row)
         size += len(row[ENCODED])
-    yield part
+    if part:
+        yield part

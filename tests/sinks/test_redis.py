@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 import scrapy
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -33,6 +34,7 @@ from scrapy_redisq.errors import (
     SinkUnavailable,
 )
 from scrapy_redisq.pipelines import RedisPipeline
+from scrapy_redisq.pipelines.batch import Row
 from scrapy_redisq.pipelines.encoding import encoder
 from scrapy_redisq.server import embedded
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -311,6 +313,37 @@ def test_full_server(own_server: RedisServer) -> None:
 
     asyncio.run(run())
     assert [item["n"] for item in items(own_server)] == [0, 1, 2]
+
+
+def test_a_transaction_that_fails_after_others(redis_server: RedisServer) -> None:
+    """What was added before is not added again, also when the rest comes in smaller batches; equal
+    items are each added."""
+    calls = 0
+
+    async def run() -> None:
+        async with opened(redis_server.url) as pipeline:
+            send = pipeline._send
+
+            async def fail(rows: list[Row]) -> list[Any]:
+                nonlocal calls
+                calls += 1
+                if calls in (2, 3):
+                    raise redis.ResponseError("OOM")
+                return await send(rows)
+
+            pipeline._send = fail  # type: ignore[method-assign]
+            body = "x" * 1_500_000
+            rows = [pipeline.row({"n": n, "body": body}, "k") for n in (0, 1, 1, 2, 2)]
+            for _ in range(2):
+                with pytest.raises(SinkUnavailable, match="OOM"):
+                    await pipeline.write(rows)
+            for part in rows[:2], rows[2:], [pipeline.row({"n": 0}, "k")]:
+                await pipeline.write(part)
+            assert not pipeline._added
+
+    asyncio.run(run())
+    assert [item["n"] for item in items(redis_server)] == [0, 1, 1, 2, 2, 0]
+    assert calls == 6
 
 
 def test_server_that_restarts(own_server: RedisServer) -> None:
