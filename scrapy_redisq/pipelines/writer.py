@@ -114,8 +114,13 @@ class Writer:
         self._writing = asyncio.ensure_future(self._write_until_closed())
 
     def add(self, row: Row, page: Any, written: asyncio.Future[None] | None) -> None:
-        """Have a row written."""
-        self._waiting.append(Waiting(row, page, time.monotonic(), written))
+        """Have a row written. It is given back if nothing is written any more, see `close`."""
+        waiting = Waiting(row, page, time.monotonic(), written)
+        if self._writing.done():
+            # `start()` may go on when the pipelines have been closed.
+            self._endings.give_back(waiting)
+            return
+        self._waiting.append(waiting)
         self._changed.set()
 
     async def room(self) -> None:

@@ -306,6 +306,34 @@ def test_a_sink_that_hangs_when_it_is_opened_or_closed(monkeypatch: pytest.Monke
     asyncio.run(asyncio.wait_for(crawl(), 30))
 
 
+@pytest.mark.parametrize("seconds", [0, 0.01])
+@pytest.mark.parametrize("of_page", [True, False])
+def test_an_item_after_the_end(
+    seconds: float, of_page: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a `start()` that goes on when the pipelines have been closed: its page goes back, or
+    the log tells of it, and a stat counts it."""
+    pages = HeldPages()
+    pages.has = lambda page: page is not None  # type: ignore[method-assign]
+
+    async def crawl() -> int:
+        async with opened(pages) as sink:
+            sink.batch_seconds = seconds
+            await sink.close_spider()
+            current_item.set((Request("http://x/1"), 0) if of_page else None)
+            (result,) = await results([asyncio.ensure_future(sink.process_item({"n": 1}))])
+            assert result is (None if seconds else ItemReturned)
+            stats: Any = sink.crawler.stats
+            return int(stats.get_value("redisq/sink/lost", 0))
+
+    assert asyncio.run(crawl()) == (not of_page)
+    if of_page:
+        assert len(pages.given_back) == 1
+    elif seconds:
+        assert "Dropped: not written before the crawl ended" in caplog.text
+    assert not any(pages.held.values())
+
+
 def test_a_row_in_doubt_does_not_use_up_the_patience_of_others() -> None:
     """While a crawl ends slowly, what comes late is written although a row has been given back."""
     pages = HeldPages()
