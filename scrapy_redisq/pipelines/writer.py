@@ -109,6 +109,8 @@ class Writer:
         self._closing = False
         self._closing_since = 0.0
         self._patient_until = 0.0
+        self._patient_again = False
+        """Whether the patience has begun anew since a row was written."""
         self._away = False
         self._told_away = False
         self._writing = asyncio.ensure_future(self._write_until_closed())
@@ -148,6 +150,7 @@ class Writer:
     async def _write_until_closed(self) -> None:
         while self._waiting or self.doubts or not self._closing:
             await self._until_due()
+            self._end_doubts()
             most = self._batch_rows()
             fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             # What is due has a second try: the connection may have ended while nobody used it.
@@ -162,9 +165,19 @@ class Writer:
                     logger.exception("The item pipeline failed in an unexpected way")
                     self.fail(SinkMismatch(str(error)))
                     self._give_back(batch)
-            if self.doubts and (self.failed is not None or self._closing_for_long()):
-                self._give_back(self.doubts.clear())
-                self._room.set()
+            self._end_doubts()
+            if not self.doubts:
+                self._told_of_doubt = False
+
+    def _end_doubts(self) -> None:
+        """Give back what is in doubt once there is no time to learn more of it."""
+        if not self.doubts or (self.failed is None and not self._closing_for_long()):
+            return
+        self._give_back(self.doubts.clear())
+        self._room.set()
+        # What comes late may be written. If all is slow, as in a locked table, once is enough.
+        if not self._patient_again:
+            self._patient_again, self._patient_until = True, 0.0
 
     def _batch_rows(self) -> int:
         most = self._pipeline.batch_rows
@@ -376,7 +389,7 @@ class Writer:
 
     def _is_back(self, *, known: bool = True) -> None:
         if known:
-            self._patient_until = 0.0
+            self._patient_until, self._patient_again = 0.0, False
             if self._told_away:
                 self._told_away = False
                 logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)
@@ -398,11 +411,13 @@ class Writer:
         """The crawl has been closing for REDISQ_CLOSE_TIMEOUT, whatever the sink does."""
         if not self._is_closing():
             return False
-        self._closing_since = self._closing_since or time.monotonic()
         return time.monotonic() > self._closing_since + self._pipeline.settings.close_timeout
 
     def _is_closing(self) -> bool:
-        return self._closing or is_closing(self._crawler)
+        # For the patience as well: it must not end before, with a row that was in doubt.
+        if not self._closing_since and (self._closing or is_closing(self._crawler)):
+            self._closing_since = time.monotonic()
+        return self._closing_since > 0
 
 
 def _split(batch: list[Waiting], at: int) -> list[list[Waiting]]:

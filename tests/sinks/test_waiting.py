@@ -14,7 +14,13 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_redisq._scrapy.output import current_item
-from scrapy_redisq.errors import BatchTooLarge, RowRefused, SinkUnavailable, WriteFailed
+from scrapy_redisq.errors import (
+    BatchTooLarge,
+    RowLocked,
+    RowRefused,
+    SinkUnavailable,
+    WriteFailed,
+)
 from scrapy_redisq.pipelines import batch, doubt, writer
 from scrapy_redisq.pipelines.batch import BatchPipeline, ItemRefused, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
@@ -334,18 +340,19 @@ def test_an_item_after_the_end(
     assert not any(pages.held.values())
 
 
-def test_a_row_in_doubt_does_not_use_up_the_patience_of_others() -> None:
+@pytest.mark.parametrize("fault", [WriteFailed, BatchTooLarge, RowLocked])
+def test_a_row_in_doubt_does_not_use_up_the_patience_of_others(fault: type[Exception]) -> None:
     """While a crawl ends slowly, what comes late is written although a row has been given back."""
     pages = HeldPages()
 
     async def crawl() -> None:
         async with opened(pages, close_timeout=0.3) as sink:
 
-            def fault(rows: list[Row]) -> None:
+            def fails(rows: list[Row]) -> None:
                 if any(row["n"] == 13 for row in rows):
-                    raise WriteFailed("nobody knows")
+                    raise fault("nobody knows")
 
-            sink.fault = fault
+            sink.fault = fails
             doubtful = put(sink, 13)
             await until(lambda: sink.attempts > 1, "it has been tried")
             sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
@@ -353,3 +360,47 @@ def test_a_row_in_doubt_does_not_use_up_the_patience_of_others() -> None:
             assert await results(put(sink, 1)) == [None]
 
     asyncio.run(crawl())
+
+
+def test_rows_that_are_slow_one_after_the_other_do_not_keep_a_crawl() -> None:
+    """While none is written, the patience with them begins anew only once."""
+
+    async def crawl() -> None:
+        async with opened(HeldPages(), close_timeout=0.2) as sink:
+
+            def fault(rows: list[Row]) -> None:
+                raise RowLocked("the whole table")
+
+            sink.fault = fault
+            doubtful = put(sink, 0)
+            await until(lambda: sink.attempts > 1, "it has been tried")
+            sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
+            assert await results(doubtful) == [ItemReturned]
+            tried = 0
+            while tried < sink.attempts:
+                tried = sink.attempts
+                assert await results(put(sink, 1)) == [ItemReturned]
+
+    asyncio.run(asyncio.wait_for(crawl(), 30))
+
+
+def test_each_time_that_rows_are_in_doubt_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Once for all of them, and anew when that has ended and there are others."""
+
+    async def crawl() -> None:
+        async with opened(HeldPages()) as sink:
+            for number in range(2):
+                ends = asyncio.Event()
+
+                def fault(rows: list[Row], ends: asyncio.Event = ends) -> None:
+                    if not ends.is_set():
+                        raise WriteFailed("nobody knows")
+
+                sink.fault, before = fault, sink.attempts
+                tasks = put(sink, 2 * number, 2 * number + 1)
+                await until(lambda before=before: sink.attempts > before + 5, "tried")  # type: ignore[misc]
+                ends.set()
+                assert await results(tasks) == [None, None]
+
+    asyncio.run(crawl())
+    assert caplog.text.count("could not write a row") == 2
