@@ -334,7 +334,7 @@ MUTANTS = [
         "worker/politeness/turn.py",
         "self.tat = max(self.tat, now) + self.interval",
         "self.tat = self.tat + self.interval",
-        LIMITS,
+        "tests/unit/test_turn.py",
     ),
     Mutant(
         "middlewares/retry.py",
