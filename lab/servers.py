@@ -138,11 +138,9 @@ class RedisServer:
             _copy_data(data, self.folder)
         if cut is not None:
             os.truncate(self.folder / cut[0], cut[1])
-        self.port = free_port()
         self._password = password
-        self.url = self.url_through(self.port)
         self.unix_url = f"unix://{self.folder / 'redis.sock'}"
-        self._command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1"]
+        self._command = [str(binary), "--bind", "127.0.0.1"]
         self._command += ["--unixsocket", str(self.folder / "redis.sock"), "--save", ""]
         self._command += ["--dir", str(self.folder), "--appendonly", "yes" if aof else "no"]
         self._command += ["--list-compress-depth", "1"]
@@ -155,11 +153,22 @@ class RedisServer:
         self._command += list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
-        self.start()
+        for attempt in range(3):
+            self.port = free_port()
+            self.url = self.url_through(self.port)
+            try:
+                self.start()
+                break
+            except AssertionError:
+                self.kill()
+                # Somebody else may have taken it since.
+                if attempt == 2 or "already in use" not in (self.folder / "log").read_text():
+                    raise
 
     def start(self) -> None:
         log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        command = [*self._command, "--port", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
         self._watcher = watcher(self._process.pid, self.folder)
         wait_until(self._answers, 15, f"redis-server up, see {self.folder / 'log'}")

@@ -121,8 +121,10 @@ class Cargo:
                 data["dead"].append((lease, *reason, finish.foreign))
             case "backed_off":
                 data["backed_off"].append((lease, raw_string(finish.entry)))
-            case _:
+            case "released":
                 data["released"].append(lease)
+            case unknown:
+                raise ValueError(f"no end of a lease: {unknown!r}")
 
 
 def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import raw_string
@@ -115,6 +115,9 @@ class Enqueue(_Operation):
         return len(self.entry)
 
 
+Ending = Literal["done", "released", "dead", "backed_off", "retried"]
+
+
 @dataclass(frozen=True)
 class Finish(_Operation):
     """How a lease ends: "done", "released", "dead" (reason, detail, if known the type of the
@@ -128,7 +131,7 @@ class Finish(_Operation):
     """
 
     lease: str
-    outcome: str
+    outcome: Ending
     reason: str = ""
     detail: str = ""
     delay: int = 0

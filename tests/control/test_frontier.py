@@ -20,7 +20,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import Ending, Finish, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -539,7 +539,7 @@ class TestStatus:
         assert row["alive"]
         assert 0 <= row["seen_ago"] < 10
         assert row["since"].endswith("+00:00")
-        session.add(Finish(leases[0].id, "delayed", delay=60_000))
+        session.add(Finish(leases[0].id, "retried", entry=leases[0].entry, delay=60_000))
         session.add(Finish(leases[1].id, "released"))
         worker.exchange(session)
         status = check_sums(frontier)
@@ -715,10 +715,10 @@ class TestReset:
         others = set(frontier.client.keys())
         frontier.push(some_urls(2_000))
         worker = Worker(frontier)
-        outcomes = ("dead", "delayed", "released")
+        outcomes: list[Ending] = ["dead", "retried", "released"]
         for n, (session, lease) in enumerate(worker.claim(20)):
-            delay = {"delay": 60_000} if n % 3 == 1 else {}
-            session.add(Finish(lease.id, outcomes[n % 3], "download", **delay))
+            outcome = outcomes[n % 3]
+            session.add(Finish(lease.id, outcome, "download", delay=60_000, entry=lease.entry))
         worker.claim(5)
         worker.leave(complete=False)
         check_sums(frontier)

@@ -74,7 +74,7 @@ def test_a_request_on_its_way(
     told = frontier.url(SAME)
     assert (told["state"], told["worker"]) == ("leased", worker.id)
     assert told["since"] > "2020"
-    worker.finish(leases[3], "delayed", delay=60_000)
+    worker.finish(leases[3], "retried", entry=leases[3].entry, delay=60_000)
     ask(worker, 0)
     told = frontier.url(SAME)
     assert told["state"] == "delayed"
