@@ -65,6 +65,7 @@ class ExchangeLoop:
         self._missing = 0
         self._looks_for_end = False
         self._certain = False
+        self._said_complete = False
         self._void: dict[ShardSession, list[ShardSession]] = {}
         """Shards on which the worker was taken for dead, or that have lost history, and with which
         others it has to join each of them again."""
@@ -250,14 +251,14 @@ class ExchangeLoop:
         """The worker has to join this shard again as a new one; or all of them: what stays in its
         process is claimed on one for pages of another, and on one server the log of all has lost
         its end."""
-        if self.run_session.spread and not self.worker.keeps_requests():
-            self._void[session] = [session]
-        else:
-            self._mark_all_void()
+        alone = self.run_session.spread and not self.worker.keeps_requests()
+        self._mark_group_void([session] if alone else self.run_session.sessions)
 
-    def _mark_all_void(self) -> None:
-        group = self.run_session.sessions
+    def _mark_group_void(self, group: list[ShardSession]) -> None:
         self._void.update(dict.fromkeys(group, group))
+        self.complete = self._certain = self._said_complete = False
+        for session in group:
+            self._loops[session].last = None
 
     async def come_back(self, session: ShardSession) -> None:
         """Where leases are void: join as a new worker, when no exchange is under way there."""
@@ -275,15 +276,14 @@ class ExchangeLoop:
             self._forgotten.update(to_forget)
             self.worker.forgotten(to_forget)
         await self.run_session.rejoin(group)
-        self.complete = self._certain = False
         for session in group:
-            self._loops[session].last = None
+            self._loops[session].last = None  # another exchange may have ended since it was void
             self._forgotten.discard(session)
             if self._void.get(session) is group:
                 del self._void[session]
         if len(group) < len(self._loops) and self.worker.keeps_requests():
             # Some have come meanwhile: what of them is claimed elsewhere could not be claimed anew.
-            self._mark_all_void()
+            self._mark_group_void(self.run_session.sessions)
         else:
             self.worker.rejoined()
 
@@ -297,6 +297,8 @@ class ExchangeLoop:
         stuck = [reply.stuck for reply in replies if not reply.complete]
         if stuck and (least := min(-1 if known is None else known for known in stuck)) >= 0:
             self.worker.stuck(least)
+        # A spider that adds what is known whenever it is idle would be idle again at once.
+        self._said_complete &= all(reply.complete for reply in replies)
         if not self._all_said_so():
             self.complete = self._certain = False
         elif not self._looks_for_end and not (self.complete and self.stopping):
@@ -311,8 +313,9 @@ class ExchangeLoop:
                     return
             finally:
                 self._looks_for_end = False
-            was_complete, self.complete = self.complete, complete
-            if complete and not was_complete:
+            self.complete = complete
+            if complete and not self._said_complete:
+                self._said_complete = True
                 self.worker.completed()
 
     async def _make_certain(self) -> None:
@@ -338,9 +341,9 @@ class ExchangeLoop:
 
     async def _is_complete(self, replies: list[Reply]) -> bool:
         missing = sum(reply.created - reply.finished for reply in replies)
-        if missing > 0 and missing != self._missing and await self._find(missing):
-            return False
         try:
+            if missing > 0 and missing != self._missing and await self._find(missing):
+                return False
             return len(replies) == 1 or await self.run_session.is_complete()
         except TROUBLE:  # of another shard, which is looked after by a task of its own
             return False
@@ -426,7 +429,9 @@ class ExchangeLoop:
                     had_nothing_left = not self.waiting()
                     await self._exchange_with_all()
                     # A server that has lost its last second is sent some of it once more.
-                    sent = had_nothing_left and not self.waiting()
+                    # Who had to join again asks once more whether the run is complete.
+                    all_answered = len(self._last_replies()) == len(self._loops)
+                    sent = had_nothing_left and not self.waiting() and all_answered
                     if not sent:
                         full = any(loop.pace.still_full() for loop in self._loops.values())
                         await asyncio.sleep(FULL_RETRY if full else RUNNING_LOW)

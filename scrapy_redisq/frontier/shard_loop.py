@@ -194,7 +194,12 @@ class ShardLoop:
             await self.exchange(demand)
         except FrontierLost:
             # A replica that has not got it yet says so, too, and a server of former times.
-            await self._every.server.confirm_primary()
+            try:
+                await self._every.server.confirm_primary()
+            except TROUBLE:
+                raise
+            except RedisError as error:
+                raise ServerBusy(str(error)) from error
             await self.exchange(demand)
 
     async def exchange(self, demand: Demand) -> None:
@@ -230,18 +235,19 @@ class ShardLoop:
             others_wait=bool(reply.waiting),
             overdue_in=reply.overdue_in,
         )
-        if reply.overdue_in == 0:
-            await self._reap()
-        await self._every.run_session.deliver(self.session, reply)
+        await self._look_after_others(reply)
         self._every.release()
         self.last = reply
         await self._every.exchanged()
 
-    async def _reap(self) -> None:
+    async def _look_after_others(self, reply: Reply) -> None:
+        """Take over what dead workers hold, and links that those who sent them may not deliver."""
+        run_session = self._every.run_session
         try:
-            if await self._every.run_session.reap(self.session):
+            if reply.overdue_in == 0 and await run_session.reap(self.session):
                 self.pace.found_more()
-        except ScriptFailed as error:  # the dead wait, for a key that exchanges can do without
+            await run_session.deliver(self.session, reply)
+        except ScriptFailed as error:  # they wait, for a key that exchanges can do without
             self._every.warnings.warn("corrupt", "%s", error)
 
     async def _exchange(self, want: int, demand: Demand) -> Reply | None:

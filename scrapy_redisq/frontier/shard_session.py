@@ -241,6 +241,7 @@ class ShardSession:
         return (
             isinstance(operation, Enqueue)
             and operation.fingerprint is None
+            and operation.link is None
             and operation.page in self.held
         )
 

@@ -57,6 +57,9 @@ CLOSING_POLL = 0.25
 CLOSING_GRACE = 1.0
 """Seconds that a write which is cancelled may take to clean up, and then `BatchPipeline.close`."""
 
+LATE_PATIENCE = 5.0
+"""Seconds for what comes while a crawl ends, after rows that were in doubt went back."""
+
 RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 """Seconds between attempts while a sink is away; each pause is twice the one before."""
 
@@ -109,6 +112,8 @@ class Writer:
         self._closing = False
         self._closing_since = 0.0
         self._patient_until = 0.0
+        self._gave_up_doubts = False
+        """Rows that were in doubt went back because the patience ended."""
         self._patient_again = False
         """Whether the patience has begun anew since a row was written."""
         self._away = False
@@ -153,6 +158,11 @@ class Writer:
             self._end_doubts()
             most = self._batch_rows()
             fresh = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            if fresh and self._gave_up_doubts and not self._patient_again:
+                # It may be well. If all is slow, as in a locked table, once is enough.
+                self._patient_again = True
+                patience = min(LATE_PATIENCE, self._pipeline.settings.close_timeout)
+                self._patient_until = time.monotonic() + patience
             # What is due has a second try: the connection may have ended while nobody used it.
             for batch, losses in ((fresh, 0), (self.doubts.take_due(), LOSSES - 2)):
                 self._room.set()
@@ -175,9 +185,7 @@ class Writer:
             return
         self._give_back(self.doubts.clear())
         self._room.set()
-        # What comes late may be written. If all is slow, as in a locked table, once is enough.
-        if not self._patient_again:
-            self._patient_again, self._patient_until = True, 0.0
+        self._gave_up_doubts = True
 
     def _batch_rows(self) -> int:
         most = self._pipeline.batch_rows
@@ -389,7 +397,7 @@ class Writer:
 
     def _is_back(self, *, known: bool = True) -> None:
         if known:
-            self._patient_until, self._patient_again = 0.0, False
+            self._patient_until, self._gave_up_doubts, self._patient_again = 0.0, False, False
             if self._told_away:
                 self._told_away = False
                 logger.warning("%s writes again; the crawl goes on", type(self._pipeline).__name__)

@@ -42,7 +42,7 @@ from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 class Puppet:
     """A worker that takes what it is told to take, and ends nothing by itself."""
 
-    pages = items = duplicates = 0
+    pages = items = duplicates = completions = 0
 
     def __init__(self) -> None:
         self.demanded = NOTHING
@@ -90,6 +90,7 @@ class Puppet:
 
     def completed(self) -> None:
         self.is_complete = True
+        self.completions += 1
 
     def lost(self, error: Exception) -> None:
         self.error = error
@@ -383,13 +384,38 @@ def test_complete_is_taken_back(redis_server: RedisServer) -> None:
             exchange_loop.enqueue(request(run_session, "0"))  # a duplicate
             assert not exchange_loop.complete
             await until(lambda: exchange_loop.complete, "complete again")
+            assert puppet.completions == 1  # or who adds that whenever it is idle would never rest
             complete = []
             puppet.rejoined = lambda: complete.append(exchange_loop.complete)  # type: ignore[method-assign]
             exchange_loop.mark_void(run_session.sessions[0])
+            assert not exchange_loop.complete  # however long Redis is away now
             exchange_loop.found_more()
             await until(lambda: complete, "it has joined again")
             assert complete == [False]
             await until(lambda: exchange_loop.complete, "and is complete once more")
+
+    with redis_server.client() as client:
+        asyncio.run(crawl(client))
+
+
+def test_a_worker_that_was_reaped_when_all_was_finished_completes_the_run(
+    redis_server: RedisServer,
+) -> None:
+    """It joins again only to leave."""
+
+    async def crawl(client: redis.Redis) -> None:
+        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
+            run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+            await run_session.join()
+            exchange_loop = ExchangeLoop(run_session, ServerHelp())
+            exchange_loop.start(Puppet())
+            exchange_loop.found_more()
+            await until(lambda: exchange_loop.complete, "complete")
+            await exchange_loop.stop()
+            (session,) = run_session.sessions
+            client.zadd(calls.prefix(NAME, 0) + "workers", {session.worker: 1})
+            execute(client, calls.reap(NAME, 0, session.run, 5, 100))
+            assert await exchange_loop.leave()
 
     with redis_server.client() as client:
         asyncio.run(crawl(client))

@@ -77,7 +77,11 @@ def create_given(connection: sqlalchemy.Connection, metadata: sqlalchemy.MetaDat
 
     Raises `SinkUnavailable` if another worker does so for too long.
     """
+    # Fleets do so side by side. Whoever makes one may not have ended, so the lock is waited for.
+    is_there = not _missing(connection, metadata.tables.values())
     with _whole_tables(connection):
+        if is_there:
+            return
         for attempt in range(_ATTEMPTS):
             missing = _missing(connection, metadata.tables.values())
             if not missing:
