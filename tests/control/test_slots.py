@@ -21,7 +21,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
 from scrapy_redisq.frontier.operations import Outcome, Reply, TurnReport
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.shard_session import BackOff, ShardSession
 from scrapy_redisq.worker import inbox as inbox_module
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
@@ -178,6 +178,22 @@ def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontie
     assert not slot.in_trouble
     assert (slot.failures, slot.back_off, slot.next_start) == (0, 0, 0)
     assert claimed(ask(worker)) == ["host"] * 4
+
+
+def test_resume_forgets_a_long_trouble(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """A slot that was set aside because it failed now and then for too long is as any other: one
+    more failure does not set it aside again."""
+    worker = member(back_off=BackOff(give_up=0, worn_after=0.3))
+    worker.send(["/1"])
+
+    def set_aside() -> bool:
+        fail(worker)
+        return frontier.slot("host").set_aside is not None
+
+    wait_until(set_aside, 5, "it has failed for long")
+    frontier.resume("host")
+    assert not set_aside()
+    assert frontier.slot("host").failures == 1
 
 
 def test_who_believes_a_slot_parked_is_told(

@@ -12,7 +12,7 @@ if foreign then return foreign_error(foreign) end
 if redis.call('EXISTS', META) == 0 then return 0 end
 local state = slot_of(input.slot)
 redis.call('ZREM', ASIDE, input.slot)
-state.held, state.parked, state.pause, state.fails = 0, 0, 0, 0
+state.held, state.parked, state.pause, state.fails, state.trouble = 0, 0, 0, 0, 0
 -- What is being downloaded says nothing new when it fails.
 if state.failed > 0 then state.failed = NOW end
 rule(input.slot, state)
