@@ -232,6 +232,30 @@ def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> N
             frontier.limit("host", **options)
 
 
+@pytest.mark.parametrize("how", ["limited", "deployed"])
+@pytest.mark.parametrize("rate", ["10/s", ""])
+def test_a_raised_rate(
+    member: Callable[..., Worker], frontier: Frontier, rate: str, how: str
+) -> None:
+    """Once a burst was used up at a slow rate, a faster one holds within a second, or none, as a
+    person or a worker that joins says; also if a worker that has not heard of it reports."""
+    old = {"rate": "60/h", "burst": 60}
+    worker, other = member({"host": old}), member({"host": old})
+    worker.send(f"/{n}" for n in range(90))
+    reported = [TurnReport("host", 0, 3_600_000_000, 0, 1, 0)]
+    assert len(ask(worker, 60).leases) == 60
+    ask(worker, 0, reported)
+    assert ask(other).leases == []
+    assert (frontier.slot("host").next_start or 0) > 50
+    if how == "limited":
+        frontier.limit("host", rate=rate)
+    else:
+        member({"host": {**old, "rate": rate}})
+    assert (frontier.slot("host").next_start or 0) <= 0.1
+    ask(worker, 0, reported)
+    wait_until(lambda: ask(other).leases, 1, "it goes on")
+
+
 def test_a_lowered_concurrency(member: Callable[..., Worker], frontier: Frontier) -> None:
     """What is in progress ends; until it has, nothing new is started by anybody, and then no more
     than is allowed."""

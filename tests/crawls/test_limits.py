@@ -507,6 +507,20 @@ def test_a_token_is_given_back_when_its_download_ends() -> None:
     asyncio.run(download())
 
 
+def test_what_a_slower_rate_led_to() -> None:
+    """It does not hold a worker up once the frontier has told it of a faster one, or of none."""
+    turns = Turns()
+    slow = turn(left=60 * TURN)._replace(interval=60 * TURN, burst=60)
+    turns.received([slow], [], time.monotonic())
+    known = turns._turns["host"]
+    for _ in range(60):
+        known.begin(time.monotonic())
+    assert known.wait(time.monotonic()) > 50
+    for interval in (TURN // 10, 0):
+        turns.received([slow._replace(interval=interval)], [], time.monotonic())
+        assert known.wait(time.monotonic()) <= interval / TURN
+
+
 def test_an_answer_that_is_too_old() -> None:
     """What the frontier said before a slot was found to be in trouble does not count."""
     turns = Turns()

@@ -69,6 +69,8 @@ class Turns:
             return False
         turn.given_up = False
         turn.delay, turn.interval, turn.burst = grant.delay / 1e6, grant.interval / 1e6, grant.burst
+        # What a slower rate led to, a faster one never does.
+        turn.tat = min(turn.tat, now + turn.burst * turn.interval)
         turn.in_trouble = bool(grant.trouble)
         # What must be waited for is over earlier than this.
         turn.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0

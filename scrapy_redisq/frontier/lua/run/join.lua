@@ -34,11 +34,11 @@
 --            differs    `differences` {name = {stored, given}}
 --            foreign    `key` is not of the type it must be
 -- Effect   without live workers, slots that were set aside are tried again
--- Cost     O(1)
+-- Cost     O(limits); with others than before about 1,000 slots are looked at
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
 -- Memory   the first write removes, so that workers can join and come back at maxmemory
 -- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
---          shared/slots/aside shared/marks
+--          shared/slots/state shared/slots/aside shared/marks
 
 local function reply(status, fields)
   local answer = fields or {}
@@ -219,13 +219,27 @@ for name, kind in pairs({release = 'release', settings = 'configuration'}) do
   end
 end
 
+local function are_there(limits)
+  local found, n = redis.pcall('HGETALL', LIMITS), 0
+  for i = 1, #found, 2 do
+    if limits[found[i]] ~= found[i + 1] then return false end
+  end
+  for _ in pairs(limits) do n = n + 1 end
+  return #found == 2 * n
+end
+
 if input.limits then
+  local changed = not are_there(input.limits)
   redis.call('DEL', LIMITS)
   for pattern, text in pairs(input.limits) do redis.call('HSET', LIMITS, pattern, text) end
   if input.throttle ~= '' then redis.call('HSET', META, 'throttle', input.throttle)
   else redis.call('HDEL', META, 'throttle') end
   -- Stays: slots may be parked, or a person may have said something about them.
   if next(input.limits) or input.throttle ~= '' then redis.call('HSET', META, 'limited', 1) end
+  -- Those that wait longest may do so for hours because of what was the limit before.
+  for _, slot in ipairs(changed and redis.call('ZREVRANGE', READY, 0, 999) or {}) do
+    look_again(slot, first_start(slot_of(slot)) - EARLY)
+  end
 end
 
 -- Who starts a crawl again wants slots that were set aside tried again.

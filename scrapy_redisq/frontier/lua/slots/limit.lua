@@ -12,7 +12,6 @@ local foreign = foreign_key_of_slots()
 if foreign then return foreign_error(foreign) end
 if redis.call('EXISTS', META) == 0 then return 0 end
 local state = slot_of(input.slot)
-state.own = input.own
-state.limit = limit_of(input.slot, input.own)
+set_limit(input.slot, state, input.own)
 rule(input.slot, state)
 return 1

@@ -86,6 +86,13 @@ local function limit_of(slot, own)
     burst = math.max(1, number_of(burst)), concurrency = number_of(concurrency)}
 end
 
+-- Sets a slot's limit: `own`, or that of the settings. What a slower rate led to, or another hand,
+-- a faster one never does: tat is at most `burst` intervals away.
+local function set_limit(slot, state, own)
+  state.own, state.limit = own, limit_of(slot, own)
+  state.tat = math.min(state.tat, NOW + state.limit.burst * state.limit.interval)
+end
+
 local slots = {}
 
 -- -> what is known of a slot: FIELDS, and its `limit`
@@ -103,7 +110,7 @@ local function slot_of(slot)
         state[name] = number < FAR and number or 0 -- somebody has bent it
       end
     end
-    state.limit = limit_of(slot, state.own)
+    set_limit(slot, state, state.own)
     slots[slot] = state
   end
   return state

@@ -10,10 +10,12 @@ local FREE = -2
 -- until its tat (may be negative), tokens that it needs, 1 if it has no more use for it.
 local function report_turn(worker, item)
   local slot, state = item[1], slot_of(item[1])
+  local limit = state.limit
   if not is_limited(state) and state.out == 0 then return end
   if item[2] >= 0 then state.last = math.max(state.last, NOW - item[2]) end
-  state.tat = math.max(state.tat, NOW + item[3])
-  if state.limit.concurrency > 0 then set_tokens(worker, slot, state, item[4])
+  -- It may not have heard yet that the rate is faster now.
+  state.tat = math.max(state.tat, NOW + math.min(item[3], limit.burst * limit.interval))
+  if limit.concurrency > 0 then set_tokens(worker, slot, state, item[4])
   elseif state.out > 0 then set_tokens(worker, slot, state, 0) end
   if item[5] == 1 and state.owner == worker then
     state.owner = ''
