@@ -81,8 +81,9 @@ AGAIN = 1.0
 class Rules:
     """What a worker knows of a host's robots.txt.
 
-    Without a ``parser`` all is allowed, or with ``closed``, a status, nothing for now. It is valid
-    until a time.monotonic(), and takes ``size`` characters. ``is_news``: others may not know it
+    Without a ``parser`` all is allowed, or with ``closed``, a status, nothing for now: a failure of
+    the slots that were ``counted``, and with 0 as another worker says. It is valid until a
+    time.monotonic(), and takes ``size`` characters. ``is_news``: others may not know it
     yet. ``told`` is when the frontier was told of the delay of a slot for a user agent; infinity
     where there is none.
     """
@@ -91,6 +92,7 @@ class Rules:
     until: float
     size: int = 0
     closed: int | None = None
+    counted: set[str] = field(default_factory=set)
     is_news: bool = False
     told: dict[tuple[str, str], float] = field(default_factory=dict)
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -148,8 +150,12 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         rules = await self._rules_for(request)
         if rules.closed is not None:
             self._count("redisq/robots/closed")
+            slot = self._slot_of(request)
             left = max(0.0, rules.until - time.monotonic())
-            self._in_use.gate.put_off(request, self._slot_of(request), rules.closed, left)
+            counts = rules.closed > 0 and slot not in rules.counted
+            rules.counted.add(slot)
+            gate = self._in_use.gate
+            gate.put_off(request, slot, rules.closed, None if counts else left)
         if rules.parser is not None:
             self.process_request_2(rules.parser, request, *args, **kwargs)
             await self._keep_delay(request, rules)

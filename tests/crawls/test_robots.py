@@ -610,7 +610,7 @@ def test_a_host_that_stays_in_trouble(
     crawl: Run, redis_server: RedisServer, scheduling: str
 ) -> None:
     """Its slot is set aside, and the crawl ends; without slots its pages become dead letters. None
-    is fetched."""
+    is fetched, and each robots.txt counts as one failure, however many pages it keeps waiting."""
     settings = {
         **OBEY,
         "REDISQ_SCHEDULING": scheduling,
@@ -622,6 +622,7 @@ def test_a_host_that_stays_in_trouble(
         worker = crawl("hosts", site, settings, sites=site.url, pages=5).wait()
     assert worker.reason == ("finished" if scheduling == "priority" else "slots_set_aside")
     assert set(site.counts()) == {"/robots.txt"}
+    assert scheduling == "priority" or site.counts()["/robots.txt"] >= 2
     with Frontier.from_url(redis_server.url, "hosts") as frontier:
         status = frontier.status()
         assert (status["queued"], status["dead"]) == ((0, 5) if status["dead"] else (5, 0))

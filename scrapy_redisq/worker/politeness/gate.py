@@ -175,11 +175,11 @@ class DownloadGate:
         again = self._in_progress.back_offs(request) > 0
         return self._judge.is_well(page.lease.slot, page.began, again=again)
 
-    def put_off(self, request: Request, slot: str, status: int, parked: float) -> None:
+    def put_off(self, request: Request, slot: str, status: int, parked: float | None) -> None:
         """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
-        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, which counts as
-        a failure of the slot; 0 if it was counted: then the slot is parked for ``parked`` seconds,
-        no more.
+        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if another
+        worker had it. It counts as a failure of the slot if ``parked`` is None; else it was
+        counted, and the slot is parked for so many seconds, no more.
 
         Without slots it becomes a dead letter.
         """
@@ -188,8 +188,8 @@ class DownloadGate:
             self._in_progress.mark_failed(request, Problem("robots", text, status=status))
             raise IgnoreRequest(text)
         # What began long ago is not counted again.
-        begun, asked = (time.monotonic(), None) if status else (time.monotonic() - LONG_AGO, parked)
-        self._judged(Outcome(slot, status, begun, failed=True, retry_after=asked), None)
+        begun = time.monotonic() - (0.0 if parked is None else LONG_AGO)
+        self._judged(Outcome(slot, status, begun, failed=True, retry_after=parked), None)
         if self._in_progress.send_back(request, counted=False):
             raise SlotParked("nothing is allowed for now")
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
