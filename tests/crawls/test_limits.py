@@ -167,6 +167,62 @@ def test_a_turn_is_kept_and_given_up(member: Callable[..., Worker]) -> None:
     assert 900 < (ask(second).next_due or 0) <= 1_250  # a quarter of a second early
 
 
+@pytest.mark.parametrize("delay", [0.2, 1.5])
+def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker], delay: float) -> None:
+    """It ends after its second though its owner has more to start, and goes to who waits, and back
+    as soon; what was reported is all that the delay counts from. Who waits no longer, or was not
+    heard of for a second, ends no turn."""
+    limits = {"host": {"delay": delay}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(90))
+
+    def turn_of(worker: Worker, **told: int) -> TurnGrant | None:
+        (granted,) = ask(worker, 1, turns=report(want=1, **told)).turns
+        return granted if granted.left > 0 and not granted.is_refused else None
+
+    assert ask(first, 1).leases
+    for owner, waits in ((first, second), (second, first)):
+        began, given = time.monotonic(), None
+        while given is None:
+            passed = time.monotonic() - began
+            assert passed < 3
+            turn_of(owner, since=int(passed * 1e6))
+            given = turn_of(waits)
+        assert passed > 0.6
+        assert given.is_new
+        assert given.next_start <= (delay - passed + 0.1) * 1e6
+    assert turn_of(second) is None
+    ask(second, 0, turns=report(done=1))  # and waits no longer
+    kept = turn_of(first)
+    assert kept is not None
+    assert kept.left >= TURN
+    assert turn_of(second) is None  # and is dead
+    dead = time.monotonic()
+    wait_until(lambda: turn_of(first) and time.monotonic() > dead + 1.1, 3, "it is kept")
+
+
+def test_a_lost_reply_that_ends_a_turn(member: Callable[..., Worker]) -> None:
+    """It leaves no turn when it comes again, and what was begun until then counts."""
+    limits = {"host": {"delay": 0.2}}
+    first, second = member(limits), member(limits)
+    first.send(f"/{n}" for n in range(90))
+    assert ask(first, 1).leases
+    wants = report(want=1)
+
+    def is_over() -> bool:
+        ask(second, 0, turns=wants)
+        assert first.exchange(1, turns=wants, lose="reply") is None
+        (told,) = ask(first, 1, turns=wants).turns
+        return told.left == 0
+
+    wait_until(is_over, 3, "its turn is over")
+    ((_, left, news, *_),) = ask(first, 1, turns=report(since=0, want=1)).turns
+    assert (left, news) == (0, REFUSED)
+    ((_, left, news, next_start, *_),) = ask(second, 1, turns=wants).turns
+    assert (left > 0, news) == (True, 1)
+    assert 0 < next_start <= 200_000
+
+
 def test_the_worst_is_assumed_of_a_turn_that_was_not_reported(
     member: Callable[..., Worker],
 ) -> None:

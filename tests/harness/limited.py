@@ -34,7 +34,7 @@ LIMITS = {
 }
 """As ``slots/state.lua`` has them: "DELAY INTERVAL BURST CONCURRENCY"."""
 
-TIMES = ("last", "tat", "ends", "parked", "failed", "trouble", "told")
+TIMES = ("last", "tat", "ends", "wanted", "parked", "failed", "trouble", "told")
 """What the frontier keeps of a slot that is a time."""
 
 EARLY = 250_000

@@ -2,9 +2,9 @@
 --
 -- A limit is kept exactly by the worker that starts requests, not here: for up to TURN one worker
 -- at a time has the turn of a slot with a delay or a rate, and keeps them by its own clock. It
--- reports its last start; when it does not, the worst is assumed. Of a slot with a concurrency
--- each worker has tokens, one for each download, and all of them together are never more than
--- allowed.
+-- reports its last start; when it does not, the worst is assumed. It keeps the turn for longer as
+-- long as no other worker holds requests of the slot. Of a slot with a concurrency each worker has
+-- tokens, one for each download, and all of them together are never more than allowed.
 --
 -- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none. A rate is an interval and a
 -- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt,
@@ -29,6 +29,8 @@ local FIELDS = {
   'last',     -- when a request was last started
   'tat',      -- theoretical arrival time of the rate
   'ends',     -- end of the turn
+  'wanted',   -- until when it counts that another worker waits for the turn
+  'over',     -- 1: who has the turn was told that it is over, and has yet to tell its last start
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it
   'pause',    -- delay because of failures; halved by each success

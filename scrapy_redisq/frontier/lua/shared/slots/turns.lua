@@ -17,6 +17,10 @@ local function report_turn(worker, item)
   state.tat = math.max(state.tat, NOW + math.min(item[3], limit.burst * limit.interval))
   if limit.concurrency > 0 then set_tokens(worker, slot, state, item[4])
   elseif state.out > 0 then set_tokens(worker, slot, state, 0) end
+  -- Who waits asks again and again, until it has nothing left to start.
+  if state.owner ~= worker and state.owner ~= '' then
+    state.wanted = item[5] == 0 and NOW + TURN or 0
+  end
   if item[5] == 1 and state.owner == worker then
     state.owner = ''
     look_again(slot, first_start(state) - EARLY)
@@ -54,9 +58,16 @@ local function give_turn(worker, slot, most)
       state.last = math.max(state.last, state.ends)
       state.tat = math.max(state.tat, state.ends + limit.burst * limit.interval)
     end
+    if state.owner == worker and state.wanted > NOW and state.ends <= NOW + EARLY then
+      -- What it begins before it hears of this, it tells when it asks again; then others may start.
+      if state.over == 1 then state.ends = 0 end
+      state.over = 1
+      save_slot(slot, state)
+      return 0
+    end
     start = first_start(state)
     if start > NOW + EARLY and state.owner ~= worker then
-      state.owner = ''
+      if state.wanted <= NOW then state.owner = '' end -- else it does not come first again
       save_slot(slot, state)
       look_again(slot, start - EARLY)
       return 0
@@ -83,7 +94,9 @@ local function give_turn(worker, slot, most)
   end
   if exclusive then
     new = state.owner ~= worker
-    state.owner, state.ends = worker, start + TURN
+    if new then state.wanted = 0 end
+    if state.wanted <= NOW then state.ends = start + TURN end
+    state.owner, state.over = worker, 0
     if delay > 0 then most = math.min(most, 1 + math.floor(TURN / delay)) end
     if limit.interval > 0 then
       local ahead = state.ends - math.max(state.tat, start)
@@ -112,7 +125,7 @@ local function turn_of(worker, slot)
   if not is_limited(state) then left = FREE
   elseif state.held == 1 or state.parked > NOW then left = 0
   elseif is_exclusive(state) then
-    left = state.owner == worker and math.max(0, state.ends - NOW) or 0
+    left = state.owner == worker and state.over == 0 and math.max(0, state.ends - NOW) or 0
   end
   if state.limit.concurrency > 0 then
     tokens = tokens_of(worker, slot)
