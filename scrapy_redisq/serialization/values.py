@@ -68,6 +68,8 @@ def is_plain(mapping: dict[Any, Any]) -> bool:
 
     Integers over 64 bits and lone surrogates pass here, and make `encode` raise.
     """
+    if not mapping:
+        return True
     if not _STR.issuperset(map(type, mapping)):
         return False
     values = mapping.values()

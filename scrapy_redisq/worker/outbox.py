@@ -152,6 +152,24 @@ class Outbox:
 
     def _take(self, given: Request) -> bool:
         of_start = self._engine.is_of_start(given)
+        # Before all else: most links of a page are known.
+        cacheable = (
+            not given.dont_filter
+            and self._cacheable
+            and self._foreign_filter is None
+            and given.method == "GET"
+            and not given.body
+            and "verbatim_url" not in given.meta
+        )
+        # Fingerprints leave the fragment out, and real pages link to many.
+        url = given.url.partition("#")[0] if cacheable else ""
+        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
+        # what stays in a process may be asked for again, whatever was seen of its URL.
+        ask_anew = of_start and self._settings.keep_seen
+        known = cacheable and url in self._seen_cache
+        if known and not ask_anew and self._serializer.is_simple(given):
+            self._exchange_loop.run_session.sessions[0].local_duplicates += 1
+            return self.duplicate(given)
         request, delay = self._delay(given)
         request = self._ungrouped(request)
         self._check_body(request)
@@ -162,22 +180,6 @@ class Outbox:
             if asked and self._foreign_filter.request_seen(request) and not of_start:
                 return self.duplicate(request)
             filtered = False
-        cacheable = (
-            filtered
-            and self._cacheable
-            and request.method == "GET"
-            and not request.body
-            and "verbatim_url" not in request.meta
-        )
-        # Fingerprints leave the fragment out, and real pages link to many.
-        url = request.url.partition("#")[0] if cacheable else ""
-        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
-        # what stays in a process may be asked for again, whatever was seen of its URL.
-        ask_anew = of_start and self._settings.keep_seen
-        known = cacheable and url in self._seen_cache
-        if known and not ask_anew and self._serializer.is_simple(request):
-            self._exchange_loop.run_session.sessions[0].local_duplicates += 1
-            return self.duplicate(request)
         if filtered:
             taken = self._take_filtered(given, request, delay, of_start)
         else:
