@@ -28,6 +28,9 @@ SLOT_KEY = "download_slot"
 MOST_TRIES = 30
 """How often a request that stays in its process is tried again because of its slot."""
 
+HELD_PAUSE = 10.0
+"""Seconds after which it is looked whether its slot is still held by a person."""
+
 
 class Interrupted(IgnoreRequest):
     """Raised in the place of a download on the side that may not begin any more.
@@ -168,15 +171,21 @@ class InProgress:
             if before:
                 request.meta["retry_times"] = retry_times(request.meta) + before
 
-    def send_back(self, request: Request, *, counted: bool, most: int = 0) -> bool:
+    def send_back(
+        self, request: Request, *, counted: bool, most: int = 0, held: bool = False
+    ) -> bool:
         """Scrapy will be done with the request without the spider: others, or this worker later,
         may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
+        ``held``: a person holds its slot, for as long as that person likes.
 
         -> False if it may not be sent back.
         """
         page = self.asking(request)
         if page is None or (counted and self.back_offs(request) + page.sent_back >= most):
             return False
+        if request in self._kept and held:
+            page.delay, page.given_back = HELD_PAUSE, True
+            return True
         if request in self._kept:
             page.sent_back += 1
             page.given_back = page.sent_back <= MOST_TRIES

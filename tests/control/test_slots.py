@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from scrapy.http import Request
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
@@ -19,13 +20,14 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
-from scrapy_redisq.frontier.operations import Outcome, Reply, TurnReport
+from scrapy_redisq.frontier.operations import Lease, Outcome, Reply, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import BackOff, ShardSession
 from scrapy_redisq.worker import inbox as inbox_module
-from scrapy_redisq.worker.in_progress import InProgress
+from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.politeness.gate import DownloadGate
+from scrapy_redisq.worker.page import Page
+from scrapy_redisq.worker.politeness.gate import DownloadGate, LeftAlone, SlotParked
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -93,8 +95,8 @@ def test_a_paused_slot(
     worker.send(["/o"], slot="other")
     assert messages(client, lambda: frontier.pause("host")) == [b"0 host"]
     assert claimed(ask(worker)) == ["other"]
-    ((slot, left, news, *_, parked, _),) = ask(worker, 0, report(want=4)).turns
-    assert (slot, left, news) == ("host", 0, REFUSED)
+    ((slot, left, news, *_, parked, _, held),) = ask(worker, 0, report(want=4)).turns
+    assert (slot, left, news, held) == ("host", 0, REFUSED, 1)
     assert parked > 3_000_000_000
     assert client.pttl(f"{PREFIX}slot:host") == -1
     assert claimed(ask(worker)) == []  # and so it says that it waits
@@ -160,6 +162,39 @@ def test_a_paused_slot_keeps_the_crawl_open(
     assert ask(worker).stuck is None
 
 
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_request_that_stays_in_its_process_waits_for_a_person(
+    member: Callable[..., Worker], frontier: Frontier, paused: bool
+) -> None:
+    """However often it comes to a slot that a person has paused; where the host asks to be left
+    alone for an hour it fails."""
+    worker, pages = member(), InProgress(lambda request: b"")
+    nothing: Any = None
+    engine: Any = SimpleNamespace(closing=False, wake=lambda: None)
+    inbox: Inbox[ShardSession] = Inbox(1, 1, by_slot=True)
+    gate = DownloadGate(engine, inbox, pages, nothing, worker.sessions, lambda: None, lease_ttl=60)
+    gate.sends_back = True
+    if paused:
+        frontier.pause("host")
+    else:
+        failed = Outcome("host", 503, time.monotonic(), failed=True, retry_after=3_600.0)
+        worker.sessions[0].outcomes.append(failed)
+    inbox.add(Lease("1.1", "host", 0, 0, b""), worker.sessions[0])
+    gate.limited("host")
+    told, sent_at = gate.report(worker.sessions[0]), time.monotonic()
+    gate.received(ask(worker, 0, told), told, sent_at)
+
+    request = Request("http://host/")
+    page = Page(Lease("", "host", 0, 0, b""), worker.sessions[0])
+    pages.keep(request, page)
+    for _ in range(MOST_TRIES):
+        with pytest.raises(SlotParked):
+            gate.check(request, "host")
+    with pytest.raises(SlotParked if paused else LeftAlone):
+        gate.check(request, "host")
+    assert (page.problem is None, page.given_back) == (paused, paused)
+
+
 def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontier) -> None:
     """A slot that was set aside goes on at once, as if it had never failed."""
     worker = member()
@@ -223,7 +258,7 @@ def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> N
     member({"host": {"delay": 9}})
     slot = frontier.slot("host")
     assert (slot.limit, slot.limit_from, bool(slot.ruled)) == (SlotLimit(0, 3, 4), "person", True)
-    ((*_, delay, interval, burst, tokens, _, _),) = ask(worker, 40).turns
+    ((*_, delay, interval, burst, tokens, _, _, _),) = ask(worker, 40).turns
     assert (delay, interval, burst, tokens) == (0, 250_000, 1, 3)
     assert frontier.unlimit("host") == SlotLimit(9)
     assert frontier.slot("host").ruled is None

@@ -542,6 +542,23 @@ def test_a_parked_slot_is_told_of_once() -> None:
     assert turns.tokens("long") == 0
 
 
+def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
+    """Before the frontier says something else: what comes to it an hour later would be started."""
+    turns = Turns()
+    held = turn(left=0)._replace(news=REFUSED, parked=50_000, held=1)
+    assert turns.received([held], [], time.monotonic()) == ["host"]
+
+    def told() -> int:
+        reported = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+        turns.received([], reported, time.monotonic())
+        return len(reported)
+
+    wait_until(lambda: not told() and turns.parked("host") < 0, 5, "its time is over")
+    assert turns.knows("host")
+    turns.suspend("host", 0.0, told=True)
+    wait_until(lambda: not told() and not turns.knows("host"), 5, "it is forgotten")
+
+
 def test_a_token_is_given_back_when_its_download_ends() -> None:
     """Also when it ends while an exchange is on its way that says that it is needed."""
 

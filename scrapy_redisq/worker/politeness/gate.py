@@ -99,7 +99,9 @@ class DownloadGate:
         slot = slot_name(slot)
         turn = None
         if self._turns:
-            turn = await self._turns.may_begin(request, slot, lambda s: self._check(request, s))
+            turn = await self._turns.may_begin(
+                request, slot, lambda s: self._check(request, slot, s)
+            )
         if turn is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
@@ -114,11 +116,11 @@ class DownloadGate:
 
         return ended
 
-    def _check(self, request: Request, parked: float) -> None:
+    def _check(self, request: Request, slot: str, parked: float) -> None:
         closing = self._engine.closing
         if not closing and (parked <= LONG or not self.sends_back):
             return
-        if self._in_progress.send_back(request, counted=False):
+        if self._in_progress.send_back(request, counted=False, held=self._turns.held(slot)):
             raise SlotParked("the slot is parked")
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)
@@ -218,7 +220,7 @@ class DownloadGate:
     def check(self, request: Request, slot: str) -> None:
         """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
         in Scrapy for something else than its slot."""
-        self._check(request, self._turns.parked(slot))
+        self._check(request, slot, self._turns.parked(slot))
 
     def waits_for_all(self, request: Request) -> None:
         """``request`` waits for something that all others of its slot would have to wait for, so

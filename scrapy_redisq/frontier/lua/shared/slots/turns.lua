@@ -32,7 +32,8 @@ end
 -- -> how many requests it may claim at most, what the worker is told of it: slot, us that are left
 -- of the turn (-1: it needs none, FREE: the slot has no limits), 1 if the turn is new or -1 if it
 -- was refused, us until the next start by the delay, us until tat, delay, interval, burst, tokens
--- (-1: it needs none), us for which the slot is parked, 1 if it is in trouble
+-- (-1: it needs none), us for which the slot is parked, 1 if it is in trouble, 1 if a person has
+-- paused it
 -- With 0 the slot is moved to when it is worth asking again.
 local function give_turn(worker, slot, most)
   local state, new = slot_of(slot), false
@@ -106,7 +107,7 @@ local function give_turn(worker, slot, most)
   save_slot(slot, state)
   return most, {slot, exclusive and state.ends - NOW or -1, new and 1 or 0,
     next_by_delay(state) - NOW, state.tat - NOW, delay, limit.interval, limit.burst, tokens,
-    state.parked - NOW, state.pause > 0 and 1 or 0}
+    state.parked - NOW, state.pause > 0 and 1 or 0, 0}
 end
 
 -- Where a limited slot that still has entries goes after a claim.
@@ -132,5 +133,6 @@ local function turn_of(worker, slot)
   end
   local parked = state.held == 1 and PROBE or state.parked - NOW
   return {slot, left, 0, next_by_delay(state) - NOW, state.tat - NOW, delay_of(state),
-    state.limit.interval, state.limit.burst, tokens, parked, state.pause > 0 and 1 or 0}
+    state.limit.interval, state.limit.burst, tokens, parked, state.pause > 0 and 1 or 0,
+    state.held == 1 and 1 or 0}
 end
