@@ -150,13 +150,16 @@ class Downloads:
     ) -> None:
         """Remember for whom each download is made, see `asker`. ``is_page``: whether a request was
         handed out by the scheduler. ``fetched(request)`` is called when the downloader and its
-        middlewares are done with a request, whatever became of it."""
-        fetch = self._downloader.fetch
+        middlewares are done with a request, whatever became of it. A redirect or a retry on the
+        side, which Scrapy follows by itself, has the slot of its own host."""
+        fetch, slot_key = self._downloader.fetch, self._downloader.DOWNLOAD_SLOT
 
-        def over(result: Any, request: Request) -> Any:
+        def over(result: Any, request: Request, *, ungroup: bool) -> Any:
             self._askers.pop(request, None)
             self._on_the_way.pop(request, None)
             fetched(request)
+            if ungroup and isinstance(result, Request):
+                result.meta.pop(slot_key, None)  # the downloader's, copied with the rest
             return result
 
         def followed(request: Request, *spider: Any) -> Any:
@@ -165,9 +168,12 @@ class Downloads:
             item = current_item.get()
             in_pipeline = page is not request and item is not None and item[0] is page
             self._askers[request] = page, in_pipeline
+            ungroup = page is not request and slot_key not in request.meta
             with dealing_with(page, downloading=True):
                 # A downloader of the project's own may answer at once, or raise.
-                return maybeDeferred(fetch, request, *spider).addBoth(over, request)
+                return maybeDeferred(fetch, request, *spider).addBoth(
+                    over, request, ungroup=ungroup
+                )
 
         self._downloader.fetch = followed
 

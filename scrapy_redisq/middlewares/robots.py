@@ -286,10 +286,11 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         except SlotParked:
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
             # whoever has a page of the host when it may be asked again fetches it then. Others must
-            # hear of the trouble before they may fetch it.
+            # hear of the trouble before they may fetch it. Or it leads to another host, which is
+            # parked: then nothing else keeps this one from being asked again and again.
             await self._in_use.outcomes_told(slot_name(urlparse_cached(request).hostname or ""))
             await self._tell(host, None, 0.0)
-            return Rules(None, time.monotonic(), closed=0)
+            return Rules(None, time.monotonic() + CLOSED_FOR, closed=0)
         except IgnoreRequest:
             # By a middleware of this worker, or because it is being closed: no news about the host.
             await self._tell(host, None, 0.0)

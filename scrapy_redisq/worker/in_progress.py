@@ -152,7 +152,7 @@ class InProgress:
 
     def is_grouped(self, request: Request) -> bool:
         """Whether the download slot of a request in progress was given by the spider."""
-        page = self._pages.get(request)
+        page = self.asking(request)
         return page is None or page.grouped
 
     def back_offs(self, request: Request | None) -> int:

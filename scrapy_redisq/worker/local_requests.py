@@ -247,7 +247,11 @@ class LocalRequests:
         if page.lost:
             if not self._engine.closing:  # whoever has it may die
                 again = Page(
-                    page.lease, page.session, identity=page.identity, comes_again=page.comes_again
+                    page.lease,
+                    page.session,
+                    grouped=page.grouped,
+                    identity=page.identity,
+                    comes_again=page.comes_again,
                 )
                 self._queue.take(request, again, 0.0, page.claim)
             return

@@ -436,6 +436,7 @@ class Outbox:
         page = Page(
             Lease("", slot, int(request.priority), 0, b""),
             self._exchange_loop.run_session.shard_of(slot),
+            grouped=SLOT_KEY in request.meta,
             identity=identity or self._fingerprint(request),
             comes_again=asked_again,
         )

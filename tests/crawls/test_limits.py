@@ -10,14 +10,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from scrapy.http import Request
 from scrapy.settings import Settings
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
+from scrapy_redisq._scrapy.downloads import Downloads
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
@@ -706,6 +709,49 @@ def test_redirects_to_another_host(crawl: Run, grouped: bool) -> None:
     assert len(times) == 6
     if not grouped:
         assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
+
+
+@pytest.mark.parametrize("kept", ["", "yes"])
+def test_redirects_of_what_cannot_be_stored(crawl: Run, kept: str) -> None:
+    """What is downloaded on the side, or stays in its process, has the limit of the host that it is
+    led to, too."""
+    begun = threading.Event()
+    with Site(lambda path: Answer("x"), hosts=2) as site:
+        there = f"http://127.0.0.2:{site.port}"
+
+        def page(path: str) -> Answer:
+            if site.hits[-1].host.startswith("127.0.0.2:"):
+                begun.set()
+                return Answer("x")
+            if path.endswith("/away"):
+                return Answer("", 302, {"Location": there + path})
+            return Answer("x", until=begun)
+
+        site.page = page
+        given = {"REDISQ_SLOT_LIMITS": json.dumps({"127.0.0.2": {"delay": 0.3}})}
+        sites = f"{there} {site.url}"
+        worker = crawl("elsewhere", None, given, sites=sites, pages=5, kept=kept)
+        assert worker.wait().reason == "finished"
+    times = site.starts()["127.0.0.2"]
+    assert len(times) == 10
+    assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
+
+
+@pytest.mark.parametrize("given", [{}, {"download_slot": "group"}])
+def test_the_slot_of_a_redirect_on_the_side(given: dict[str, str]) -> None:
+    """It is that of its own host, unless it was given another one."""
+
+    def fetch(request: Request) -> Request:
+        request.meta.setdefault("download_slot", "host")
+        return request.replace(url="http://other/")
+
+    downloader = SimpleNamespace(fetch=fetch, DOWNLOAD_SLOT="download_slot")
+    downloads = Downloads(SimpleNamespace(downloader=downloader))
+    downloads.follow(lambda request: False, lambda request: None)
+    followed: list[Request] = []
+    fetched: Any = downloader.fetch(Request("http://host/", meta=given))
+    fetched.addCallback(followed.append)
+    assert [request.meta for request in followed] == [given]
 
 
 def test_answers_that_are_not_downloaded(crawl: Run) -> None:

@@ -530,6 +530,37 @@ def test_a_host_that_is_left_alone_takes_no_place(crawl: Run, redis_server: Redi
         assert (status["queued"], status["dead"]) == (5, 0)
 
 
+def test_a_robots_txt_that_leads_to_a_host_that_is_left_alone(
+    crawl: Run, redis_server: RedisServer
+) -> None:
+    """Its host's pages wait; it is asked for again now and then, until it can be had."""
+    asked: list[float] = []
+    sites: list[Site] = []
+    well = threading.Event()
+
+    def answer() -> Answer:
+        if sites[0].hits[-1].host.startswith("127.0.0.1:"):
+            asked.append(time.monotonic())
+            there = f"http://127.0.0.2:{sites[0].port}/robots.txt"
+            return Answer("", status=302, headers={"Location": there})
+        if not well.is_set():
+            return Answer("later", status=503, headers={"Retry-After": "60"})
+        return rules("Disallow: /1")()
+
+    with Site(with_robots(answer), hosts=2) as site:
+        sites.append(site)
+        worker = crawl("hosts", None, {**OBEY, "RETRY_TIMES": 2}, sites=site.urls(1), pages=5)
+        wait_until(lambda: len(asked) == 3, 60, "it is asked for again")
+        assert robots_hits(site) == {f"127.0.0.1:{site.port}": 3, f"127.0.0.2:{site.port}": 1}
+        assert not pages(site)
+        well.set()
+        with Frontier.from_url(redis_server.url, "hosts") as frontier:
+            frontier.resume("127.0.0.2")
+        assert worker.wait().reason == "finished"
+    assert min(later - at for at, later in itertools.pairwise(asked)) >= CLOSED_FOR - JITTER
+    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 4
+
+
 HOSTILE = {
     "plain": "User-agent: *\n" + "\n".join(f"Disallow: /p{n}" for n in range(60_000)),
     "wildcards": "User-agent: *\n" + "\n".join(f"Disallow: /*a{n}*b$" for n in range(60_000)),

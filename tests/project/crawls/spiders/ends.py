@@ -11,7 +11,7 @@ from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import maybe_deferred_to_future
 
-from crawls.spiders.follow import Follow
+from crawls.spiders.follow import Follow, Hosts
 
 
 async def download(spider, request):
@@ -174,6 +174,29 @@ class Aside(Side):
                 yield item
         except IgnoreRequest:
             self.logger.info("%s has not all of its parts", response.url)
+
+
+class Elsewhere(Hosts):
+    """Each page of the last site asks for one more, which leads to another host: on the side, or
+    with ``kept`` by a request that cannot be shared."""
+
+    name = "elsewhere"
+
+    def __init__(self, sites="", kept="", **kwargs):
+        super().__init__(sites, **kwargs)
+        self.last, self.kept = sites.split()[-1], kept
+
+    async def parse(self, response):
+        yield {"url": response.url}
+        if not response.url.startswith(self.last):
+            return
+        away = scrapy.Request(
+            f"{response.url}/away", callback=lambda response: {"url": response.url}
+        )
+        if self.kept:
+            yield away
+        else:
+            await download(self, away)
 
 
 class Files(FilesPipeline):
