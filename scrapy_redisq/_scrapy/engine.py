@@ -91,6 +91,11 @@ class Engine:
         return self._slot.closing is not None
 
     @property
+    def paused(self) -> bool:
+        """Nothing is started before somebody unpauses the engine, as by the telnet console."""
+        return bool(self._engine.paused)
+
+    @property
     def takes_no_more(self) -> bool:
         """Nothing is started before a page ends: callbacks have as many bytes as they may have at
         a time (SCRAPER_SLOT_MAX_ACTIVE_SIZE)."""

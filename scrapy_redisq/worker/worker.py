@@ -81,7 +81,7 @@ class Worker:
         self._counted, self._count_at = (0, 0, 0), 0.0
         self._parts = parts
         self._appetite = Appetite(
-            lambda: not (self._lost or self._sinks_away),
+            lambda: not (self._lost or self._sinks_away or parts.engine.paused),
             engine=parts.engine,
             inbox=parts.inbox,
             in_progress=parts.in_progress,

@@ -200,3 +200,18 @@ def test_a_worker_whose_downloads_hang(
             worker.wait()
         site.__exit__()
     assert site.counts() == {f"/{n}": len(HOSTS) for n in range(PAGES)}
+
+
+@pytest.mark.parametrize("limit", [{"delay": 0.1}, {"concurrency": 2}, {}])
+def test_a_worker_whose_engine_is_paused(crawl: Run, limit: dict[str, Any]) -> None:
+    """What it has not begun, another one fetches, and ends."""
+    with Site(lambda path: Answer("x"), hosts=4) as site:
+        given = {"REDISQ_SLOT_LIMITS": json.dumps({"*": limit}), "CONCURRENT_REQUESTS": 4}
+        arguments = {"sites": site.urls(4), "pages": 10}
+        paused = crawl("paused", None, {**given, "PAUSES": True}, **arguments)
+        wait_until(lambda: site.hits, 60, "the first page")
+        assert crawl("paused", None, given, **arguments).wait().reason == "finished"
+        assert paused.running
+        assert site.counts() == {f"/{n}": 4 for n in range(10)}
+        paused.terminate()
+        assert paused.wait().reason == "shutdown"
