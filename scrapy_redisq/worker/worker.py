@@ -348,7 +348,7 @@ class Worker:
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
-        for lease, owner in self.gate.received(reply, told, sent_at):
+        for lease, owner in self.gate.received(session, reply, told, sent_at):
             self._run_session.finish(owner, Finish(lease.id, "released"))
         # Without a tag: sent again, and counted the first time.
         accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)

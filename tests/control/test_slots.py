@@ -182,7 +182,7 @@ def test_a_request_that_stays_in_its_process_waits_for_a_person(
     inbox.add(Lease("1.1", "host", 0, 0, b""), worker.sessions[0])
     gate.limited("host")
     told, sent_at = gate.report(worker.sessions[0]), time.monotonic()
-    gate.received(ask(worker, 0, told), told, sent_at)
+    gate.received(worker.sessions[0], ask(worker, 0, told), told, sent_at)
 
     request = Request("http://host/")
     page = Page(Lease("", "host", 0, 0, b""), worker.sessions[0])
@@ -486,7 +486,7 @@ def test_a_resumed_slot_is_claimed_by_those_who_held_it(
             assert reply is not None
             for lease in reply.leases:
                 inbox.add(lease, session)
-            for lease, _ in gate.received(reply, told, sent_at):
+            for lease, _ in gate.received(session, reply, told, sent_at):
                 worker.finish(lease, "released")
             return len(inbox)
 

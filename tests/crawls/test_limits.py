@@ -23,8 +23,11 @@ from lab.site import Answer, Site
 from scrapy_redisq._scrapy.downloads import Downloads
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
-from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
+from scrapy_redisq.frontier.operations import Reply, TurnGrant, TurnReport
+from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.busy import Busy
@@ -496,13 +499,26 @@ def turn(slot: str = "host", *, left: int = -1, tokens: int = -1, delay: int = 0
 def test_tokens_end_with_the_lease() -> None:
     """A worker that others may take for dead by now starts nothing that needs a token: somebody
     else may have it."""
-    turns = Turns()
     now = time.monotonic()
+    ends = {"host": now + 60}
+    turns = Turns(lambda slot: ends[slot])
     assert turns.received([turn(tokens=2)], [], now) == []
-    turns.valid_until = now + 60
     assert turns.wait("host") == 0
-    turns.valid_until = now - 1
+    ends["host"] = now - 1
     assert turns.wait("host") == NOT_NOW
+
+
+def test_tokens_end_shard_by_shard() -> None:
+    """What one server says is no sign that another has heard of this worker."""
+    slots = [next(s for s in "abcdefgh" if shard_of(s, 2) == shard) for shard in range(2)]
+    sessions: list[Any] = [object(), object()]
+    nothing: Any = None
+    inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
+    gate = DownloadGate(nothing, inbox, nothing, nothing, sessions, lambda: None, lease_ttl=60)
+    now = time.monotonic()
+    for session, slot, sent_at in zip(sessions, slots, (now - 61, now), strict=True):
+        gate.received(session, Reply("ok", turns=[turn(slot, tokens=2)]), [], sent_at)
+    assert [gate.has_turn(slot) for slot in slots] == [False, True]
 
 
 def test_a_busy_loop_makes_the_next_start_later() -> None:

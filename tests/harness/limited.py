@@ -6,6 +6,7 @@ times that the frontier keeps of slots back by as much.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -90,14 +91,21 @@ class LimitedWorker(Worker):
     downloads: dict[str, tuple[str, Turn | None, float]]
     void: set[str]
     """Downloads whose tokens are others' by now."""
+    valid_until: dict[int, float]
+    """By shard, see `Turns`."""
 
     def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:
         if not former:
-            self.turns, self.downloads, self.void = Turns(), {}, set()
+            self.valid_until = {}
+            self.turns = Turns(lambda slot: self.valid_until.get(self._shard_of(slot), math.inf))
+            self.downloads, self.void = {}, set()
         return super()._register(former)
 
+    def _shard_of(self, slot: str) -> int:
+        return shard_of(slot, len(self.sessions))
+
     def _is_of(self, slot: str, shard: int) -> bool:
-        return shard_of(slot, len(self.sessions)) == shard
+        return self._shard_of(slot) == shard
 
     def to_start(self) -> list[Lease]:
         """What it holds and has not begun to download."""
@@ -124,7 +132,7 @@ class LimitedWorker(Worker):
 
     def lose_tokens(self) -> None:
         """Others have them, or may have."""
-        self.turns.valid_until = 0.0
+        self.valid_until = {session.shard: 0.0 for session in self.sessions}
         self.void |= self.downloads.keys()
 
     def lose_turns(self) -> None:
@@ -165,7 +173,7 @@ class LimitedWorker(Worker):
         sent_at = self.clock.monotonic()
         reply = super().exchange(want, shard=shard, turns=told, **options)
         if reply is not None and reply.status in {"ok", "replayed"}:
-            self.turns.valid_until = sent_at + self.ttl
+            self.valid_until[shard] = sent_at + self.ttl
             refused = self.turns.received(reply.turns, told, sent_at)
             self.give_up(lease for lease in self.to_start() if lease.slot in refused)
         return reply

@@ -5,6 +5,7 @@ how it ends is told to the frontier.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,9 @@ class DownloadGate:
         self._download_timeout = download_timeout
         self._throttles = throttles
         self._retries = retries
-        self._turns = Turns()
+        self._valid_until: dict[ShardSession, float] = {}
+        """After it others may take this worker for dead there."""
+        self._turns = Turns(lambda slot: self._valid_until.get(self._session_of(slot), math.inf))
         self._sessions = sessions
         self._next_start: asyncio.TimerHandle | None = None
         self._wake = wake
@@ -289,10 +292,10 @@ class DownloadGate:
         )
 
     def received(
-        self, reply: Reply, told: list[TurnReport], sent_at: float
+        self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> list[tuple[Lease, ShardSession]]:
-        """Take in the turns of a reply; -> leases that are of no use now, and go back."""
-        self._turns.valid_until = sent_at + self._lease_ttl
+        """Take in the turns of a shard's reply; -> leases that are of no use now, and go back."""
+        self._valid_until[session] = sent_at + self._lease_ttl
         if not (told or reply.turns):
             return []
         refused = self._turns.received(reply.turns, told, sent_at)

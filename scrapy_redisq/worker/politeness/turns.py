@@ -32,15 +32,18 @@ earlier."""
 
 
 class Turns:
-    """The turns of one worker. Slots that are not in it have no limits."""
+    """The turns of one worker. Slots that are not in it have no limits.
 
-    def __init__(self) -> None:
+    ``valid_until``: a function of a slot: when (time.monotonic()) others may take this worker for
+    dead there, and have its tokens.
+    """
+
+    def __init__(self, valid_until: Callable[[str], float] = lambda slot: math.inf) -> None:
         self._turns: dict[str, Turn] = {}
         self._on_the_way: dict[Hashable, tuple[Turn, float]] = {}
         self._warm = False
         self._urgent = False
-        self.valid_until = math.inf
-        """After it others may take this worker for dead, and have its tokens."""
+        self._valid_until = valid_until
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -231,7 +234,7 @@ class Turns:
 
     def _wait(self, turn: Turn) -> float:
         now = time.monotonic()
-        if turn.tokens is not None and now > self.valid_until:
+        if turn.tokens is not None and now > self._valid_until(turn.slot):
             return NOT_NOW
         return turn.wait(now)
 
