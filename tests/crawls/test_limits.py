@@ -730,16 +730,19 @@ def test_redirects_to_another_host(crawl: Run, grouped: bool) -> None:
 @pytest.mark.parametrize("kept", ["", "yes"])
 def test_redirects_of_what_cannot_be_stored(crawl: Run, kept: str) -> None:
     """What is downloaded on the side, or stays in its process, has the limit of the host that it is
-    led to, too."""
-    begun = threading.Event()
+    led to, too, where its worker has requests of that."""
+    begun, all_led_away = threading.Event(), threading.Event()
+    led_away = itertools.count(1)
     with Site(lambda path: Answer("x"), hosts=2) as site:
         there = f"http://127.0.0.2:{site.port}"
 
         def page(path: str) -> Answer:
             if site.hits[-1].host.startswith("127.0.0.2:"):
                 begun.set()
-                return Answer("x")
+                return Answer("x", until=all_led_away)
             if path.endswith("/away"):
+                if next(led_away) == 5:
+                    all_led_away.set()
                 return Answer("", 302, {"Location": there + path})
             return Answer("x", until=begun)
 
