@@ -181,7 +181,9 @@ class Engine:
                     gave_up(page, key)
 
         stats.inc_value = watched_inc_value
-        vars(stats).pop("_cached_inc_value", None)  # which Scrapy calls in its place since 2.14
+        # Since 2.14 Scrapy keeps under this name what it calls in its place: the same with a check
+        # of the arguments, which `inc_value` has.
+        stats._cached_inc_value = watched_inc_value
 
     def stop(self) -> bool:
         """Stop the crawl as SIGTERM does, without waiting for it; -> False: it has not begun."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import itertools
 import logging
@@ -35,15 +34,22 @@ among the page's items; None if it comes from no page."""
 _numbers: ContextVar[Iterator[int] | None] = ContextVar("_numbers", default=None)
 
 
-@contextlib.contextmanager
-def dealing_with(request: Request | None, *, downloading: bool = False) -> Iterator[None]:
+class dealing_with:  # noqa: N801 - a context manager
     """In here `current_page` is ``request``, and it is being downloaded if ``downloading``."""
-    page, before = current_page.set(request), in_download.set(downloading)
-    try:
-        yield
-    finally:
-        in_download.reset(before)
-        current_page.reset(page)
+
+    # Not by contextlib, for it is entered several times for each page.
+    __slots__ = ("_before", "_downloading", "_page", "_request")
+
+    def __init__(self, request: Request | None, *, downloading: bool = False) -> None:
+        self._request, self._downloading = request, downloading
+
+    def __enter__(self) -> None:
+        self._page = current_page.set(self._request)
+        self._before = in_download.set(self._downloading)
+
+    def __exit__(self, *raised: object) -> None:
+        in_download.reset(self._before)
+        current_page.reset(self._page)
 
 
 class Cancelled(Exception):
@@ -51,13 +57,16 @@ class Cancelled(Exception):
     cancelled: Scrapy takes that for no error, and waits for ever, or loses an item."""
 
 
-@contextlib.contextmanager
-def cancellation_is_an_error() -> Iterator[None]:
+class cancellation_is_an_error:  # noqa: N801 - a context manager, likewise
     """Raise `Cancelled` in the place of asyncio's CancelledError."""
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        raise Cancelled("what was awaited has been cancelled") from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            raise Cancelled("what was awaited has been cancelled") from error
 
 
 def _uncancelled(output: Iterable[Any]) -> Iterator[Any]:

@@ -51,6 +51,9 @@ class HeldBack:
         if isinstance(finish, Finish) and links:
             finish = replace(finish, links=links)
         others = {other: n for other, n in after.items() if other is not session}
+        if not (others or links):
+            session.add(finish)
+            return
         end = _End(session, finish, others, links)
         if self._may_go(end):
             session.add(finish)

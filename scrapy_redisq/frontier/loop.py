@@ -328,7 +328,7 @@ class ExchangeLoop:
         self._certain = True
         for loop in self._loops.values():
             loop.last = None
-            loop.pace.told = True
+            loop.pace.confirms = True
         self.found_more()
 
     def _last_replies(self) -> list[Reply]:

@@ -56,7 +56,9 @@ class Pace:
         self.listening = False
         """Others can say so."""
         self.told = False
-        """The next exchange has something to say: what people tell it, or that all is done."""
+        """The next exchange has something to say: what people tell it."""
+        self.confirms = False
+        """The next exchange says whether all is done indeed: nothing else is waited for."""
 
     def exchanged(
         self,
@@ -136,7 +138,7 @@ class Pace:
             return 0.0
         if urgent or self.told:
             return max(0.0, URGENT - since)
-        if low and self._more:
+        if self.confirms or (low and self._more):
             return max(0.0, RUNNING_LOW - since)
         pauses = [self._heartbeat, BUSY if busy else self._idle]
         pauses.append(max(BUSY, self._overdue_in))

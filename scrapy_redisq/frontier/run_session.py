@@ -269,7 +269,7 @@ class RunSession:
 
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
-        return sum(len(session) for session in self.sessions) + len(self._held_back)
+        return sum(map(len, self.sessions)) + len(self._held_back)
 
     def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
         """So much may have to be sent again that no more should be taken in now."""

@@ -209,7 +209,7 @@ class ShardLoop:
         `FrontierLost`.
         """
         await self._every.come_back(self.session)
-        self.pace.woken = self.pace.told = False
+        self.pace.woken = self.pace.told = self.pace.confirms = False
         want, self.wants_suspect = self._every.share(self, demand)
         self.wanted = want
         if want:

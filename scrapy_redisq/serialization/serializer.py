@@ -110,16 +110,17 @@ class Serializer:
 
     def is_simple(self, request: Request) -> bool:
         """Whether it is plain to see that the request can be stored."""
-        for callback in (request.callback, request.errback):
-            if callback is not None and not (
-                type(callback) is MethodType and callback.__self__ is self._spider
-            ):
-                return False
+        callback, errback = request.callback, request.errback
         return (
-            type(request) in self._by_class
+            (callback is None or self._is_own_method(callback))
+            and (errback is None or self._is_own_method(errback))
+            and type(request) in self._by_class
             and is_plain(request.meta)
             and is_plain(request.cb_kwargs)
         )
+
+    def _is_own_method(self, callback: object) -> bool:
+        return type(callback) is MethodType and callback.__self__ is self._spider
 
     def loads(self, entry: bytes) -> Request:
         """Return the request of an entry; raises `Undecodable` with the reason, nothing else.

@@ -52,7 +52,8 @@ class Setting(Generic[T]):
     def __get__(self, instance: HasValues | None, owner: type) -> Setting[T] | T:
         if instance is None:
             return self
-        value: T = instance.values[self.attribute]
+        # Kept in the instance, where Python finds it without a call from then on.
+        value: T = vars(instance).setdefault(self.attribute, instance.values[self.attribute])
         return value
 
     def read(self, source: SettingsSource) -> T:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
-from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand
+from scrapy_redisq.frontier.worker_protocol import Demand
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
@@ -82,9 +81,8 @@ class Appetite:
 
     def demand(self, *, quiet: bool) -> Demand:
         """What the next exchange is to bring; ``quiet``: nothing, as people have said."""
-        nothing = replace(
-            NOTHING, within=self._gate.needed_within(), urgent=self._gate.urgent, rests=quiet
-        )
+        within, urgent = self._gate.needed_within(), self._gate.urgent
+        nothing = Demand(False, 0, 0, {}, within=within, urgent=urgent, rests=quiet)
         if (
             quiet
             or not self._may_start()
@@ -98,12 +96,13 @@ class Appetite:
         want = self.want(downloading)
         if not want:
             return nothing
-        return replace(
-            nothing,
+        return Demand(
             low=self.is_low(want, downloading),
             want=want,
             slot_limit=self._inbox.slot_limit,
             room=self._inbox.room(),
             # What waits for nothing but its sink is bounded by the sink.
             most=self._inbox.most + self._in_progress.unwritten_pages(),
+            within=within,
+            urgent=urgent,
         )

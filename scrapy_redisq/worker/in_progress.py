@@ -201,7 +201,7 @@ class InProgress:
 
     def is_sent_back(self, request: Request) -> bool:
         """Whether `send_back` was called for it."""
-        page = self.asking(request)
+        page = self._pages.get(request) or self._kept.get(request)  # for each link: without a call
         return page is not None and page.given_back
 
     def mark_failed(self, request: Request | None, problem: Problem) -> None:

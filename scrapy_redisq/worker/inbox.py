@@ -147,7 +147,9 @@ class Inbox(Generic[S]):
             return self.most
         self._measure(now)
         usual = self._per_slot if stock is None else min(stock, self._per_slot)
-        return min(self.most, max(usual, self._pace.get(slot, 0)))
+        # Of the window that has begun as much as is certain: so a crawl's first second counts.
+        begun = int(self._taken.get(slot, 0) * AHEAD)
+        return min(self.most, max(usual, self._pace.get(slot, 0), begun))
 
     def worth(self, free: int) -> int:
         """How many leases that can be started are worth holding in all, by a worker that may start
@@ -172,7 +174,8 @@ class Inbox(Generic[S]):
 
     def room(self) -> dict[str, int]:
         """How many more leases of each slot that is known are worth holding."""
-        room = {slot: self.limit(slot) for slot in {*self._pace, *self._slots, *self._stuck}}
+        known = {*self._pace, *self._taken, *self._slots, *self._stuck}
+        room = {slot: self.limit(slot) for slot in known}
         for slot, waiting in self._slots.items():
             room[slot] = max(0, room[slot] - len(waiting))
         return room

@@ -86,9 +86,11 @@ class Outbox:
         self._spider: Any = crawler.spider
         fingerprinter: Any = crawler.request_fingerprinter
         self._fingerprint = fingerprinter.fingerprint
-        # Only Scrapy's own is known to look at nothing but method, URL and body.
-        self._cacheable = type(fingerprinter) is RequestFingerprinter
         self._foreign_filter = None if isinstance(dupefilter, RedisqDupeFilter) else dupefilter
+        # Only Scrapy's own is known to look at nothing but method, URL and body.
+        self._may_know_urls = (
+            type(fingerprinter) is RequestFingerprinter and self._foreign_filter is None
+        )
         self._one_slot = settings.scheduling == "priority"
         self._in_progress = in_progress
         self._local_requests = local_requests
@@ -151,12 +153,10 @@ class Outbox:
         return request
 
     def _take(self, given: Request) -> bool:
-        of_start = self._engine.is_of_start(given)
         # Before all else: most links of a page are known.
         cacheable = (
-            not given.dont_filter
-            and self._cacheable
-            and self._foreign_filter is None
+            self._may_know_urls
+            and not given.dont_filter
             and given.method == "GET"
             and not given.body
             and "verbatim_url" not in given.meta
@@ -165,11 +165,15 @@ class Outbox:
         url = given.url.partition("#")[0] if cacheable else ""
         # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
         # what stays in a process may be asked for again, whatever was seen of its URL.
-        ask_anew = of_start and self._settings.keep_seen
-        known = cacheable and url in self._seen_cache
-        if known and not ask_anew and self._serializer.is_simple(given):
+        if (
+            cacheable
+            and url in self._seen_cache
+            and not (self._settings.keep_seen and self._engine.is_of_start(given))
+            and self._serializer.is_simple(given)
+        ):
             self._exchange_loop.run_session.sessions[0].local_duplicates += 1
             return self.duplicate(given)
+        of_start = self._engine.is_of_start(given)
         request, delay = self._delay(given)
         request = self._ungrouped(request)
         self._check_body(request)
@@ -234,11 +238,12 @@ class Outbox:
         except Unserializable as error:
             claim = Claim(slot, fingerprint, also=also)
             return self._keep(request, delay, error, claim, asked_again=of_start)
-        root = self._root()
-        if root is not None and (root.claim or self._asking_page() is not root):
+        asker = self._asking_page()
+        root = None if asker is None else asker.root or asker
+        if root is not None and (root.claim or asker is not root):
             self._local_requests.stored(given, root)
         self._send(
-            self._asking_page(),
+            asker,
             Enqueue(
                 slot,
                 int(request.priority),  # True and members of an enum are numbers

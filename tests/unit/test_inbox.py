@@ -77,6 +77,14 @@ class TestInbox:
         assert inbox.room() == {"a": 0, "b": 1}
         assert inbox.slot_limit == 2
 
+    def test_room_from_the_first_second_on(self) -> None:
+        """A slot of which much is started gets more before its pace has been measured."""
+        inbox: Inbox[None] = Inbox(2, 30, by_slot=True)
+        for number in range(20):
+            inbox.add(lease(number), None)
+            inbox.pop(free)
+        assert inbox.room() == {"a": 10}, "for half a second"
+
     def test_low(self) -> None:
         """It is low when half of what is worth holding is gone."""
         assert filled().is_low(1, free)
@@ -191,6 +199,13 @@ class TestPace:
         for _ in range(9):
             pace.exchanged(claimed=0, filled=False, low=True, next_due=None)
         assert pace.pause(low=True, waiting=False, many=False, busy=False) <= UNHEARD
+
+    def test_an_end_is_confirmed_at_once(self) -> None:
+        """When all is done nothing else is waited for than that this is certain."""
+        pace = Pace(heartbeat=15)
+        pace.exchanged(claimed=0, filled=False, low=False, next_due=None)
+        pace.confirms = True
+        assert pace.pause(low=False, waiting=False, many=False, busy=False) <= RUNNING_LOW
 
     def test_what_waits_is_sent_soon(self) -> None:
         """A busy worker gathers for a while, one that runs low not; a full batch goes at once."""
