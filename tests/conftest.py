@@ -63,8 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """For ``-n auto``: most tests wait four times as long as they work, so that five a core keep
-    it busy. Two do for those that work, and for a file or two; `tests/unit` takes less time than a
-    process to start."""
+    it busy. Three do for those that work, and for a file or two; `tests/unit` takes less time than
+    a process to start."""
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     paths = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
@@ -72,7 +72,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if rooms == {"unit"}:
         return 0
     few = rooms <= {"unit", "protocol"} or not any(path.is_dir() for path in paths)
-    return len(os.sched_getaffinity(0)) * (2 if few else 5)
+    return len(os.sched_getaffinity(0)) * (3 if few else 5)
 
 
 def pytest_configure(config: pytest.Config) -> None:
