@@ -173,8 +173,14 @@ class Inbox(Generic[S]):
         return min(self.most, self._per_slot) if self._by_slot else self.most
 
     def room(self) -> dict[str, int]:
-        """How many more leases of each slot that is known are worth holding."""
-        known = {*self._pace, *self._taken, *self._slots, *self._stuck}
+        """How many more leases are worth holding of each slot whose number is not `slot_limit`."""
+        self._measure(time.monotonic())
+        known = {*self._slots, *self._stuck}
+        # Of all others the limit is `slot_limit`, unless much of them is started.
+        known.update(slot for slot, number in self._pace.items() if number > self._per_slot)
+        known.update(
+            slot for slot, number in self._taken.items() if number * AHEAD > self._per_slot
+        )
         room = {slot: self.limit(slot) for slot in known}
         for slot, waiting in self._slots.items():
             room[slot] = max(0, room[slot] - len(waiting))
