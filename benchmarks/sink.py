@@ -74,10 +74,9 @@ class Bench:
                 NONE: partial(shop_page, NONE, size.rows),
                 USUAL: partial(shop_page, USUAL, size.usual_rows),
                 OURS: partial(shop_page, OURS, size.rows),
+                DEFAULT: partial(shop_page, DEFAULT, size.rows),
+                ALCHEMY: partial(shop_page, ALCHEMY, size.usual_rows),
             }
-            if size.rounds > 1:
-                variants[DEFAULT] = partial(shop_page, DEFAULT, size.rows)
-                variants[ALCHEMY] = partial(shop_page, ALCHEMY, size.usual_rows)
             for which, way in WAYS.items():
                 if name == "PostgreSQL" or way is not copy:
                     for most in (BATCH, size.rows):

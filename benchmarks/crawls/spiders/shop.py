@@ -112,11 +112,14 @@ class UsualPipeline:
 
     def process_item(self, item: Product) -> Product:
         began = time.monotonic()
-        self.cursor.execute(self.statement, values(self.dialect, item))
-        self.connection.commit()
+        self.write(item)
         self.stats.inc_value("redisq/sink/seconds", time.monotonic() - began)
         self.stats.inc_value("redisq/sink/rows")
         return item
+
+    def write(self, item: Product) -> None:
+        self.cursor.execute(self.statement, values(self.dialect, item))
+        self.connection.commit()
 
 
 class AlchemyPipeline(UsualPipeline):
@@ -129,7 +132,7 @@ class AlchemyPipeline(UsualPipeline):
     def close_spider(self) -> None:
         self.engine.dispose()
 
-    def process_item(self, item: Product) -> Product:
+    def write(self, item: Product) -> None:
         insert: Any = {"mysql": mysql, "postgresql": postgresql, "sqlite": sqlite}[
             self.dialect
         ].insert(self.table)
@@ -141,4 +144,3 @@ class AlchemyPipeline(UsualPipeline):
             insert = insert.on_conflict_do_update(index_elements=["url"], set_=sets)
         with self.engine.begin() as connection:
             connection.execute(insert, asdict(item))
-        return item
