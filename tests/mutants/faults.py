@@ -12,6 +12,9 @@ LOCAL = "tests/protocol/test_local_requests.py"
 IDENTITY = "tests/crawls/test_identity.py tests/crawls/test_crawl.py"
 BATCH = "tests/sinks/test_batch.py"
 WRITER = "tests/sinks/test_writer.py"
+DOUBT = "tests/sinks/test_doubt.py"
+LOST = "tests/sinks/test_lost_connections.py"
+INBOX = "tests/unit/test_inbox.py"
 
 EXCHANGE_LOOP = "tests/protocol/test_exchange_loop.py"
 SENTINELS = "tests/server/test_sentinel.py"
@@ -484,6 +487,19 @@ MUTANTS = [
         "tests/crawls/test_ends.py",
     ),
     Mutant(
+        "worker/inbox.py",
+        "known.update(slot for slot, number in self._pace.items() if number > self._per_slot)",
+        "",
+        INBOX,
+    ),
+    Mutant(
+        "worker/inbox.py",
+        "slot for slot, number in self._taken.items() if number * AHEAD > self._per_slot",
+        "",
+        INBOX,
+    ),
+    Mutant("frontier/pace.py", "if self.confirms or (low", "if (low", INBOX),
+    Mutant(
         "serialization/identity.py",
         "return marked, repeats.number(fingerprint + marked)",
         "return marked, 0",
@@ -536,7 +552,26 @@ MUTANTS = [
         "pipelines/database/pipeline.py",
         "each(copy_under) or each(takes_another)",
         "each(copy_under)",
-        "tests/sinks/test_doubt.py",
+        DOUBT,
+    ),
+    Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", DOUBT),
+    Mutant(
+        "pipelines/writer.py",
+        "while self._waiting or self.doubts or not self._closing:",
+        "while self._waiting or not self._closing:",
+        DOUBT,
+    ),
+    Mutant(
+        "pipelines/writer.py",
+        "losses = losses + 1 if isinstance(error, ConnectionLost) else 0",
+        "losses = 0",
+        LOST,
+    ),
+    Mutant(
+        "pipelines/writer.py",
+        "if isinstance(error, (ConnectionLost, WriteFailed)) and error.at_commit:",
+        "if False:",
+        LOST,
     ),
     # Several servers
     Mutant(

@@ -20,7 +20,7 @@ from scrapy_redisq.frontier.pace import (
 )
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
-from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.inbox import WINDOW, Inbox
 from scrapy_redisq.worker.local_queue import LocalQueue
 from scrapy_redisq.worker.page import Page
 
@@ -84,6 +84,16 @@ class TestInbox:
             inbox.add(lease(number), None)
             inbox.pop(free)
         assert inbox.room() == {"a": 10}, "for half a second"
+
+    def test_room_by_pace(self) -> None:
+        """So does one of which much was started a second ago, and of which nothing waits."""
+        inbox: Inbox[None] = Inbox(2, 30, by_slot=True)
+        for number in range(40):
+            inbox.add(lease(number), None)
+            inbox.pop(free)
+        inbox._window -= WINDOW
+        assert inbox.limit("a") > inbox.slot_limit
+        assert inbox.room() == {"a": inbox.limit("a")}
 
     def test_low(self) -> None:
         """It is low when half of what is worth holding is gone."""
