@@ -11,7 +11,7 @@ from typing import Any
 
 from scrapy import Request
 
-from benchmarks.loads.load import Books
+from benchmarks.loads.members import Books
 from benchmarks.loads.peer_queue import url_in_order
 from scrapy_redisq.serialization.serializer import Serializer
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import redis
 
 from benchmarks.common import Figures
-from benchmarks.loads.load import NAME, join
+from benchmarks.loads.members import NAME, join
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.limits import SlotLimit

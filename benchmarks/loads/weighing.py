@@ -12,7 +12,7 @@ import redis
 from benchmarks.loads.clients import Clients
 from benchmarks.loads.contents import CONTENTS, Content
 from benchmarks.loads.filters import Filter, used_memory
-from benchmarks.loads.load import join
+from benchmarks.loads.members import join
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
