@@ -60,11 +60,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-MOVED = {"DeadLetter", "Frontier", "Pushed", "SlotStatus"}
-"""What programs written for earlier releases import from here: it is in `scrapy_redisq.control`."""
+MOVED = {
+    "DeadLetter": "scrapy_redisq.control",
+    "Frontier": "scrapy_redisq.control",
+    "FrontierConfig": "scrapy_redisq.frontier.config",
+    "Pushed": "scrapy_redisq.control",
+    "SlotStatus": "scrapy_redisq.control",
+}
+"""What programs written for earlier releases import from here, and where it is."""
 
 
 def __getattr__(name: str) -> Any:
     if name in MOVED:
-        return getattr(import_module("scrapy_redisq.control"), name)
+        return getattr(import_module(MOVED[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,8 @@ from types import ModuleType
 import pytest
 
 import scrapy_redisq
+from scrapy_redisq import control, frontier
+from scrapy_redisq.frontier.config import FrontierConfig
 
 PACKAGE = Path(scrapy_redisq.__file__).parent
 ROOT = PACKAGE.parent
@@ -72,6 +74,18 @@ def test_old_paths_hold_nothing(room: str) -> None:
     """They lead to where things are now."""
     _, *statements = draw.parsed(draw.file_of(room)).body
     assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
+
+
+def test_old_names_of_the_frontier_lead_to_where_things_are() -> None:
+    """What programs of earlier releases import from there is what they get elsewhere now."""
+    assert {name: getattr(frontier, name) for name in frontier.MOVED} == {
+        "DeadLetter": control.DeadLetter,
+        "Frontier": control.Frontier,
+        "FrontierConfig": FrontierConfig,
+        "Pushed": control.Pushed,
+        "SlotStatus": control.SlotStatus,
+    }
+    assert not hasattr(frontier, "Worker")
 
 
 def test_the_frontier_knows_no_scrapy() -> None:
