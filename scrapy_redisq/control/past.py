@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -15,17 +13,10 @@ from scrapy_redisq.frontier.seen import exact_member
 RESOLUTIONS = {10: 360, 120: 720, 1_800: 1_488}
 """Seconds between two samples, and how many are kept: of an hour, a day, a month."""
 
-COUNTED = (
-    "created", "finished", "dead", "dropped", "duplicates", "retried", "released", "reclaimed",
-    "pages", "items", "errors", "delayed", "leased",
-)  # fmt: skip
-"""Numbers of a sample that add up over shards, in the order of ``lua/shared/sample.lua``."""
-
 READ_BATCH = 500
 """Records of the history that one script reads."""
 
-_MOST = 2**53
-_Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=calls.MOST_COUNTED)]
 
 
 class _History(msgspec.Struct):
@@ -43,17 +34,6 @@ class _History(msgspec.Struct):
 
 
 _history = msgspec.msgpack.Decoder(_History).decode
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """One of one shard. ``memory``: bytes of its server, 0: not known."""
-
-    at: int
-    run: str
-    counted: tuple[int, ...]
-    workers: int
-    memory: int
 
 
 class PastMethods(StoredFrontier):
@@ -75,7 +55,7 @@ class PastMethods(StoredFrontier):
         most = kept if most is None else max(1, min(most, kept))
         config = self.config()
         shards = [
-            _samples(self._run(calls.series(self.name, shard, seconds=resolution, most=most)))
+            self._run(calls.series(self.name, shard, seconds=resolution, most=most))
             for shard in (config.shard_numbers(self.name) if config else ())
         ]
         samples = _summed(shards, resolution, one_server=not (config and config.spread))
@@ -90,11 +70,7 @@ class PastMethods(StoredFrontier):
         what: its release, or a digest of its settings).
         """
         return [
-            {"at": at / 1e6, "kind": kind, "worker": worker, "what": what}
-            for at, kind, worker, what in (
-                mark[:4] for mark in self._run(calls.marks(self.name)) if len(mark) >= 4
-            )
-            if _is_count(at) and all(isinstance(text, str) for text in (kind, worker, what))
+            {**mark._asdict(), "at": mark.at / 1e6} for mark in self._run(calls.marks(self.name))
         ]
 
     def actions(self) -> list[dict[str, Any]]:
@@ -102,13 +78,8 @@ class PastMethods(StoredFrontier):
         ``what``, ``on`` and ``number`` of what programs that say who they are (`by`) have done,
         and the command line. What is done again within a minute is added up."""
         return [
-            {"at": at / 1e6, "by": by, "what": what, "on": on, "number": number}
-            for at, by, what, on, number in (
-                action[:5] for action in self._run(calls.actions(self.name)) if len(action) >= 5
-            )
-            if _is_count(at)
-            and _is_count(number)
-            and all(isinstance(text, str) for text in (by, what, on))
+            {**action._asdict(), "at": action.at / 1e6}
+            for action in self._run(calls.actions(self.name))
         ]
 
     def history(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -145,41 +116,24 @@ def _record(at: float, packed: bytes) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     ended = at / 1e6
-    if not 0 <= ended < _MOST / 1e6:
+    if not 0 <= ended < calls.MOST_COUNTED / 1e6:
         return None
     return {**msgspec.structs.asdict(record), "ended": ended, "started": ended - record.seconds}
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
-
-
-def _samples(arrays: Iterable[Sequence[Any]]) -> list[_Sample]:
-    """Without what other hands have put there; of later releases the part that is known here."""
-    last = len(COUNTED) + 2
-    found = []
-    for array in arrays:
-        if len(array) <= last:
-            continue
-        at, run, *numbers = [*array, 0][: last + 2]
-        if isinstance(run, str) and all(map(_is_count, (at, *numbers))):
-            found.append(_Sample(at, run, tuple(numbers[:-2]), *numbers[-2:]))
-    return found
-
-
 def _summed(
-    shards: list[list[_Sample]], resolution: int, *, one_server: bool
+    shards: list[list[calls.Sample]], resolution: int, *, one_server: bool
 ) -> list[dict[str, Any]]:
     """One sample for each time and run of which some shard has one. A shard that has none of that
     time has what it had before: nothing has happened there."""
-    times: dict[tuple[int, str], list[_Sample | None]] = {}
+    times: dict[tuple[int, str], list[calls.Sample | None]] = {}
     first_at: dict[tuple[int, str], int] = {}
     for number, samples in enumerate(shards):
         for sample in samples:
             time = sample.at // resolution, sample.run
             times.setdefault(time, [None] * len(shards))[number] = sample
             first_at[time] = min(sample.at, first_at.get(time, sample.at))
-    before: dict[str, list[_Sample | None]] = {}
+    before: dict[str, list[calls.Sample | None]] = {}
     summed = []
     for time in sorted(times, key=lambda time: (time[0], first_at[time])):
         new = times[time]
@@ -188,7 +142,7 @@ def _summed(
         there = [sample for sample in new if sample]
         all_known = [sample for sample in last if sample]
         numbers = map(sum, zip(*(sample.counted for sample in all_known), strict=True))
-        counted = dict(zip(COUNTED, numbers, strict=True))
+        counted = dict(zip(calls.COUNTED, numbers, strict=True))
         unfinished = counted["created"] - counted["finished"]
         memory = [sample.memory for sample in all_known]
         summed.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST_NOTED = 300
 """Characters of each text of the action log."""
@@ -71,7 +73,7 @@ class StoredFrontier:
         meta = self._meta(self._status(0))
         return config_of(meta) if meta else None
 
-    def _run(self, call: Call[Any]) -> Any:
+    def _run(self, call: Call[T]) -> T:
         return execute(self.client, call)
 
     def _status(self, shard: int) -> dict[str, Any]:

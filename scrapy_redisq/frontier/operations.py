@@ -6,7 +6,9 @@ import random
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import raw_string
@@ -221,7 +223,7 @@ class Claim(_Operation):
         return 1
 
     @property
-    def field(self) -> Any:
+    def field(self) -> msgspec.Raw:
         """Where the frontier keeps it."""
         return calls.claimed_field(self.fingerprint, self.identity)
 
@@ -371,8 +373,9 @@ class Reply:
     """What people have told it to do: "quiet", "work" or "stop"; "" if nothing."""
 
 
-def letter_item(letter: Letter) -> tuple[Any, ...]:
-    """As ``exchange.lua`` reads it."""
+def letter_item(letter: Letter) -> tuple[str, str, str, msgspec.Raw, str, str, str, int]:
+    """As ``exchange.lua`` reads it: identity, slot, priority, entry, reason, detail, error,
+    status."""
     return (
         exact_member(letter.identity),
         letter.slot,
@@ -385,7 +388,7 @@ def letter_item(letter: Letter) -> tuple[Any, ...]:
     )
 
 
-def outcome_item(outcome: Outcome) -> tuple[Any, ...]:
+def outcome_item(outcome: Outcome) -> tuple[str, int, int, int, int, int, int]:
     """As ``slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
     be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
 

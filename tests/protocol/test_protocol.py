@@ -895,7 +895,8 @@ def test_a_producer_looks_at_a_run_that_ends(
         joined, _ = frontier._begin()
         finish_all(worker)
         assert worker.leave()
-        push = calls.push(NAME, 0, joined.run, "exact", [("h", "0")], [(1, "e", "1", 0)], [])
+        item = calls.enqueue_item(1, b"e", "1")
+        push = calls.push(NAME, 0, joined.run, "exact", [("h", "0")], [item], [])
         assert execute(client, push) == ""
         assert "created" in counts(client)
         pushed = frontier.push(["http://a.example/", "http://a.example/"])

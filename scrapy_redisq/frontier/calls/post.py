@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.scripts import Call, load
 
@@ -15,7 +13,7 @@ def take_posts(
     seconds."""
     data = {"run": run, "most": most, "hold": int(hold * 1e6)}
 
-    def decode(reply: list[bytes]) -> dict[str, Any]:
+    def decode(reply: list[bytes]) -> dict[str, bytes]:
         pairs = zip(reply[::2], reply[1::2], strict=True)
         return {id.decode(errors="surrogateescape"): links for id, links in pairs}
 

@@ -17,6 +17,17 @@ STARTS, RECENT, KNOWN = 1, 2, 3
 among those of all start requests of the run, or of what came lately; or the latter is only looked
 at."""
 
+FingerprintItem = msgspec.Raw | str | bool
+"""A fingerprint as scripts take it; False stands for none."""
+
+EnqueueItem = (
+    tuple[int, msgspec.Raw, FingerprintItem, int]
+    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str, str]
+    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str, str, int]
+)
+"""A request as ``lua/shared/enqueue.lua`` takes it: the number of its queue, entry, fingerprint,
+delay in ms; what is asked, its identity, a lease; the number of its claim."""
+
 
 def enqueue_item(
     queue: int,
@@ -28,8 +39,8 @@ def enqueue_item(
     identity: bytes | None = None,
     lease: str | None = None,
     claim: int = 0,
-) -> tuple[Any, ...]:
-    """One request as ``lua/shared/enqueue.lua`` takes it; ``delay`` in ms.
+) -> EnqueueItem:
+    """One request as the scripts take it; ``delay`` in ms.
 
     ``asked``: which of the exact sets is asked about its ``identity``, 0 for none. ``lease``: it
     counts only if the worker holds that. ``claim``: the number of its claim, for what stays with
@@ -51,8 +62,8 @@ def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> ms
     return raw_string(b"f" + known_by)
 
 
-def fingerprint_item(fingerprint: bytes | str | None) -> msgspec.Raw | str | bool:
-    """A fingerprint as scripts take it; False stands for none."""
+def fingerprint_item(fingerprint: bytes | str | None) -> FingerprintItem:
+    """A fingerprint as scripts take it."""
     if isinstance(fingerprint, bytes):
         return raw_string(fingerprint)
     return fingerprint or False
@@ -64,7 +75,7 @@ def push(
     run: str,
     backend: str,
     queues: Sequence[tuple[str, str]],
-    enqueue: Sequence[tuple[Any, ...]],
+    enqueue: Sequence[EnqueueItem],
     seen: Sequence[Any],
 ) -> Call[str]:
     """-> one character per request: "1" new, "0" duplicate; "" if another run has begun, "sealed"
