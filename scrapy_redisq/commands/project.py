@@ -236,7 +236,7 @@ def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
                 file=sys.stderr,
             )
             continue
-        pattern = own.get("REDISQ_FRONTIER") or "%(spider)s"
+        pattern = own.get(RedisqSettings.frontier.name) or RedisqSettings.frontier.default
         try:
             if pattern % {"spider": spider.name} == frontier:
                 found.append(spider)

@@ -13,6 +13,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.server import embedded
 from scrapy_redisq.server.embedded import EmbeddedStatus
+from scrapy_redisq.settings.settings import RedisqSettings
 
 
 def add_options(commands: Any) -> None:
@@ -41,7 +42,9 @@ def run(arguments: Namespace, project: Project) -> int:
     """Start, stop or look. Raises `EmbeddedServerError` if it does not start."""
     folder = project.embedded_folder
     if folder is None:
-        raise SettingError("REDISQ_URL", "(not shown)", "embedded:// for an embedded server")
+        raise SettingError(
+            RedisqSettings.url.name, "(not shown)", "embedded:// for an embedded server"
+        )
     if arguments.action == "start":
         _print_status(embedded.start(folder, project.settings.server))
         return 0

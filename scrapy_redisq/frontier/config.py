@@ -1,4 +1,5 @@
-"""What all workers of a run must agree on, kept in the frontier's ``meta`` hash."""
+"""What all workers of a run must agree on, kept in the frontier's ``meta`` hash; and what each
+does by itself where nobody says otherwise."""
 
 from __future__ import annotations
 
@@ -18,6 +19,15 @@ PRIORITY_SLOT = "*"
 
 MOST_SHARDS = 64
 """More of them are of another hand."""
+
+DEAD_MAX = 10_000
+"""Dead letters that are kept."""
+
+REWIND = 30.0
+"""Seconds for which what no page stands for can be sent again."""
+
+SLOT_TTL = 3_600.0
+"""Seconds for which slots with limits are remembered when nothing happens."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Limits of slots: from the settings to what the frontier keeps."""
+"""Limits of slots: from the settings to what the frontier keeps; what their failures lead to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RATE_TAKES = "a number of requests per s, m, h or d, such as '30/m'"
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*([smhd])\s*")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-LONGEST = 86_400.0
+LONGEST = 86_400
 """Seconds: the longest delay."""
 
 MOST = 10_000
@@ -56,6 +56,20 @@ class SlotLimit:
     def from_text(cls, text: str) -> SlotLimit:
         delay, interval, burst, concurrency = map(int, text.split())
         return cls(delay / 1e6, concurrency, 1e6 / interval if interval else 0.0, burst)
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """What failures lead to: the ``longest`` pause in seconds, after how many in a row a slot is
+    set aside (0: never), and after how many seconds one that fails now and then (0: never)."""
+
+    longest: float = 60.0
+    give_up: int = 15
+    worn_after: float = 86_400.0
+
+
+BACK_OFF = BackOff()
+"""Where nobody says otherwise."""
 
 
 @dataclass(frozen=True)

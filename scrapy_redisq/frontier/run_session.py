@@ -17,9 +17,10 @@ import redis.asyncio
 from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
-from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.config import REWIND, SLOT_TTL, FrontierConfig
 from scrapy_redisq.frontier.growth import Fill
 from scrapy_redisq.frontier.held_back import HeldBack
+from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     Claim,
     Delivered,
@@ -42,7 +43,6 @@ from scrapy_redisq.frontier.scripts import (
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import (
     HOLD,
-    BackOff,
     ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
@@ -91,9 +91,9 @@ class Terms:
     """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
     throttle: str = ""
     """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
-    back_off: BackOff = field(default_factory=BackOff)
-    slot_ttl: float = 3_600.0
-    rewind: float = 30.0
+    back_off: BackOff = BACK_OFF
+    slot_ttl: float = SLOT_TTL
+    rewind: float = REWIND
     """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
     history: int = 0
     """Finished requests that are kept for people, over all shards; 0: none."""

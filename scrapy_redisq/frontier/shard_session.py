@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.frontier.config import REWIND, SLOT_TTL
 from scrapy_redisq.frontier.exchange import Cargo, answer
+from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
     Claim,
@@ -53,16 +55,6 @@ HOLD = 15.0
 
 CONDEMNED = "script"
 """Reason of dead letters of what the script cannot take."""
-
-
-@dataclass(frozen=True)
-class BackOff:
-    """What failures lead to: the ``longest`` pause in seconds, after how many in a row a slot is
-    set aside (0: never), and after how many seconds one that fails now and then (0: never)."""
-
-    longest: float = 60.0
-    give_up: int = 15
-    worn_after: float = 86_400.0
 
 
 def _is_void_claim(item: Operation) -> bool:
@@ -119,8 +111,8 @@ class ShardSession:
         suspect_from: int = NEVER_SUSPECT,
         max_deliveries: int = NEVER_SUSPECT,
         most_bytes: int = MOST_ENTRY_BYTES,
-        back_off: BackOff = BackOff(),
-        rewind: float = 30.0,
+        back_off: BackOff = BACK_OFF,
+        rewind: float = REWIND,
         primary_vouched: Callable[[], float] = lambda: math.inf,
         spread: bool = False,
         history: int = 0,
@@ -267,7 +259,7 @@ class ShardSession:
         pages: int = 0,
         items: int = 0,
         turns: Sequence[TurnReport] = (),
-        slot_ttl: float = 3_600.0,
+        slot_ttl: float = SLOT_TTL,
         report: str = "",
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.

@@ -22,6 +22,7 @@ from scrapy_redisq.pipelines.encoding import encoder, unwritable
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.server.route import cancel
 from scrapy_redisq.settings.server import open_server_of, project_folder
+from scrapy_redisq.settings.sinks import SinkSettings
 
 __all__ = ["RedisPipeline"]
 
@@ -62,7 +63,7 @@ class RedisPipeline(BatchPipeline):
         settings = self.settings
         self._target = settings.items_key % {"spider": self.spider_name}
         if not self._target:
-            raise SettingError("REDISQ_ITEMS_KEY", "", "a key's name")
+            raise SettingError(SinkSettings.items_key.name, "", "a key's name")
         self._encode = encoder(settings.items_format)
         # By identity: equal items are each to be added.
         self._added: dict[int, Row] = {}

@@ -20,7 +20,7 @@ from scrapy_redisq.frontier.limits import (
 
 T = TypeVar("T")
 
-YEAR = 31_536_000
+DAY, YEAR = 86_400, 31_536_000
 """Seconds."""
 
 

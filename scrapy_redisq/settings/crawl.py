@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_redisq.frontier.config import MOST_SHARDS
+from scrapy_redisq.frontier.config import DEAD_MAX, MOST_SHARDS, REWIND, FrontierConfig
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -34,23 +34,23 @@ class CrawlSettings:
         "Name of the frontier; all workers of a crawl give the same.",
     )
     scheduling = Setting(
-        "slot",
+        FrontierConfig.scheduling,
         checks.one_of("slot", "priority"),
         "`slot`: the least recently claimed slot (host) first, within it the highest priority. "
         "`priority`: strict priority over the whole frontier.",
     )
     order = Setting(
-        "fifo",
+        FrontierConfig.order,
         checks.one_of("fifo", "lifo"),
         "Order among requests of the same priority: oldest or newest first.",
     )
     dupefilter_error_rate = Setting(
-        1e-6,
+        FrontierConfig.error_rate,
         checks.number(1e-9, 0.1),
         "Share of new URLs that the Bloom filter may take for seen, and so lose.",
     )
     dupefilter_capacity = Setting(
-        1_000_000,
+        FrontierConfig.capacity,
         checks.whole(1_000, 10_000_000_000),
         "URLs for which the dupefilter is designed at first; it grows past them.",
     )
@@ -91,7 +91,7 @@ class CrawlSettings:
         "has no end.",
     )
     rewind = Setting(
-        30.0,
+        REWIND,
         checks.seconds(0, 3_600),
         "Seconds for which a worker can send again what no page would ask for again (start "
         "requests, those of `spider_idle`), should Redis lose its last writes. 0: it cannot. With "
@@ -105,7 +105,7 @@ class CrawlSettings:
     )
     lease_ttl = Setting(
         60.0,
-        checks.seconds(1, 86_400),
+        checks.seconds(1, checks.DAY),
         "Seconds without a sign of life after which a worker's requests go to others.",
     )
     max_leases = Setting(
@@ -143,7 +143,7 @@ class CrawlSettings:
         "`maxmemory`. 0: no limit.",
     )
     dead_max = Setting(
-        10_000,
+        DEAD_MAX,
         checks.whole(0, 10_000_000),
         "Dead letters kept for reading and requeueing; the count goes on past it.",
     )
@@ -180,7 +180,7 @@ class CrawlSettings:
     )
     connect_timeout = Setting(
         30.0,
-        checks.seconds(0, 86_400),
+        checks.seconds(0, checks.DAY),
         "Seconds to wait for a silent server at start before giving up. One that loads its data is "
         "waited for.",
     )

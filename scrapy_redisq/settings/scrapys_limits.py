@@ -14,6 +14,7 @@ from scrapy_redisq.frontier.limits import LONGEST, MOST, Throttle
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.checks import Check
 from scrapy_redisq.settings.setting import SettingsSource
+from scrapy_redisq.settings.slots import SlotSettings
 
 _CHECKS: dict[str, Check[Any]] = {
     "DOWNLOAD_DELAY": checks.seconds(0, LONGEST),
@@ -35,18 +36,18 @@ def adopt(values: dict[str, Any], source: SettingsSource, spider: object = None)
     if not (values["fleet_limits"] or values["autothrottle"]):
         return None
     if _read(source, "AUTOTHROTTLE_ENABLED"):
-        setting = "REDISQ_AUTOTHROTTLE" if values["autothrottle"] else "REDISQ_FLEET_LIMITS"
+        asked = SlotSettings.autothrottle if values["autothrottle"] else SlotSettings.fleet_limits
         raise SettingError(
             "AUTOTHROTTLE_ENABLED",
             True,
-            f"False with {setting}, as it holds in each process; REDISQ_AUTOTHROTTLE = True is "
-            f"for the whole fleet",
+            f"False with {asked.name}, as it holds in each process; "
+            f"{SlotSettings.autothrottle.name} = True is for the whole fleet",
         )
     delay = _read(source, "DOWNLOAD_DELAY", getattr(spider, "download_delay", None))
-    if source.get("REDISQ_SLOT_DELAY") is None:
+    if source.get(SlotSettings.slot_delay.name) is None:
         values["slot_delay"] = delay
     at_a_time = getattr(spider, "max_concurrent_requests", None)
-    if source.get("REDISQ_SLOT_CONCURRENCY") is None and (
+    if source.get(SlotSettings.slot_concurrency.name) is None and (
         at_a_time is not None or _is_set(source, "CONCURRENT_REQUESTS_PER_DOMAIN")
     ):
         # Scrapy's default is meant for one process: it would slow down every large fleet.

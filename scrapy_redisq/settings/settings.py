@@ -50,14 +50,16 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         settings = cls(values, throttle)
         if settings.scheduling == "priority" and (settings.shards or 1) > 1:
             raise SettingError(
-                "REDISQ_SHARDS", settings.shards, "1 with REDISQ_SCHEDULING = 'priority'"
+                cls.shards.name,
+                settings.shards,
+                f"1 with {cls.scheduling.name} = 'priority'",
             )
         if settings.scheduling == "priority" and (settings.limits() or settings.throttle):
             raise SettingError(
-                "REDISQ_SCHEDULING",
+                cls.scheduling.name,
                 "priority",
-                "'slot' with limits of slots (REDISQ_SLOT_…, REDISQ_FLEET_LIMITS, "
-                "REDISQ_AUTOTHROTTLE)",
+                f"'slot' with limits of slots ({PREFIX}SLOT_…, {cls.fleet_limits.name}, "
+                f"{cls.autothrottle.name})",
             )
         return settings
 

@@ -45,7 +45,7 @@ class SinkSettings:
     )
     parquet_seconds = Setting(
         5.0,
-        checks.seconds(0.1, 86_400),
+        checks.seconds(0.1, checks.DAY),
         "Most seconds that a finished page keeps its lease until its Parquet file is written.",
     )
     items_url = Setting(

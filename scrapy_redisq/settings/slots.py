@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scrapy_redisq.frontier.config import SLOT_TTL
+from scrapy_redisq.frontier.limits import LONGEST, MOST, BackOff
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -11,12 +13,12 @@ class SlotSettings:
 
     slot_delay = Setting(
         0.0,
-        checks.seconds(0, 86_400),
+        checks.seconds(0, LONGEST),
         "Between two requests to one slot, of all workers together.",
     )
     slot_concurrency = Setting(
         0,
-        checks.whole(0, 10_000),
+        checks.whole(0, MOST),
         "Requests to one slot in progress, of all workers together. 0: no limit.",
     )
     slot_rate = Setting(
@@ -44,7 +46,7 @@ class SlotSettings:
         "`AUTOTHROTTLE_` settings. Reads Scrapy's limits as `REDISQ_FLEET_LIMITS` does.",
     )
     slot_ttl = Setting(
-        3_600.0,
+        SLOT_TTL,
         checks.seconds(1, checks.YEAR),
         "Seconds without anything happening after which a slot with limits leaves no key in Redis.",
     )
@@ -56,19 +58,19 @@ class SlotSettings:
         "`[]`: no back-off at all.",
     )
     backoff_max = Setting(
-        60.0,
-        checks.seconds(1, 86_400),
+        BackOff.longest,
+        checks.seconds(1, checks.DAY),
         "Longest pause of a slot after such answers without `Retry-After`, and after connection "
         "errors and time-outs.",
     )
     slot_give_up = Setting(
-        15,
+        BackOff.give_up,
         checks.whole(0, 1_000),
         "Failures in a row after which a slot is set aside: its requests are kept, and one is "
         "tried at growing intervals, up to an hour. 0: never.",
     )
     slot_trouble_max = Setting(
-        86_400.0,
+        BackOff.worn_after,
         checks.seconds(0, checks.YEAR),
         "Seconds for which a slot may answer some requests and refuse others, never an hour "
         "without, before it is set aside although it answers now and then. 0: for ever.",
@@ -81,7 +83,7 @@ class SlotSettings:
     )
     crawl_delay_max = Setting(
         60.0,
-        checks.seconds(0, 86_400),
+        checks.seconds(0, LONGEST),
         "Longest delay that a host gets by `Crawl-delay` or `Request-rate` of its robots.txt. "
         "0: they are not heeded.",
     )
@@ -100,12 +102,12 @@ class SlotSettings:
     )
     retry_base = Setting(
         2.0,
-        checks.seconds(0, 86_400),
+        checks.seconds(0, checks.DAY),
         "Longest pause before the first retry, with exponential pauses.",
     )
     retry_cap = Setting(
         300.0,
-        checks.seconds(0, 86_400),
+        checks.seconds(0, checks.DAY),
         "Longest pause before any retry, with exponential pauses.",
     )
     retry_after_max = Setting(

@@ -15,9 +15,9 @@ import redis
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerUnreachable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
+from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
-from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.connection import AsyncClient, Server

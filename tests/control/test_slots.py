@@ -19,10 +19,10 @@ from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
+from scrapy_redisq.frontier.limits import BackOff, SlotLimit, parse_limit
 from scrapy_redisq.frontier.operations import Lease, Outcome, Reply, TurnReport
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.shard_session import BackOff, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.worker import inbox as inbox_module
 from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
 from scrapy_redisq.worker.inbox import Inbox

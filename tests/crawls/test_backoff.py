@@ -21,8 +21,8 @@ from lab.site import Answer, Site
 from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.operations import Lease, Outcome, TurnGrant, TurnReport
-from scrapy_redisq.frontier.shard_session import BackOff
 from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings

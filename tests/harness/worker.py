@@ -16,6 +16,7 @@ from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.held_back import HeldBack
+from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
     Enqueue,
@@ -29,14 +30,12 @@ from scrapy_redisq.frontier.posts import unpack_links
 from scrapy_redisq.frontier.runs import Steps
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, BackOff, ShardSession
+from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
-
-BACK_OFF = BackOff()
 
 HOLD = 45.0
 """Seconds for which a post that was taken is left to the worker that has it."""

@@ -35,10 +35,11 @@ from lab.servers import RedisServer
 from scrapy_redisq.errors import FrontierLost, RunMismatch, RunOver
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.operations import Enqueue, Lease, Outcome, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
-from scrapy_redisq.frontier.shard_session import BackOff, ShardSession
+from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.politeness import turns
 from tests.harness.limited import (

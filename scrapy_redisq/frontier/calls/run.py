@@ -16,7 +16,7 @@ from scrapy_redisq.errors import (
     ShardLost,
 )
 from scrapy_redisq.frontier.calls.names import meta_key
-from scrapy_redisq.frontier.config import FORMAT, SETTING_OF, FrontierConfig
+from scrapy_redisq.frontier.config import DEAD_MAX, FORMAT, SETTING_OF, FrontierConfig
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 
@@ -262,7 +262,7 @@ def leave(
     run: str,
     worker: str,
     *,
-    dead_max: int = 10_000,
+    dead_max: int = DEAD_MAX,
     returns: bool = False,
 ) -> Call[int]:
     """Give back what ``worker`` holds; -> leases left. ``returns``: under another id it stays."""

@@ -12,8 +12,9 @@ from scrapy.utils.misc import load_object
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.database.fields import KINDS, class_path, kind_of
+from scrapy_redisq.settings.sinks import SinkSettings
 
-SETTING = "REDISQ_TABLES"
+SETTING = SinkSettings.tables.name
 ON_CONFLICT = ("update", "ignore")
 
 _TAKES = (

@@ -36,6 +36,7 @@ from scrapy_redisq.pipelines.database.tables import Tables
 from scrapy_redisq.pipelines.database.upsert import write
 from scrapy_redisq.pipelines.database.url import SETTING
 from scrapy_redisq.pipelines.thread import OneThread
+from scrapy_redisq.settings.sinks import SinkSettings
 
 logger = logging.getLogger(__name__)
 
@@ -192,4 +193,4 @@ def _metadata(path: str) -> MetaData | None:
     try:
         return cast("MetaData", load_object(path))  # which `Tables` looks at
     except (ImportError, NameError, ValueError, AttributeError) as error:
-        raise SettingError("REDISQ_METADATA", path, f"an import path: {error}") from error
+        raise SettingError(SinkSettings.metadata.name, path, f"an import path: {error}") from error

@@ -26,6 +26,7 @@ from scrapy_redisq.pipelines.database.options import Options, read_options, wron
 from scrapy_redisq.pipelines.database.plans import Plan
 from scrapy_redisq.pipelines.database.records import Record, references
 from scrapy_redisq.pipelines.exact_json import json_text
+from scrapy_redisq.settings.sinks import SinkSettings
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 
@@ -52,7 +53,7 @@ class Tables:
     ) -> None:
         if metadata is not None and not isinstance(metadata, sqlalchemy.MetaData):
             takes = "the import path of a sqlalchemy.MetaData, such as 'shop.models.metadata'"
-            raise SettingError("REDISQ_METADATA", metadata, takes)
+            raise SettingError(SinkSettings.metadata.name, metadata, takes)
         self._options = read_options(tables)
         self._metadata = metadata
         self._dialect = dialect

@@ -9,10 +9,11 @@ import sqlalchemy
 from sqlalchemy import exc
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.settings.sinks import SinkSettings
 
 __all__ = ["SETTING", "TAKES", "address", "parsed", "secrets"]
 
-SETTING = "REDISQ_DATABASE_URL"
+SETTING = SinkSettings.database_url.name
 TAKES = (
     "an SQLAlchemy URL such as 'sqlite:///items.db' or 'postgresql://user:password@host/database'; "
     "write the characters /?#[]@:% of user and password as %2F and so on"

@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from scrapy_redisq.errors import SettingError, SinkUnavailable
 from scrapy_redisq.server.url import redact
+from scrapy_redisq.settings.sinks import SinkSettings
 
 __all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
 
@@ -111,7 +112,7 @@ class Shown:
         return f"{words:.300}"
 
     def wrong(self, takes: str) -> SettingError:
-        return SettingError("REDISQ_PARQUET_URL", self.address, takes)
+        return SettingError(SinkSettings.parquet_url.name, self.address, takes)
 
     def cannot_write(self, error: Exception) -> SinkUnavailable:
         return SinkUnavailable(
