@@ -319,8 +319,9 @@ class ExchangeLoop:
                 self.worker.completed()
 
     async def _make_certain(self) -> None:
-        """By a server that has been replaced everything is finished without what others do by now.
-        So ask which one counts, and then all shards once more."""
+        """Make sure that it was the server that counts which has said so, and ask all shards once
+        more: on one that another has replaced everything may be finished, although workers have
+        added to the other one since. Raises `Uncertain` if that cannot be said now."""
         try:
             await self.server.confirm_primary()
         except (*TROUBLE, RedisError) as error:

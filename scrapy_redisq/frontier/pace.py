@@ -54,7 +54,7 @@ class Pace:
         self.woken = False
         """Another worker has said that there is something to do."""
         self.listening = False
-        """Others can say so."""
+        """This worker would hear if others said so."""
         self.told = False
         """The next exchange has something to say: what people tell it."""
         self.confirms = False

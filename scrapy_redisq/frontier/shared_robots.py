@@ -44,7 +44,7 @@ class SharedRobots:
 
     async def ask(self, host: str, *, take: bool = False) -> Shared:
         """The text, or who fetches it. Whoever is to fetch it asks again each few seconds, so that
-        others know that he lives. ``take``: this worker fetches it although another one does."""
+        others know that it lives. ``take``: this worker fetches it although another one does."""
         what, text, valid = await self._robots(host, take=take)
         if what == "wait":
             return Shared("wait")

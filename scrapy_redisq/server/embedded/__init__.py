@@ -12,8 +12,8 @@ server's log ``redis.log``, its socket ``redis.sock`` and
 ``keep``       exists after ``scrapy redisq server start``: the last to leave does not stop it
 ============== ==================================================================================
 
-All are ``flock`` locks on files that each user keeps open: he judges by them, not by their names,
-who else uses his server and which process it is. So a folder that is deleted, moved or made anew
+All are ``flock`` locks on files that each user keeps open: by them, not by their names, it judges
+who else uses its server and which process that is. So a folder that is deleted, moved or made anew
 takes nobody's server away, and ends its own with the last who uses it. The kernel drops a lock with
 its process: whoever is killed, and whenever, none stays behind. A server whose users were all
 killed is ended by its watcher, a second later, or adopted by a user who comes before; one that was

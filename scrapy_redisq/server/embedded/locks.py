@@ -1,8 +1,8 @@
 """The locks of an embedded server's folder, held as open files. The package's text says what for.
 
-An open file stays what it is when its name is deleted, moved or taken by another: whoever joined a
-server judges by his own files who else uses it and which process it is, whatever has become of the
-folder.
+An open file stays what it is when its name is deleted, moved or taken by another: a process that
+has joined a server judges by its own files who else uses it and which process it is, whatever has
+become of the folder.
 """
 
 from __future__ import annotations

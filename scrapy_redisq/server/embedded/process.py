@@ -93,7 +93,7 @@ def is_loading(folder: ServerFolder) -> bool:
 
 
 def listens(folder: ServerFolder) -> bool:
-    """Whether anybody listens at the socket, be he as busy as can be."""
+    """Whether anybody listens at the socket, however busy."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PING_TIMEOUT)
         try:
@@ -114,7 +114,7 @@ def ensure(folder: ServerFolder, locks: Locks, given_binary: str) -> Path:
     """
     path = folder.checked_socket()
     if locks.alive():
-        # Who started it may have been killed before he knew.
+        # The process that started it may have been killed before it could note it down.
         locks.record(path, locks.server_pid() or _pid(folder))
         if _comes_to_listen(folder, locks):
             return path
