@@ -318,7 +318,7 @@ class TurnGrant(NamedTuple):
     """For so long nothing of it may be started."""
     trouble: int
     """1: it has failed lately, and the frontier wants to know how downloads end."""
-    held: int = 0
+    paused: int = 0
     """1: a person has paused it."""
 
     @property

@@ -28,8 +28,8 @@ SLOT_KEY = "download_slot"
 MOST_TRIES = 30
 """How often a request that stays in its process is tried again because of its slot."""
 
-HELD_PAUSE = 10.0
-"""Seconds after which it is looked whether its slot is still held by a person."""
+PAUSED_DELAY = 10.0
+"""Seconds after which it is looked whether its slot is still paused by a person."""
 
 
 class Interrupted(IgnoreRequest):
@@ -172,19 +172,19 @@ class InProgress:
                 request.meta["retry_times"] = retry_times(request.meta) + before
 
     def send_back(
-        self, request: Request, *, counted: bool, most: int = 0, held: bool = False
+        self, request: Request, *, counted: bool, most: int = 0, paused: bool = False
     ) -> bool:
         """Scrapy will be done with the request without the spider: others, or this worker later,
         may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
-        ``held``: a person holds its slot, for as long as that person likes.
+        ``paused``: a person has paused its slot, for as long as that person likes.
 
         -> False if it may not be sent back.
         """
         page = self.asking(request)
         if page is None or (counted and self.back_offs(request) + page.sent_back >= most):
             return False
-        if request in self._kept and held:
-            page.delay, page.given_back = HELD_PAUSE, True
+        if request in self._kept and paused:
+            page.delay, page.given_back = PAUSED_DELAY, True
             return True
         if request in self._kept:
             page.sent_back += 1
@@ -211,7 +211,7 @@ class InProgress:
         """
         self.errors += 1
         page = self.asking(request) if request is not None else None
-        if page is not None and (page.problem is None or page.problem.settles):
+        if page is not None and (page.problem is None or page.problem.provisional):
             page.problem = problem
 
     def retries_exhausted(self, request: Request, status: int) -> None:
@@ -235,7 +235,7 @@ class InProgress:
         if page.exhausted == response.status:
             text = f"status {response.status} from {response.url:.500}"
             self.mark_failed(
-                request, Problem("retries", text, status=response.status, settles=True)
+                request, Problem("retries", text, status=response.status, provisional=True)
             )
 
     def download_failed(self, request: Request, failure: Failure | None) -> None:
@@ -245,8 +245,8 @@ class InProgress:
             return
         if failure is not None:
             reason = "download" if page.exhausted is None else "retries"
-            self.mark_failed(request, Problem.of(reason, failure, settles=True))
-        elif page.problem and page.problem.settles:
+            self.mark_failed(request, Problem.of(reason, failure, provisional=True))
+        elif page.problem and page.problem.provisional:
             page.problem = None
 
     # What becomes of pages while the spider is being closed

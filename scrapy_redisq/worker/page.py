@@ -26,24 +26,24 @@ DETAIL_LENGTH = 4_000
 class Problem:
     """Why a request becomes a dead letter.
 
-    ``error`` is the type of the exception or "", ``status`` that of the response or 0. ``settles``:
-    it no longer counts once the spider has dealt with the failure or the response.
-    ``foreign``: nobody has enqueued it.
+    ``error`` is the type of the exception or "", ``status`` that of the response or 0. It is
+    ``provisional`` if it no longer counts once the spider has dealt with the failure or the
+    response. ``foreign``: nobody has enqueued it.
     """
 
     reason: str
     detail: str
     error: str = ""
     status: int = 0
-    settles: bool = False
+    provisional: bool = False
     foreign: bool = False
 
     @classmethod
     def of(
-        cls, reason: str, failure: Failure, status: int = 0, *, settles: bool = False
+        cls, reason: str, failure: Failure, status: int = 0, *, provisional: bool = False
     ) -> Problem:
         """What an exception says."""
-        return cls(reason, describe(failure), error_type(failure), status, settles)
+        return cls(reason, describe(failure), error_type(failure), status, provisional)
 
     @property
     def text(self) -> str:

@@ -564,8 +564,8 @@ def test_a_parked_slot_is_told_of_once() -> None:
 def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
     """Before the frontier says something else: what comes to it an hour later would be started."""
     turns = Turns()
-    held = turn(left=0)._replace(news=REFUSED, parked=50_000, held=1)
-    assert turns.received([held], [], time.monotonic()) == ["host"]
+    paused = turn(left=0)._replace(news=REFUSED, parked=50_000, paused=1)
+    assert turns.received([paused], [], time.monotonic()) == ["host"]
 
     def told() -> int:
         reported = turns.report({}, lambda slot, stock: stock, lambda slot: True)

@@ -123,7 +123,7 @@ class DownloadGate:
         closing = self._engine.closing
         if not closing and (parked <= LONG or not self.sends_back):
             return
-        if self._in_progress.send_back(request, counted=False, held=self._turns.held(slot)):
+        if self._in_progress.send_back(request, counted=False, paused=self._turns.paused(slot)):
             raise SlotParked("the slot is parked")
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)

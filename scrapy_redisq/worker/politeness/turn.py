@@ -46,8 +46,8 @@ class Turn:
     tokens: int | None = None
     parked: float = 0.0
     """Nothing begins before it."""
-    held: bool = False
-    """It is parked because a person has paused it."""
+    paused: bool = False
+    """It is parked because a person says so."""
     suspended: float = 0.0
     """When the frontier had to be asked anew; older answers do not count."""
     watched: float = 0.0

@@ -74,7 +74,7 @@ class Turns:
         turn.delay, turn.interval, turn.burst = grant.delay / 1e6, grant.interval / 1e6, grant.burst
         # What a slower rate led to, a faster one never does.
         turn.tat = min(turn.tat, now + turn.burst * turn.interval)
-        turn.in_trouble, turn.held = bool(grant.trouble), bool(grant.held)
+        turn.in_trouble, turn.paused = bool(grant.trouble), bool(grant.paused)
         # What must be waited for is over earlier than this.
         turn.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
         if grant.is_free:
@@ -93,7 +93,7 @@ class Turns:
     def _drop_if_idle(self, slot: str) -> None:
         turn = self._turns.get(slot)
         now = time.monotonic()
-        if turn is None or turn.held:  # for an hour, as it says, and perhaps for longer
+        if turn is None or turn.paused:  # for an hour, as it says, and perhaps for longer
             return
         if turn.idle and max(turn.parked, turn.watched) <= now:
             del self._turns[slot]
@@ -106,7 +106,7 @@ class Turns:
         # Of many failures at a time one is urgent.
         self._urgent = self._urgent or told or turn.parked <= now
         turn.suspend(now, now + parked if told else max(turn.parked, now + parked))
-        turn.held = turn.held and not told
+        turn.paused = turn.paused and not told
 
     def in_trouble(self, slot: str) -> bool:
         """Whether the frontier wants to know how downloads of ``slot`` end."""
@@ -169,10 +169,10 @@ class Turns:
         turn = self._turns.get(slot)
         return 0.0 if turn is None else turn.parked - time.monotonic()
 
-    def held(self, slot: str) -> bool:
+    def paused(self, slot: str) -> bool:
         """Whether a person has paused ``slot``, as far as this worker knows."""
         turn = self._turns.get(slot)
-        return turn is not None and turn.held
+        return turn is not None and turn.paused
 
     def handed_out(self, request: Hashable, slot: str) -> None:
         """``request`` was handed to Scrapy."""
