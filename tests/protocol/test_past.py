@@ -41,6 +41,25 @@ def frontier(each_server: RedisServer) -> Any:
         yield frontier
 
 
+def test_what_is_read_of_the_past() -> None:
+    """What other hands have put there is passed over, and of later releases what is not known
+    here."""
+    sample = [7, "run", *range(len(calls.COUNTED)), 2]
+    known = calls.Sample(7, "run", tuple(range(len(calls.COUNTED))), 2, 0)
+    assert calls.Sample.read(sample) == known
+    assert calls.Sample.read([*sample, 9, "later"]) == known._replace(memory=9)
+    wrong = [sample[:-1], [7, 8, *sample[2:]], [True, *sample[1:]], [*sample[:-1], -1]]
+    assert {calls.Sample.read(array) for array in (*wrong, [*sample, 2**54])} == {None}
+    mark, action = [7, "began", "", "run"], [7, "me", "push", "requests", 2]
+    assert calls.Mark.read([*mark, "later"]) == calls.Mark(7, "began", "", "run")
+    assert {calls.Mark.read(array) for array in (mark[:-1], [*mark[:3], 1], [7.5, *mark[1:]])} == {
+        None
+    }
+    assert calls.Action.read([*action, "later"]) == calls.Action(7, "me", "push", "requests", 2)
+    wrong = [action[:-1], [*action[:4], "2"], [7, b"me", *action[2:]]]
+    assert {calls.Action.read(array) for array in wrong} == {None}
+
+
 @pytest.mark.servers("ends")
 def test_samples(client: redis.Redis, frontier: Frontier) -> None:
     """The first exchange in 10 s keeps the counts, the first in 120 s the memory as well; others
