@@ -89,8 +89,8 @@ def run(*, quick: bool) -> Result:
             "after one if there is one: that costs less, at any size of the frontier. The "
             "comparison begins with as many slots as entries, where the ratio is 1.",
             "What grows with the slots is mostly memory outside the processor's cache, the keys of "
-            "slots that nobody has asked for lately: with 100,000 slots, only 20 of them in "
-            "use, two thirds of the growth is gone. The rest is the sorted set of slots: O(log n).",
+            "slots that nobody has asked for lately; where few of many slots are in use most of it "
+            "is gone. The rest is the sorted set of slots: O(log n).",
             "Slots with a delay: every claim of one takes its turn and gives it up in the next "
             "exchange. None due: an exchange enqueues, and finds nothing to claim.",
         ],

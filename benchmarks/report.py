@@ -19,17 +19,17 @@ Json = dict[str, Any]
 
 WHY = {
     "beside Scrapy in memory": (
-        "What differs between the two is a tenth of a page's CPU, less where pages have few links; "
-        "the rest is Scrapy's on both sides, and a line is good to about 5 in 100."
+        "What differs between the two is a small part of a page's CPU, smaller where pages have "
+        "few links; the rest is Scrapy's on both sides, and as noisy as the machine."
     ),
     "beside scrapy-redis": (
         "scrapy-redis' time is round trips, this one's is Scrapy's own CPU: the ratio is the speed "
         "of the machine."
     ),
     "time in scripts a page": (
-        "A crawl makes an exchange every 50 to 250 ms, by when other processes have had the "
-        "processor's caches: it then takes Redis 500 µs for nine pages, and longer where all cores "
-        "are busy, because this is wall time."
+        "By when a worker makes its next exchange other processes have had the processor's caches: "
+        "it then takes Redis several times as long as one that follows another at once, and few "
+        "pages share it. Longer where all cores are busy, because this is wall time."
     ),
     "bare pipeline by Redis CPU": "Redis 6.2 must take entries from a list one by one.",
     "over cheapest, slots": "Memory outside the processor's cache, and a larger sorted set.",
@@ -43,23 +43,21 @@ WHY = {
         "What a killed worker held waits for REDISQ_LEASE_TTL, and its turns are taken for used."
     ),
     "new URL, exact": (
-        "One SADD into a set that is not in the processor's cache costs as much by itself; at "
-        "100,000 URLs it takes 1.0 µs."
+        "One SADD into a set that is not in the processor's cache costs as much by itself; into a "
+        "small one it is cheaper."
     ),
     "new URL, bitmap": "Past the designed size a second layer is asked as well.",
     "rows/s of the crawl beside the usual": (
-        "Without any pipeline Scrapy hands over 5 to 12 times as many items as the usual pipeline "
-        "writes, at 95 to 105 µs of CPU an item; with the sink it is about 170, a third of the "
-        "difference garbage collection."
+        "Scrapy is the limit: the line `no pipeline` is the most that it hands over. With the sink "
+        "an item costs more CPU, a part of that by garbage collection."
     ),
     "rows/s of the sink itself beside the limit": (
         "In a crawl the garbage collector and Scrapy's own thread take their share of the time in "
-        "`write`. Without Scrapy it is 0.4 to 0.6 x: conversion and merging take as much CPU a row "
-        "as the driver."
+        "`write`; and conversion and merging take as much CPU a row as the driver."
     ),
     "pages/s of a crawl beside one without": (
-        "The crawl's process takes up to 1.1 ms of CPU a page more for three rows, and the "
-        "database's own processes run on the same two cores, at some 20 commits a second."
+        "The crawl's process has the items of each page to hand over and to write, and the "
+        "database's own processes run on the same cores."
     ),
 }
 """Why goals were not reached, by a part of what they are about."""

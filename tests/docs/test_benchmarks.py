@@ -38,6 +38,12 @@ def test_results_are_what_was_measured() -> None:
         assert (report.PLOTS / f"{name}.svg").read_text("utf-8") == svg
 
 
+def test_reasons_have_no_figures() -> None:
+    """What is said of goals that were missed holds whatever was measured: digits are in names."""
+    names = re.compile(r"Redis \d+\.\d+")
+    assert [why for why in report.WHY.values() if re.search(r"\d", names.sub("", why))] == []
+
+
 def test_costs_are_of_parts_that_there_are() -> None:
     """What the profile sorts by are files and methods as they are called now."""
     marks = [mark for marks in (*costs.PARTS.values(), costs.BEFORE) for mark in marks]
