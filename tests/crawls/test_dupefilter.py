@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import logging
 import os
@@ -21,6 +19,7 @@ from scrapy.utils.test import get_crawler
 
 from lab.launcher import fork
 from lab.servers import RedisServer
+from lab.site import Site, folder_pages
 from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
 from scrapy_redisq.errors import ServerUnreachable, SettingError
 
@@ -273,11 +272,6 @@ class Site(scrapy.Spider):
 """
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
     """A site of 20 pages, each of which links to all."""
@@ -286,13 +280,8 @@ def site(tmp_path: Path) -> Iterator[str]:
     links = "".join(f'<a href="/{number}.html">page</a>' for number in range(20))
     for number in range(20):
         (folder / f"{number}.html").write_text(links)
-    handler = functools.partial(_Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/0.html"
-        server.shutdown()
-        thread.join()
+    with Site(folder_pages(folder)) as served:
+        yield f"{served.url}/0.html"
 
 
 def test_under_scrapys_scheduler(redis_server: RedisServer, site: str, tmp_path: Path) -> None:
