@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
 
 
 class InThread:
-    """Listens from the beginning of its context to the end, when its connections are cut."""
+    """Listens from the beginning of its context to the end, when its connections are cut. OSError
+    if it cannot."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._listening = threading.Event()
+        self._listening: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._listening.wait(10)
+        self._listening.result(10)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -56,8 +58,12 @@ class InThread:
     async def _serve(self) -> None:
         self._end = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
-        servers = await self.listen()
-        self._listening.set()
+        try:
+            servers = await self.listen()
+        except OSError as error:
+            self._listening.set_exception(error)
+            return
+        self._listening.set_result(None)
         await self._end.wait()
         for server in servers:
             server.close()

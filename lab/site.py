@@ -51,11 +51,15 @@ class Hit:
 
 
 class Site(InThread):
-    """An HTTP/1.1 server on a free port of 127.0.0.1 to 127.0.0.``hosts``; a context manager."""
+    """An HTTP/1.1 server on 127.0.0.1 to 127.0.0.``hosts``; a context manager. ``port`` 0 takes a
+    free one."""
 
-    def __init__(self, page: Callable[[str], Answer | str | None], hosts: int = 1) -> None:
+    def __init__(
+        self, page: Callable[[str], Answer | str | None], hosts: int = 1, port: int = 0
+    ) -> None:
         super().__init__()
         self.page = page
+        self.port = port
         self._more_hosts = [f"127.0.0.{n}" for n in range(2, hosts + 1)]
         self.hits: list[Hit] = []
 
@@ -91,18 +95,19 @@ class Site(InThread):
 
     async def listen(self) -> list[asyncio.Server]:
         while True:
-            servers = [await asyncio.start_server(self.accepted, "127.0.0.1", 0)]
-            self.port = servers[0].sockets[0].getsockname()[1]
+            servers = [await asyncio.start_server(self.accepted, "127.0.0.1", self.port)]
+            port = servers[0].sockets[0].getsockname()[1]
             try:
                 for host in self._more_hosts:
-                    servers.append(await asyncio.start_server(self.accepted, host, self.port))
+                    servers.append(await asyncio.start_server(self.accepted, host, port))
             except OSError as error:
                 for server in servers:
                     server.close()
                 # What is free on the first host may be taken on another one.
-                if error.errno != errno.EADDRINUSE:
+                if self.port or error.errno != errno.EADDRINUSE:
                     raise
             else:
+                self.port = port
                 return servers
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,6 +144,8 @@ class Site(InThread):
         head = [f"HTTP/1.1 {answer.status} X", f"Content-Type: {answer.content_type}"]
         head += [f"{name}: {value}" for name, value in answer.headers.items()]
         head += [f"Content-Length: {len(content)}", "", ""]
+        if method == "HEAD":
+            content = b""
         writer.write("\r\n".join(head).encode() + content)
         await writer.drain()
 

@@ -1,39 +1,26 @@
-"""The bookshop's web server: HTTP/1.1 with keep-alive on asyncio, and a log of every request.
+"""The bookshop's web server, with a log of every request.
 
 ``python -m shop_site.server --port 8000`` serves it until Ctrl-C, for a look with a browser or for
 crawls by hand. Beside the shop there are ``/__log`` (JSON: one ``[time, path, status, agent]`` per
-request) and ``/__stats``, which are not logged themselves.
+request, with the time in seconds since the epoch, and the status 0 until it is answered) and
+``/__stats``, which are not logged themselves.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import threading
 import time
 from collections import Counter
-from types import TracebackType
-from typing import NamedTuple
 
+from lab.site import Answer, Hit, Site
 from shop_site.catalogue import Catalogue
 from shop_site.html import render
 
-_REASONS = {200: "OK", 301: "Moved Permanently", 404: "Not Found", 405: "Method Not Allowed"}
-_MAX_HEAD = 65_536  # bytes of a request's head, asyncio's own default
 
-
-class Hit(NamedTuple):
-    """One request that reached the shop. ``time`` is in seconds since the epoch."""
-
-    time: float
-    path: str
-    status: int
-    agent: str
-
-
-class ShopServer:
+class ShopServer(Site):
     """Serves a `Catalogue` from a thread of its own, as a context manager.
 
     ``delay`` seconds pass before each answer, as on a real site; requests are logged in ``hits``
@@ -41,115 +28,37 @@ class ShopServer:
     one. OSError if the port is taken.
     """
 
-    def __init__(
-        self, shop: Catalogue, *, host: str = "127.0.0.1", port: int = 0, delay: float = 0.0
-    ) -> None:
+    def __init__(self, shop: Catalogue, *, port: int = 0, delay: float = 0.0) -> None:
+        super().__init__(self._page, port=port)
         self.shop = shop
         self.delay = delay
-        self.hits: list[Hit] = []
-        self._host = host
-        self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._connections: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="shop", daemon=True)
 
-    @property
-    def url(self) -> str:
-        """The shop's address without a slash at the end, once the server has started."""
-        return f"http://{self._host}:{self._port}"
+    def answer(self, hit: Hit) -> Answer:
+        hit.path = hit.path.partition("?")[0]
+        if hit.path in {"/__log", "/__stats"}:
+            self.hits.remove(hit)
+            told = self.log() if hit.path == "/__log" else self.stats()
+            return Answer(json.dumps(told), content_type="application/json")
+        if hit.method in {"GET", "HEAD"}:
+            answer = self._page(hit.path)
+        else:
+            answer = Answer(status=405, headers={"Allow": "GET, HEAD"})
+        answer.delay = self.delay
+        return answer
 
-    def __enter__(self) -> ShopServer:
-        self._thread.start()
-        try:
-            self._server = asyncio.run_coroutine_threadsafe(
-                asyncio.start_server(self._connected, self._host, self._port, limit=_MAX_HEAD),
-                self._loop,
-            ).result()
-        except BaseException:
-            self._end_loop()
-            raise
-        self._port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
-        self._end_loop()
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _stop(self) -> None:
-        self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._server.wait_closed()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            # Clients come and go as they like; a client that is killed leaves in mid-request.
-            with contextlib.suppress(
-                ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-            ):
-                while await self._answer_one(reader, writer):
-                    pass
-        except asyncio.CancelledError:
-            pass  # the server is closing; swallowed so that asyncio does not log it as an error
-        finally:
-            self._connections.discard(task)
-            writer.close()
-
-    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Read one request and answer it; whether the connection goes on."""
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        request_line, *header_lines = head.split("\r\n")
-        method, target, version = request_line.split(" ", 2)
-        headers = {}
-        for line in header_lines:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        path = target.partition("?")[0]
-        status, extra, body = self._respond(method, path)
-        if not path.startswith("/__"):
-            self.hits.append(Hit(time.time(), path, status, headers.get("user-agent", "")))
-            if self.delay:
-                await asyncio.sleep(self.delay)
-        goes_on = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-        writer.write(
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\n{extra}Content-Length: {len(body)}\r\n"
-            f"Connection: {'keep-alive' if goes_on else 'close'}\r\n\r\n".encode()
-        )
-        if method != "HEAD":
-            writer.write(body)
-        await writer.drain()
-        return goes_on
-
-    def _respond(self, method: str, path: str) -> tuple[int, str, bytes]:
-        """Status, headers of its own and body of the answer."""
-        page = "Content-Type: text/html; charset=utf-8\r\n"
-        if method not in {"GET", "HEAD"}:
-            return 405, "Allow: GET, HEAD\r\n", b""
+    def _page(self, path: str) -> Answer:
         if path in self.shop.pages:
-            return 200, page, render(self.shop, path)
+            return Answer(render(self.shop, path))
         if target := self.shop.redirects.get(path):
-            return 301, f"Location: {target}\r\n", b""
+            return Answer(status=301, headers={"Location": target})
         if path == "/robots.txt":
-            return 200, "Content-Type: text/plain\r\n", b"User-agent: *\nAllow: /\n"
-        if path == "/__log":
-            return 200, "Content-Type: application/json\r\n", json.dumps(self.hits).encode()
-        if path == "/__stats":
-            return 200, "Content-Type: application/json\r\n", json.dumps(self.stats()).encode()
-        return 404, page, b"<!doctype html><title>Not found</title><h1>Not found</h1>"
+            return Answer("User-agent: *\nAllow: /\n", content_type="text/plain")
+        return Answer("<!doctype html><title>Not found</title><h1>Not found</h1>", 404)
+
+    def log(self) -> list[tuple[float, str, int, str]]:
+        """Time, path, status and agent of each request so far."""
+        epoch = time.time() - time.monotonic()
+        return [(epoch + hit.at, hit.path, hit.status, hit.agent) for hit in self.hits]
 
     def stats(self) -> dict[str, int]:
         """Counts of the log so far: requests, distinct pages, and paths asked for repeatedly."""

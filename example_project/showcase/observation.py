@@ -45,7 +45,7 @@ class SiteLog:
         by_path: dict[str, list[int]] = {}
         pages: Counter[int] = Counter()
         recent = 0
-        since = time.time() - _RATE_WINDOW
+        since = time.monotonic() - _RATE_WINDOW
         for hit in tuple(hits):
             if hit.path == "/robots.txt":
                 continue  # each process reads it once, outside the frontier
@@ -54,7 +54,7 @@ class SiteLog:
             by_path.setdefault(hit.path, []).append(pid)
             if hit.path in shop.pages:
                 pages[pid] += 1
-                recent += hit.time >= since
+                recent += hit.at >= since
         known = shop.pages.keys() | shop.redirects.keys() | shop.missing
         return cls(
             fetched=len(by_path.keys() & shop.pages.keys()),

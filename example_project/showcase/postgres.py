@@ -2,6 +2,7 @@
 
 ``python -m showcase.postgres FOLDER`` keeps all its files in ``FOLDER`` and prints the server's URL
 when it is up. Closed is also what a process leaves behind that is killed: no server outlives it.
+That of `lab.databases` would not do: its files, which the demo may be told to keep, go with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The demo's ``scrapy crawl`` processes: started, watched, killed and cleared away."""
+"""The demo's ``scrapy crawl`` processes: started, watched, killed and cleared away.
+
+Each is started as a person would, and not forked by `lab.launcher`: what it shows is to be real.
+"""
 
 from __future__ import annotations
 

@@ -144,13 +144,20 @@ def test_server_answers_and_logs_over_one_connection(shop_server: ShopServer) ->
 
 def test_server_stops_with_connections_open() -> None:
     """A client that keeps its connection, or leaves in the middle of a request, holds nobody up."""
+    before = set(threading.enumerate())
     with ShopServer(Catalogue(50), delay=60) as server:
         address = urlsplit(server.url)
         waiting = http.client.HTTPConnection(address.netloc, timeout=10)
         waiting.request("GET", "/")
         wait_until(lambda: server.hits, 5, "the request has arrived")
     waiting.close()
-    assert not any(thread.name == "shop" for thread in threading.enumerate())
+    assert set(threading.enumerate()) <= before
+
+
+def test_server_says_that_its_port_is_taken(shop_server: ShopServer) -> None:
+    """At once, and by the error that a person knows."""
+    with pytest.raises(OSError, match="in use"), ShopServer(Catalogue(50), port=shop_server.port):
+        pass
 
 
 # The result
@@ -181,12 +188,12 @@ def good() -> Outcome:
     """A crawl of which pid 2 was killed, holding three requests, one of them fetched again."""
     shop = Catalogue(50)
     hits = [
-        Hit(0.0, path, 200, f"x (pid {1 + number % 2})")
+        Hit(0.0, path, "", f"x (pid {1 + number % 2})", 0.0)
         for number, path in enumerate([*shop.pages, *shop.redirects, *shop.missing])
     ]
     again = next(hit for hit in hits if hit.agent.endswith("(pid 2)"))
-    hits.append(again._replace(agent="x (pid 1)"))
-    hits += [Hit(0.0, "/robots.txt", 200, "x (pid 1)")] * 2
+    hits.append(replace(again, agent="x (pid 1)"))
+    hits += [Hit(0.0, "/robots.txt", "", "x (pid 1)", 0.0)] * 2
     return Outcome(
         shop=shop,
         site=SiteLog.read(shop, hits),
