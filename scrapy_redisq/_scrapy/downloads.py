@@ -46,7 +46,7 @@ class Downloads:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._downloader: Any = engine.downloader
-        self._on_the_way: dict[Request, str] = {}
+        self._in_middlewares: dict[Request, str] = {}
         """Requests that were handed to Scrapy and are not yet among their slot's, by slot."""
         self._askers: dict[Request, tuple[Request | None, bool]] = {}
 
@@ -71,7 +71,7 @@ class Downloads:
 
     def handed_out(self, request: Request, slot: str) -> None:
         """Scrapy is about to start ``request``."""
-        self._on_the_way[request] = slot
+        self._in_middlewares[request] = slot
 
     def by_slot(self) -> Callable[[str], int | None]:
         """A function of a slot, to be used at once: how many requests of the slot the downloader
@@ -83,21 +83,21 @@ class Downloads:
         """
         downloader = self._downloader
         # A request is among its slot's only when the downloader middlewares have let it through.
-        on_the_way: dict[str, int] = {}
-        for request, slot in list(self._on_the_way.items()):
+        in_middlewares: dict[str, int] = {}
+        for request, slot in list(self._in_middlewares.items()):
             try:
                 downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
             except TypeError:  # a list or a dict, which the downloader refuses as well
                 downloads = None
             if downloads and request in downloads.active:
-                del self._on_the_way[request]
+                del self._in_middlewares[request]
             else:
-                on_the_way[slot] = on_the_way.get(slot, 0) + 1
+                in_middlewares[slot] = in_middlewares.get(slot, 0) + 1
         spare = downloader.total_concurrency - len(downloader.active)  # a total of 0: no limit
 
         def downloading(slot: str) -> int | None:
             downloads = downloader.slots.get(slot)
-            number = on_the_way.get(slot, 0) + (len(downloads.active) if downloads else 0)
+            number = in_middlewares.get(slot, 0) + (len(downloads.active) if downloads else 0)
             if downloads is None or number < downloads.concurrency + max(1, spare // 2):
                 return number
             return None
@@ -156,7 +156,7 @@ class Downloads:
 
         def over(result: Any, request: Request, *, ungroup: bool) -> Any:
             self._askers.pop(request, None)
-            self._on_the_way.pop(request, None)
+            self._in_middlewares.pop(request, None)
             fetched(request)
             if ungroup and isinstance(result, Request):
                 result.meta.pop(slot_key, None)  # the downloader's, copied with the rest

@@ -16,7 +16,7 @@ from scrapy.http import Request
 from scrapy_redisq.control.looks import LookMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
 from scrapy_redisq.control.slots import SlotMethods
-from scrapy_redisq.control.urls import UrlMethods
+from scrapy_redisq.control.urls import WAITS, UrlMethods
 from scrapy_redisq.control.workers import WorkerMethods
 from scrapy_redisq.errors import (
     FrontierLost,
@@ -233,6 +233,27 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                 raise ShardAway(f"{away}: {result.accepted} of the requests were pushed") from error
             raise
         return result
+
+    def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
+        """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``.
+
+        "waits": it will be fetched anyway, nothing was done; "requeued": it was a dead letter, and
+        is tried again as it was; "pushed": as a new request past the dupefilter, for the spider's
+        ``parse()``, for which it waits for room, and begins a run, as `push` does. Raises as
+        `url` does.
+        """
+        told = self.url(url, slot=slot)
+        if told["state"] in WAITS:
+            return {**told, "how": "waits"}
+        if told["letter"] and self.requeue([told["letter"]]):
+            return {**told, "how": "requeued"}
+        fields: dict[str, Any] = {"url": url, "dont_filter": True}
+        if slot is not None:
+            fields["meta"] = {"download_slot": slot}
+        pushed = self.push([fields])
+        if pushed.errors:
+            raise ValueError(pushed.errors[0][1])
+        return {**told, "how": "pushed"}
 
     def _push(self, requests_or_urls: Iterable[Any], result: Pushed) -> None:
         joined: calls.Joined | None = None

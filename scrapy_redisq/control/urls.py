@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -49,10 +48,6 @@ class UrlMethods(LetterMethods, PastMethods):
     """The part of `Frontier` that is about single URLs."""
 
     _seeds: SeedReader
-
-    def push(self, requests_or_urls: Iterable[Any]) -> Any:
-        """See `Frontier.push`."""
-        raise NotImplementedError
 
     def url(
         self, url: str, *, slot: str | None = None, fingerprint: bytes | None = None
@@ -129,27 +124,6 @@ class UrlMethods(LetterMethods, PastMethods):
         was_seen = bool(self._run(call))
         self._note("forget", url, int(was_seen))
         return was_seen
-
-    def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
-        """Have ``url`` fetched, seen or not; -> what `url` said, and ``how``.
-
-        "waits": it will be fetched anyway, nothing was done; "requeued": it was a dead letter, and
-        is tried again as it was; "pushed": as a new request past the dupefilter, for the spider's
-        ``parse()``, for which it waits for room, and begins a run, as `Frontier.push` does. Raises
-        as `url` does.
-        """
-        told = self.url(url, slot=slot)
-        if told["state"] in WAITS:
-            return {**told, "how": "waits"}
-        if told["letter"] and self.requeue([told["letter"]]):
-            return {**told, "how": "requeued"}
-        fields: dict[str, Any] = {"url": url, "dont_filter": True}
-        if slot is not None:
-            fields["meta"] = {"download_slot": slot}
-        pushed = self.push([fields])
-        if pushed.errors:
-            raise ValueError(pushed.errors[0][1])
-        return {**told, "how": "pushed"}
 
     def _asked(self, url: str, slot: str | None, fingerprint: bytes | None) -> _Asked:
         meta = self._meta(self._status(0))

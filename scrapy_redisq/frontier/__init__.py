@@ -27,7 +27,7 @@ slot         Scrapy's download slot of a request, mostly its host: the unit of f
 run          from the first request until everything is finished; shard 0 keeps its state
 generation   the run that began a dupefilter, with which later runs may go on
 worker       one crawl process; a producer adds requests, and claims none
-prefix       the first n scripts of Redis' log; whatever n is, they leave a correct frontier
+log prefix   the first n scripts of Redis' log; whatever n is, they leave a correct frontier
 entry        one serialised request, and how often a worker died with it (delivery count)
 record       an entry with the slot and the priority that it came from
 claim        to take an entry out of its queue; the worker that has claimed it holds a lease

@@ -108,7 +108,7 @@ class Cargo:
         if finish.children:
             data["bundled"].append(lease)
         held = self._held.get(lease)  # None: it will be counted as stale
-        match finish.outcome:
+        match finish.ending:
             case "done":
                 self._done.setdefault(held.slot if held else "", []).append(lease)
             case "retried":

@@ -133,7 +133,7 @@ class Finish(_Operation):
     """
 
     lease: str
-    outcome: Ending
+    ending: Ending
     reason: str = ""
     detail: str = ""
     delay: int = 0
@@ -162,7 +162,7 @@ class Finish(_Operation):
     def unsafe(self) -> list[Enqueue]:
         """What has to be posted if it is sent now. A page that will be fetched again asks for all
         of it again."""
-        if self.outcome not in {"done", "dead", "retried"}:
+        if self.ending not in {"done", "dead", "retried"}:
             return []
         return [one for one in self.links if one.link is not None and not one.link.safe]
 
@@ -262,7 +262,7 @@ Operation = Enqueue | Finish | Letter | Claim | Settle | GoesOn | Delivered
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DownloadResult:
     """What came of a request, for its slot. ``status`` 0: there was no answer.
 
     It was ``begun`` at a time.monotonic(). ``failed`` is None if it says nothing about the slot.
@@ -388,7 +388,7 @@ def letter_item(letter: Letter) -> tuple[str, str, str, msgspec.Raw, str, str, s
     )
 
 
-def outcome_item(outcome: Outcome) -> tuple[str, int, int, int, int, int, int]:
+def result_item(result: DownloadResult) -> tuple[str, int, int, int, int, int, int]:
     """As ``slots/backoff.lua`` reads it: slot, status, us since it was begun, us to
     be left alone, 1 failure or -1 success, a number for the jitter, us of latency."""
 
@@ -396,13 +396,13 @@ def outcome_item(outcome: Outcome) -> tuple[str, int, int, int, int, int, int]:
         return -1 if seconds is None else max(0, int(seconds * 1e6))
 
     return (
-        outcome.slot,
-        outcome.status,
-        us(time.monotonic() - outcome.begun),
-        us(outcome.retry_after),
-        0 if outcome.failed is None else 1 if outcome.failed else -1,
+        result.slot,
+        result.status,
+        us(time.monotonic() - result.begun),
+        us(result.retry_after),
+        0 if result.failed is None else 1 if result.failed else -1,
         random.randrange(1001),
-        us(outcome.latency),
+        us(result.latency),
     )
 
 

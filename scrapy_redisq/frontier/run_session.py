@@ -117,7 +117,7 @@ class RunSession:
         self.terms = terms
         self._primary_vouched = primary_vouched
         self.sessions: list[ShardSession] = []
-        self.given_up = 0
+        self.buried = 0
         """Requests of dead workers that this one made dead letters of."""
         self._held_back = HeldBack(soon_safe=terms.wait_replicas > 0 or terms.rewind <= 0)
         self._told_of: set[int] = set()
@@ -420,7 +420,7 @@ class RunSession:
                 ttl=self.terms.lease_ttl,
             )
         )
-        self.given_up += dead
+        self.buried += dead
         if reclaimed or dead:
             logger.info("Took over %d requests of a dead worker, gave up %d", reclaimed, dead)
         return reclaimed + dead

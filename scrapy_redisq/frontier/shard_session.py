@@ -24,18 +24,18 @@ from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
     Claim,
     Delivered,
+    DownloadResult,
     Enqueue,
     Finish,
     GoesOn,
     Lease,
     Letter,
     Operation,
-    Outcome,
     Post,
     Reply,
     Settle,
     TurnReport,
-    outcome_item,
+    result_item,
 )
 from scrapy_redisq.frontier.scripts import Call, load
 from scrapy_redisq.frontier.unsafe import Unsafe
@@ -72,7 +72,7 @@ class _Batch:
     operations: list[Operation]
     local_duplicates: int
     tally: Counter[str]
-    outcomes: list[Outcome]
+    download_results: list[DownloadResult]
     statuses: dict[str, int]
     data: dict[str, Any]
     posts: dict[str, list[Enqueue]]
@@ -125,7 +125,7 @@ class ShardSession:
         self.local_duplicates = 0
         self.tally: Counter[str] = Counter()
         """What is to be added to counts of the frontier that the worker keeps itself."""
-        self.outcomes: list[Outcome] = []
+        self.download_results: list[DownloadResult] = []
         """What slots are to be judged by."""
         self.statuses: dict[str, int] = {}
         """Slot -> HTTP status of its last answer, where people do not know it yet."""
@@ -242,7 +242,7 @@ class ShardSession:
             self.unsent.extendleft(reversed(self._in_flight.operations))
             self.local_duplicates += self._in_flight.local_duplicates
             self.tally += self._in_flight.tally
-            self.outcomes[:0] = self._in_flight.outcomes
+            self.download_results[:0] = self._in_flight.download_results
             self.statuses = {**self._in_flight.statuses, **self.statuses}
             self._in_flight = None
 
@@ -282,7 +282,7 @@ class ShardSession:
                 operations,
                 self.local_duplicates,
                 self.tally,
-                self.outcomes,
+                self.download_results,
                 self.statuses,
                 cargo.data(),
                 cargo.posts,
@@ -290,7 +290,7 @@ class ShardSession:
                 passes=self.full,
             )
             self.local_duplicates, self.tally = 0, Counter()
-            self.outcomes, self.statuses = [], {}
+            self.download_results, self.statuses = [], {}
         if most is not None:
             want = max(0, min(want, most - len(self.held) + self._in_flight.ends))
         data = {
@@ -339,8 +339,8 @@ class ShardSession:
             data["tally"] = dict(self._in_flight.tally)
         if self._in_flight.statuses:
             data["statuses"] = self._in_flight.statuses
-        if self._in_flight.outcomes:
-            data["outcomes"] = list(map(outcome_item, self._in_flight.outcomes))
+        if self._in_flight.download_results:
+            data["results"] = list(map(result_item, self._in_flight.download_results))
             terms = self._back_off
             data["back_off"] = (
                 int(terms.longest * 1e6),
@@ -385,8 +385,8 @@ class ShardSession:
 
     def has_outcomes(self, slot: str) -> bool:
         """What it knows of a slot has not reached the frontier."""
-        flying = self._in_flight.outcomes if self._in_flight else ()
-        return any(outcome.slot == slot for outcome in (*self.outcomes, *flying))
+        flying = self._in_flight.download_results if self._in_flight else ()
+        return any(result.slot == slot for result in (*self.download_results, *flying))
 
     def received(self, reply: Reply, *, confirmed: bool = False) -> Reply:
         """Take a reply in. Its ``leases`` become those that were not known before.
@@ -454,7 +454,7 @@ class ShardSession:
         assert self._in_flight is not None
         number = len(self._in_flight.operations)
         self._take_back()
-        self.outcomes, self.statuses = [], {}  # they are of use only while they are new
+        self.download_results, self.statuses = [], {}  # they are of use only while they are new
         if number == 0:
             self._limit = 0
             return False

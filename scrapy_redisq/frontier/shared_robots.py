@@ -40,7 +40,7 @@ class SharedRobots:
     def __init__(self, run_session: RunSession, *, slot_ttl: float) -> None:
         self._run_session = run_session
         self._slot_ttl = slot_ttl
-        self._token = secrets.token_hex(8)
+        self._claimant = secrets.token_hex(8)
 
     async def ask(self, host: str, *, take: bool = False) -> Shared:
         """The text, or who fetches it. Whoever is to fetch it asks again each few seconds, so that
@@ -66,9 +66,9 @@ class SharedRobots:
         """For ``valid`` seconds nobody fetches anything from the host."""
         await self._robots(host, text=_CLOSED, ttl=valid)
 
-    async def give_up(self, host: str) -> None:
+    async def release(self, host: str) -> None:
         """This worker will not fetch it after all."""
-        await self._robots(host, give_up=True)
+        await self._robots(host, release=True)
 
     async def _robots(
         self,
@@ -77,12 +77,12 @@ class SharedRobots:
         take: bool = False,
         text: bytes | None = None,
         ttl: float = 0.0,
-        give_up: bool = False,
+        release: bool = False,
     ) -> tuple[str, bytes, float]:
         shard = self._run_session.shard_of(host).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
         call = calls.robots_txt(
-            name, shard, run, host, self._token, take=take, text=text, ttl=ttl, give_up=give_up
+            name, shard, run, host, self._claimant, take=take, text=text, ttl=ttl, release=release
         )
         return await self._run_session.run(call)
 

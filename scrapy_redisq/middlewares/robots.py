@@ -334,7 +334,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         """Keep the text for all; None: there is none, and others may try."""
         try:
             if text is None:
-                await self._shared.give_up(host)
+                await self._shared.release(host)
             else:
                 await self._shared.keep(host, text, valid)
         except AWAY as error:

@@ -143,7 +143,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
         return worker
     except BaseException:
-        await session.give_up()
+        await session.abandon()
         if foreign_filter and (closing := foreign_filter.close("finished")):
             await maybe_deferred_to_future(closing)
         raise

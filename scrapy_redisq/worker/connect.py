@@ -65,7 +65,7 @@ class WorkerConnection:
         ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
         was, by time.monotonic(); ``release`` and the settings' ``digest`` are for people. Raises
         `RedisqError`; `RunOver` if there is nothing to do. Then, and if anything else keeps the
-        worker from working, `give_up` is to be called.
+        worker from working, `abandon` is to be called.
         """
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
@@ -158,7 +158,7 @@ class WorkerConnection:
                 await asyncio.to_thread(server.revive)
             await asyncio.sleep(RETRY_PAUSE)
 
-    async def give_up(self) -> None:
+    async def abandon(self) -> None:
         """Leave the run, if it was joined, and `close`: others would wait for this worker until its
         TTL is over."""
         if self._joined is not None:

@@ -31,7 +31,7 @@ def record_of(
     of its download, 0: there was none), worker, run, outcome ("done", or the reason of its dead
     letter).
     """
-    if finish.outcome not in ENDS:
+    if finish.ending not in ENDS:
         return None
     tries = retry_times(request.meta) + back_offs(page.lease.entry) + page.lease.deliveries
     record = {

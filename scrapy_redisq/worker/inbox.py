@@ -102,7 +102,9 @@ class Inbox(Generic[S]):
         self._size -= len(waiting)
         return [(lease, source) for _, _, lease, source in waiting]
 
-    def give_up(self, can_start: Callable[[str], bool], *, full: bool) -> list[tuple[Lease, S]]:
+    def remove_stuck(
+        self, can_start: Callable[[str], bool], *, full: bool
+    ) -> list[tuple[Lease, S]]:
         """Remove and return what has waited for `PATIENCE` while nothing of its slot was started
         or could be. Nothing more of the slot is worth holding until that has changed.
 
@@ -123,7 +125,7 @@ class Inbox(Generic[S]):
 
     @property
     def stuck(self) -> int:
-        """Slots of which nothing could be started when `give_up` was last called."""
+        """Slots of which nothing could be started when `remove_stuck` was last called."""
         return len(self._stuck)
 
     def clear(self, sources: Collection[S] | None = None) -> list[tuple[Lease, S]]:

@@ -69,9 +69,9 @@ async def _leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None
 
 def _report_dead(parts: Parts) -> None:
     run_session = parts.exchange_loop.run_session
-    if run_session.given_up:
+    if run_session.buried:
         stats: Any = parts.crawler.stats
-        stats.inc_value("redisq/dead/deliveries", run_session.given_up)
+        stats.inc_value("redisq/dead/deliveries", run_session.buried)
     name = run_session.terms.name
     if dead := sum(session.dead for session in run_session.sessions):
         logger.warning(

@@ -138,7 +138,7 @@ class LocalRequests:
         elif root.claim is not None:
             root.session.add(GoesOn(root.claim))
 
-    def give_up(self, claim: Claim) -> None:
+    def bury_claimed(self, claim: Claim) -> None:
         """So many workers have died with it that it may be what they died of: it is not tried."""
         assert isinstance(claim.tag, Request)
         page = self._queue.refused(claim.tag)

@@ -306,13 +306,13 @@ class Worker:
         self._outbox.count_filtered()
         self._count_work()
         if self.engine.closing:
-            given_up = self.inbox.clear()
+            to_release = self.inbox.clear()
         else:
             stuck = self.inbox.stuck
-            given_up = self.gate.give_up(full=not self._appetite.free())
+            to_release = self.gate.remove_stuck(full=not self._appetite.free())
             if self.inbox.stuck < stuck:
                 self.exchange_loop.found_more()
-        for lease, session in given_up:
+        for lease, session in to_release:
             self._run_session.finish(session, Finish(lease.id, "released"))
 
     def _finish(self, page: Page) -> Finish:
@@ -361,7 +361,7 @@ class Worker:
         for claim in reply.claimed:
             self._local_requests.granted(claim, is_new=claim in reply.new_claims)
         for claim in reply.deadly:
-            self._local_requests.give_up(claim)
+            self._local_requests.bury_claimed(claim)
         for claim in reply.waits:
             self._local_requests.is_with_another(claim)
         for enqueue in reply.duplicates:

@@ -20,7 +20,7 @@ from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import BackOff, SlotLimit, parse_limit
-from scrapy_redisq.frontier.operations import Lease, Outcome, Reply, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.worker import inbox as inbox_module
@@ -65,7 +65,7 @@ def report(
 
 def fail(worker: Worker, slot: str = "host") -> None:
     """A download that has begun just now has failed."""
-    worker.sessions[0].outcomes.append(Outcome(slot, 503, time.monotonic(), True))
+    worker.sessions[0].download_results.append(DownloadResult(slot, 503, time.monotonic(), True))
     ask(worker, 0)
 
 
@@ -177,8 +177,8 @@ def test_a_request_that_stays_in_its_process_waits_for_a_person(
     if paused:
         frontier.pause("host")
     else:
-        failed = Outcome("host", 503, time.monotonic(), failed=True, retry_after=3_600.0)
-        worker.sessions[0].outcomes.append(failed)
+        failed = DownloadResult("host", 503, time.monotonic(), failed=True, retry_after=3_600.0)
+        worker.sessions[0].download_results.append(failed)
     inbox.add(Lease("1.1", "host", 0, 0, b""), worker.sessions[0])
     gate.limited("host")
     told, sent_at = gate.report(worker.sessions[0]), time.monotonic()
@@ -479,7 +479,7 @@ def test_a_resumed_slot_is_claimed_by_those_who_held_it(
         worker.send(f"/{n}" for n in range(8))
 
         def exchange() -> int:
-            for lease, _ in gate.give_up(full=False):
+            for lease, _ in gate.remove_stuck(full=False):
                 worker.finish(lease, "released")
             told, sent_at = gate.report(session), time.monotonic()
             reply = worker.exchange(4, turns=told, room=inbox.room())

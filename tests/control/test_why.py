@@ -17,7 +17,7 @@ from scrapy_redisq.control.why import explain
 from scrapy_redisq.frontier.calls import RunTerms, Waits
 from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.limits import parse_limit
-from scrapy_redisq.frontier.operations import Outcome, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.server.condition import Condition
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -211,7 +211,9 @@ def test_a_crawl_looked_at(frontier: Frontier, member: Callable[..., Worker]) ->
         first.send([f"https://{slot}/{n}" for n in range(3)], slot=slot)
     assert reason() == "unclaimed"
     frontier.pause("held")
-    first.sessions[0].outcomes.append(Outcome("bad", 503, time.monotonic(), True, 300.0))
+    first.sessions[0].download_results.append(
+        DownloadResult("bad", 503, time.monotonic(), True, 300.0)
+    )
     assert sorted(lease.slot for lease in ask(first, turns=[]).leases) == ["one", "one", "slow"]
     ask(first, 0, [TurnReport("slow", 0, 0, 0, 0, 0), TurnReport("one", -1, 0, 1, 0, 0)])
     assert not ask(second).leases

@@ -22,7 +22,7 @@ from scrapy_redisq import Addon, RedisqBackOffMiddleware
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import BackOff
-from scrapy_redisq.frontier.operations import Lease, Outcome, TurnGrant, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, Lease, TurnGrant, TurnReport
 from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -50,7 +50,7 @@ def answer(status: int = 200, **headers: str) -> Response:
     return Response("http://a.example/", status=status, headers=named)
 
 
-def judged(judge: Judge, result: Any) -> Outcome | None:
+def judged(judge: Judge, result: Any) -> DownloadResult | None:
     return judge.judge("a.example", Request("http://a.example/"), result, 0.0)
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     pages = InProgress(lambda request: b"")
     engine: Any = SimpleNamespace(closing=False)
     inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
-    sessions = [cast(Any, SimpleNamespace(outcomes=[]))]
+    sessions = [cast(Any, SimpleNamespace(download_results=[]))]
     slots = DownloadGate(
         engine, inbox, pages, judge, sessions, lambda: None, lease_ttl=60, download_timeout=180
     )
@@ -285,8 +285,8 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 def outcome(worker: Worker, failed: bool | None, slot: str = "host", **options: Any) -> None:
     """Hand in how a download ended that has begun just now."""
     status = {True: 503, False: 200, None: 500}[failed]
-    worker.sessions[0].outcomes.append(
-        Outcome(slot, status, options.pop("begun", time.monotonic()), failed, **options)
+    worker.sessions[0].download_results.append(
+        DownloadResult(slot, status, options.pop("begun", time.monotonic()), failed, **options)
     )
 
 

@@ -24,7 +24,7 @@ from lab.servers import RedisServer
 from lab.site import Answer, Site
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle
-from scrapy_redisq.frontier.operations import Outcome, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.politeness.judge import Judge
 from tests.harness.busy import Busy
@@ -193,8 +193,8 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 
 def answered(worker: Worker, latency: float | None, status: int = 200) -> None:
     """Hand in an answer that has come just now."""
-    outcome = Outcome("host", status, time.monotonic(), failed=None, latency=latency)
-    worker.sessions[0].outcomes.append(outcome)
+    outcome = DownloadResult("host", status, time.monotonic(), failed=None, latency=latency)
+    worker.sessions[0].download_results.append(outcome)
 
 
 def delay(client: redis.Redis) -> float | None:

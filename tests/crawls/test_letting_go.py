@@ -43,7 +43,7 @@ def filled(*slots: str, by_slot: bool = True) -> Inbox[None]:
 
 
 def given_up(inbox: Inbox[None], *, stuck: str = "", full: bool = False) -> list[str]:
-    return [lease.id for lease, _ in inbox.give_up(lambda slot: slot not in stuck, full=full)]
+    return [lease.id for lease, _ in inbox.remove_stuck(lambda slot: slot not in stuck, full=full)]
 
 
 def passes(since: float) -> None:

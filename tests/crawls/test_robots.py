@@ -147,8 +147,10 @@ def key(name: str) -> str:
 
 @pytest.fixture
 def robots(client: redis.Redis, worker: Worker) -> Callable[..., tuple[str, bytes, float]]:
-    def run(token: str, host: str = HOST, **options: Any) -> tuple[str, bytes, float]:
-        return execute(client, calls.robots_txt(NAME, 0, worker.joined.run, host, token, **options))
+    def run(claimant: str, host: str = HOST, **options: Any) -> tuple[str, bytes, float]:
+        return execute(
+            client, calls.robots_txt(NAME, 0, worker.joined.run, host, claimant, **options)
+        )
 
     return run
 
@@ -176,9 +178,9 @@ def test_who_fetches_may_change(robots: Callable[..., Any], client: redis.Redis)
     client.zadd(key("robots_until"), {HOST: 1})
     assert robots("b")[0] == "fetch"
     assert robots("a")[0] == "wait"
-    robots("a", give_up=True)
+    robots("a", release=True)
     assert robots("a")[0] == "wait"
-    robots("b", give_up=True)
+    robots("b", release=True)
     assert robots("a")[0] == "fetch"
     assert robots("b", take=True)[0] == "fetch"
     assert robots("a")[0] == "wait"

@@ -11,7 +11,7 @@ import msgspec
 
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.operations import Outcome
+from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.serialization.fields import entry_from_fields
 from tests.dashboard.browser import chromium, remember
 from tests.dashboard.served import Served
@@ -47,7 +47,7 @@ def made_up(frontier: Frontier, client: Any) -> None:
                           "duplicates": 41_880, "errors": 61}.items():  # fmt: skip
         client.hincrby(counts, count, number)
     for host, status in ((HOSTS[3], 503), (HOSTS[8], 429)):
-        workers[1].sessions[0].outcomes.append(Outcome(host, status, 0.0))
+        workers[1].sessions[0].download_results.append(DownloadResult(host, status, 0.0))
     workers[1].exchange(0)
     frontier.pause(HOSTS[5])
     frontier.limit(HOSTS[1], rate="30/m")

@@ -381,18 +381,18 @@ class Model:
         if entry is None:
             self.counts[shard, "stale"] += 1
             return
-        retried = item.outcome == "retried"
+        retried = item.ending == "retried"
         entry.retried = retried
-        entry.state = "done" if retried else ENDS.get(item.outcome, "waiting")
+        entry.state = "done" if retried else ENDS.get(item.ending, "waiting")
         if retried:
             new = Entry(entry.url, shard, entry.slot, item.priority)
             assert item.entry not in self.entries
             self.entries[item.entry] = new
             self.counts[shard, "created"] += 1
-        if item.outcome in {"done", "dead", "retried"}:
+        if item.ending in {"done", "dead", "retried"}:
             self.counts[shard, "finished"] += 1
-            self.counts[shard, "dead"] += item.outcome == "dead"
-        self.counts[shard, "released"] += item.outcome == "released"
+            self.counts[shard, "dead"] += item.ending == "dead"
+        self.counts[shard, "released"] += item.ending == "released"
 
     def _applied(self, session: ShardSession) -> int:
         """How many of its exchanges its shard has; -1: it does not know the worker."""
@@ -454,7 +454,7 @@ class Model:
         self.counts[shard, "duplicates"] += duplicates
         order = ["done", "dead", "released", "retried"]
         finishes = [item for item in operations if isinstance(item, Finish)]
-        for item in sorted(finishes, key=lambda item: order.index(item.outcome)):
+        for item in sorted(finishes, key=lambda item: order.index(item.ending)):
             self.finish(worker, item, shard)
         for lease in reply.leases:
             entry = self.entries[lease.entry]

@@ -23,7 +23,7 @@ from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.operations import Outcome, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, execute_async
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -678,11 +678,11 @@ def test_what_is_known_of_a_slot_is_bent(one_client: redis.Redis, name: str) -> 
         }
         client.hset(*bent.get(name, (key("slot:host"), name, value)))
         turn = TurnReport("host", 1_000, -5, 1, 0, 1)
-        outcomes = worker.sessions[0].outcomes
-        outcomes.append(Outcome("host", 503, time.monotonic(), failed=True))
+        outcomes = worker.sessions[0].download_results
+        outcomes.append(DownloadResult("host", 503, time.monotonic(), failed=True))
         for _ in range(2):
             assert ask(worker, 1, [turn]).status == "ok"
-            outcomes.append(Outcome("host", 200, time.monotonic(), failed=False))
+            outcomes.append(DownloadResult("host", 200, time.monotonic(), failed=False))
         execute(client, calls.list_slots(NAME, 0, names=["host"]))
         execute(client, calls.resume(NAME, 0, "host"))
         execute(client, calls.limit(NAME, 0, "host", "0 0 1 0"))
@@ -701,8 +701,8 @@ def test_what_all_slots_share_is_bent(one_client: redis.Redis, name: str, value:
     worker = Worker(one_client, NAME, EXACT, limits={"*": "0 0 1 2"})
     add(worker, *"abc")
     one_client.hset(key("meta"), name, value)
-    outcome = Outcome("host", 200, time.monotonic(), failed=False, latency=0.1)
-    worker.sessions[0].outcomes.append(outcome)
+    outcome = DownloadResult("host", 200, time.monotonic(), failed=False, latency=0.1)
+    worker.sessions[0].download_results.append(outcome)
     assert crawl(one_client, worker) == ["a", "b", "c"]
     assert worker.leave()
 

@@ -122,7 +122,7 @@ class Process:
                 for claim in reply.claimed:
                     self.requests.granted(claim, is_new=claim in reply.new_claims)
                 for claim in reply.deadly:
-                    self.requests.give_up(claim)
+                    self.requests.bury_claimed(claim)
                 for claim in reply.waits:
                     self.requests.is_with_another(claim)
                 for enqueue in reply.duplicates:
@@ -386,7 +386,7 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
     first.in_progress.mark_failed(inner, Problem("download", "no answer"))
     first.end(page, outer, inner, done)
     finish = first.run.sessions[0].unsent[-1]
-    assert (cast(Any, finish).outcome, cast(Any, finish).detail) == (
+    assert (cast(Any, finish).ending, cast(Any, finish).detail) == (
         "dead",
         "<GET http://a/outer>, which stayed in its process: no answer",
     )
@@ -671,7 +671,7 @@ def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) ->
 
     asyncio.run(tries())
     first.end(page, local)
-    assert cast(Any, first.run.sessions[0].unsent[-1]).outcome == "done"
+    assert cast(Any, first.run.sessions[0].unsent[-1]).ending == "done"
     assert client.llen("redisq:{books:0}:queue:a:0") == 1
 
 

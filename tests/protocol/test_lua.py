@@ -15,13 +15,13 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import (
     Claim,
     Delivered,
+    DownloadResult,
     Enqueue,
     Finish,
     GoesOn,
     Lease,
     Letter,
     Link,
-    Outcome,
     Reply,
     Settle,
     TurnReport,
@@ -172,7 +172,7 @@ def exchange() -> Call[object]:
     ):
         session.add(operation)
     session.tally["count"] = 1
-    session.outcomes.append(Outcome("s", 200, 0.0))
+    session.download_results.append(DownloadResult("s", 200, 0.0))
     session.statuses["s"] = 200
     return session.call(room={"s": 1}, turns=[TurnReport("s", -1, 0, 0, 0, 0)], report="{}")
 

@@ -36,7 +36,7 @@ from scrapy_redisq.errors import FrontierLost, RunMismatch, RunOver
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import BackOff
-from scrapy_redisq.frontier.operations import Enqueue, Lease, Outcome, Reply
+from scrapy_redisq.frontier.operations import DownloadResult, Enqueue, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -541,8 +541,10 @@ class Crawl(RuleBasedStateMachine):
         """A host answers with 503, and perhaps asks to be left alone."""
         if picked := self.pick(number, pick):
             worker, lease = picked
-            outcome = Outcome(lease.slot, 503, time.monotonic(), failed=True, retry_after=asked)
-            worker.sessions[self.shard_of(lease)].outcomes.append(outcome)
+            outcome = DownloadResult(
+                lease.slot, 503, time.monotonic(), failed=True, retry_after=asked
+            )
+            worker.sessions[self.shard_of(lease)].download_results.append(outcome)
             worker.turns.suspend(lease.slot, asked or 0.0)
             worker.finish(lease, "released")
 
@@ -551,8 +553,8 @@ class Crawl(RuleBasedStateMachine):
         """It takes its time; perhaps the host is already known to answer again."""
         if (picked := self.pick(number, pick)) and well:
             worker, lease = picked
-            outcome = Outcome(lease.slot, 200, time.monotonic(), failed=False)
-            worker.sessions[self.shard_of(lease)].outcomes.append(outcome)
+            outcome = DownloadResult(lease.slot, 200, time.monotonic(), failed=False)
+            worker.sessions[self.shard_of(lease)].download_results.append(outcome)
 
     @rule(number=numbers)
     def wait_in_vain(self, number: int) -> None:

@@ -11,12 +11,12 @@ def robots_txt(
     shard: int,
     run: str,
     host: str,
-    token: str,
+    claimant: str,
     *,
     take: bool = False,
     text: bytes | None = None,
     ttl: float = 0.0,
-    give_up: bool = False,
+    release: bool = False,
 ) -> Call[tuple[str, bytes, float]]:
     """Ask for a host's robots.txt, or keep its ``text`` for ``ttl`` seconds; see ``robots.lua``.
 
@@ -25,11 +25,11 @@ def robots_txt(
     data = {
         "run": run,
         "host": host,
-        "token": token,
+        "claimant": claimant,
         "take": take,
         "text": False if text is None else raw_string(text),
         "ttl": int(ttl * 1000),
-        "give_up": give_up,
+        "release": release,
     }
     return Call.of(
         load("robots"),

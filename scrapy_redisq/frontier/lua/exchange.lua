@@ -23,7 +23,7 @@
 --          {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what
 --          is added to it}, turns {{slot, ... (see report_turn() in shared/slots/turns.lua),
 --          entries to claim of it}...},
---          outcomes {{slot, ... (see report_outcome() in shared/slots/backoff.lua)}...}, back_off
+--          results {{slot, ... (see report_download() in shared/slots/backoff.lua)}...}, back_off
 --          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON, of
 --          the worker, for people), history {{id, record}...} (of what it finishes), history_max
 --          (records that are kept)
@@ -74,7 +74,7 @@ end
 if not foreign and (input.dead or input.letters) then
   foreign = foreign_of({'HLEN', LETTERS, 'ZCARD', DEAD})
 end
-if not foreign and (meta[5] or input.turns or input.outcomes) then
+if not foreign and (meta[5] or input.turns or input.results) then
   foreign = foreign_of({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE})
 end
 if not foreign and (input.claims or input.settled or input.gone_on) then
@@ -202,8 +202,8 @@ if not replayed then
     count('finished', 1)
   end)
   for slot, status in pairs(input.statuses or NONE) do note_status(slot, status) end
-  for _, item in ipairs(input.outcomes or NONE) do
-    report_outcome(item, input.back_off)
+  for _, item in ipairs(input.results or NONE) do
+    report_download(item, input.back_off)
     limited = true
   end
   local given_back = {}

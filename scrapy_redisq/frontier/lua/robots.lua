@@ -1,7 +1,7 @@
 -- The robots.txt of a host, which one worker fetches and the other workers wait for.
 --
--- Input    run, host, token (of the worker), take (it fetches although another one does), text
---          (that it has fetched; false: it asks for it), ttl (ms, of the text), give_up (it will
+-- Input    run, host, claimant (of this worker), take (it fetches although another one does), text
+--          (that it has fetched; false: it asks for it), ttl (ms, of the text), release (it will
 --          not fetch it)
 -- Reply    {what, text, ms for which it is valid}, what being
 --            known   the text follows
@@ -21,7 +21,7 @@ local CLAIM = 5000000
 local foreign = foreign_of({'HLEN', META, 'HLEN', ROBOTS, 'ZCARD', ROBOTS_UNTIL})
 if foreign then return foreign_error(foreign) end
 if redis.call('HGET', META, 'run') ~= input.run then return {'lost', '', 0} end
-local host, mine = input.host, 'by ' .. input.token
+local host, mine = input.host, 'by ' .. input.claimant
 local stored = redis.call('HGET', ROBOTS, host)
 local left = tonumber(redis.call('ZSCORE', ROBOTS_UNTIL, host) or 0) - NOW
 if left <= 0 then stored = false end
@@ -42,7 +42,7 @@ if input.text then
     forget(old)
   end
   return {'known', '', input.ttl}
-elseif input.give_up then
+elseif input.release then
   if stored == mine then forget(host) end
   return {'wait', '', 0}
 elseif stored and string.sub(stored, 1, 4) == 'text' then

@@ -15,7 +15,7 @@ from scrapy.http import Request, Response
 from scrapy.settings.default_settings import DOWNLOAD_TIMEOUT
 
 from scrapy_redisq._scrapy.engine import Engine
-from scrapy_redisq.frontier.operations import Lease, Outcome, Reply, TurnReport
+from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
@@ -138,20 +138,20 @@ class DownloadGate:
                 f"(DOWNLOAD_TIMEOUT)"
             )
 
-    def _judged(self, outcome: Outcome | None, turn: Turn | None) -> None:
-        if outcome is None or self._judge is None:
+    def _judged(self, result: DownloadResult | None, turn: Turn | None) -> None:
+        if result is None or self._judge is None:
             return
-        is_news = self._judge.is_news(outcome)
-        session = self._session_of(outcome.slot)
-        if outcome.failed:
-            session.outcomes.append(outcome)
-            self._turns.suspend(outcome.slot, outcome.retry_after or 0.0)
+        is_news = self._judge.is_news(result)
+        session = self._session_of(result.slot)
+        if result.failed:
+            session.download_results.append(result)
+            self._turns.suspend(result.slot, result.retry_after or 0.0)
             if self._turns.urgent:
                 self._wake()
-        elif self._throttles or (outcome.failed is False and turn and turn.in_trouble):
-            session.outcomes.append(outcome)
+        elif self._throttles or (result.failed is False and turn and turn.in_trouble):
+            session.download_results.append(result)
         elif is_news:
-            session.statuses[outcome.slot] = outcome.status
+            session.statuses[result.slot] = result.status
 
     def send_back(self, request: Request, result: Response | BaseException) -> bool:
         """Whether a request that ended so goes back to the front of its slot."""
@@ -194,7 +194,7 @@ class DownloadGate:
             raise IgnoreRequest(text)
         # What began long ago is not counted again.
         begun = time.monotonic() - (0.0 if parked is None else LONG_AGO)
-        self._judged(Outcome(slot, status, begun, failed=True, retry_after=parked), None)
+        self._judged(DownloadResult(slot, status, begun, failed=True, retry_after=parked), None)
         if self._in_progress.send_back(request, counted=False):
             raise SlotParked("nothing is allowed for now")
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
@@ -230,16 +230,16 @@ class DownloadGate:
         the slot's turn is of no use to anybody else."""
         self._turns.waits_for_all(request)
 
-    def give_up(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
+    def remove_stuck(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
         if not (self._inbox or self._inbox.stuck):
             return []
         downloading, turns = self._engine.downloads.by_slot(), self._turns
 
         def can_start(slot: str) -> bool:
-            return downloading(slot) is not None and (turns.soon(slot) or turns.gave_up(slot))
+            return downloading(slot) is not None and (turns.soon(slot) or turns.handed_back(slot))
 
-        return self._inbox.give_up(can_start, full=full)
+        return self._inbox.remove_stuck(can_start, full=full)
 
     def fetched(self, request: Request) -> None:
         """Scrapy's downloader is done with ``request``, which it perhaps never downloaded: a cache

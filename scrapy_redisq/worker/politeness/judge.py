@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from scrapy.http import Request, Response
 
-from scrapy_redisq.frontier.operations import Outcome
+from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.worker.politeness.http_headers import retry_after
 
 REMEMBERED = 10_000
@@ -49,18 +49,18 @@ class Judge:
 
     def judge(
         self, slot: str, request: Request, result: Response | BaseException, begun: float
-    ) -> Outcome | None:
-        """The outcome of a download begun at ``begun``; None if there was none, as when it was
+    ) -> DownloadResult | None:
+        """The result of a download begun at ``begun``; None if there was none, as when it was
         cancelled."""
         trouble = self.means_trouble(result)
         self._note(slot, trouble=trouble, well=isinstance(result, Response) and not trouble)
         if not isinstance(result, Response):
-            return Outcome(slot, 0, begun, failed=True) if trouble else None
+            return DownloadResult(slot, 0, begun, failed=True) if trouble else None
         failed = True if trouble else False if result.status < 500 else None
         latency = request.meta.get("download_latency")
         if request.meta.get("autothrottle_dont_adjust_delay") is True:
             latency = None
-        return Outcome(
+        return DownloadResult(
             slot,
             result.status,
             begun,
@@ -102,16 +102,16 @@ class Judge:
         """Whether this worker has had an answer from the slot."""
         return slot in self._answered
 
-    def is_news(self, outcome: Outcome) -> bool:
+    def is_news(self, result: DownloadResult) -> bool:
         """Whether the status has to be told, because it is not the last one that was."""
         now = time.monotonic()
-        status, told_at = self._told.get(outcome.slot, (-1, 0.0))
-        if status == outcome.status and now - told_at < self._repeat:
+        status, told_at = self._told.get(result.slot, (-1, 0.0))
+        if status == result.status and now - told_at < self._repeat:
             return False
         if len(self._told) >= REMEMBERED:
             self._told.clear()
             self._answered.clear()
-        if outcome.status:
-            self._answered.add(outcome.slot)
-        self._told[outcome.slot] = (outcome.status, now)
+        if result.status:
+            self._answered.add(result.slot)
+        self._told[result.slot] = (result.status, now)
         return True

@@ -60,7 +60,7 @@ class Turn:
     """Being downloaded."""
     at_the_gate: int = 0
     """About to be downloaded, and held up."""
-    given_up: bool = False
+    handed_back: bool = False
     """The frontier knows all of it, and that it is of no use."""
 
     def wait(self, now: float) -> float:
@@ -91,7 +91,7 @@ class Turn:
     def begin(self, now: float) -> None:
         """A download begins."""
         self.flying += 1
-        self.given_up = False
+        self.handed_back = False
         self.last = now
         self.tat = max(self.tat, now) + self.interval
 
@@ -111,7 +111,7 @@ class Turn:
     def suspend(self, now: float, parked: float) -> None:
         """Begin nothing before the frontier was asked anew, and in any case before ``parked``."""
         self.ends = 0.0
-        self.given_up = False
+        self.handed_back = False
         self.suspended = now
         self.watched = now + WATCH
         self.parked = parked

@@ -59,7 +59,7 @@ class Turns:
             turn = self._turns.get(report.slot)
             # Who has kept a token for a download that has ended since has to tell so.
             if report.done and not report.tokens and turn is not None and turn.idle:
-                turn.given_up = turn.suspended <= sent_at
+                turn.handed_back = turn.suspended <= sent_at
                 self._drop_if_idle(report.slot)
         return [grant.slot for grant in grants if self._take(grant, sent_at)]
 
@@ -70,7 +70,7 @@ class Turns:
         if turn.suspended > sent_at:
             self._urgent = True
             return False
-        turn.given_up = False
+        turn.handed_back = False
         turn.delay, turn.interval, turn.burst = grant.delay / 1e6, grant.interval / 1e6, grant.burst
         # What a slower rate led to, a faster one never does.
         turn.tat = min(turn.tat, now + turn.burst * turn.interval)
@@ -153,11 +153,11 @@ class Turns:
         """Whether ``slot`` has, or had lately, limits that this worker heeds."""
         return slot in self._turns
 
-    def gave_up(self, slot: str) -> bool:
+    def handed_back(self, slot: str) -> bool:
         """Whether the frontier knows that this worker has no use for ``slot``: it gives no requests
         of it without a turn, so what was known of the slot before is no reason to refuse them."""
         turn = self._turns.get(slot)
-        return turn is not None and turn.given_up
+        return turn is not None and turn.handed_back
 
     def has(self, slot: str) -> bool:
         """Whether ``slot`` is limited and this worker has a turn or a token for it."""
@@ -289,7 +289,7 @@ class Turns:
             if not mine(slot):
                 continue
             held = waiting.get(slot, 0)
-            if turn.given_up and turn.idle and not held:
+            if turn.handed_back and turn.idle and not held:
                 # Of many slots that are parked for long, each would lengthen every exchange.
                 self._drop_if_idle(slot)
                 continue

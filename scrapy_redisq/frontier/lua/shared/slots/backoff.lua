@@ -36,7 +36,7 @@ end
 -- 0, a random number of 0 to 1000, latency in us (-1: not of interest).
 -- `terms`: longest pause (us), failures after which a slot is set aside (0: never), us after which
 -- one is that fails now and then (0: never).
-local function report_outcome(item, terms)
+local function report_download(item, terms)
   local slot, state, verdict, latency = item[1], slot_of(item[1]), item[5], item[7]
   state.status = item[2]
   if throttle and latency >= 0 then
