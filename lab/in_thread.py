@@ -60,7 +60,7 @@ class InThread:
         self._connections: set[asyncio.Task[None]] = set()
         try:
             servers = await self.listen()
-        except OSError as error:
+        except BaseException as error:
             self._listening.set_exception(error)
             return
         self._listening.set_result(None)

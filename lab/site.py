@@ -111,13 +111,15 @@ class Site(InThread):
                 return servers
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            await self._answer(line, time.monotonic(), reader, writer)
+        goes_on = True
+        while goes_on and (line := await reader.readline()):
+            goes_on = await self._answer(line, time.monotonic(), reader, writer)
 
     async def _answer(
         self, line: bytes, at: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        method, path, _ = line.decode().split()
+    ) -> bool:
+        """Answer one request; -> does the client keep the connection for a further one?"""
+        method, path, version = line.decode().split()
         headers: Headers = {}
         while header := (await reader.readline()).strip():
             name, _, value = header.decode("latin-1").partition(":")
@@ -148,6 +150,7 @@ class Site(InThread):
             content = b""
         writer.write("\r\n".join(head).encode() + content)
         await writer.drain()
+        return version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
 
 
 async def _gone(reader: asyncio.StreamReader, seconds: float) -> bool:
