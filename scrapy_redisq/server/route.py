@@ -78,7 +78,7 @@ class Route(Protocol):
 
 # A connection that tells the server the name of redis-py is one to three round trips later of use.
 # (redis-py 7.2 to 7.4 cannot be kept from it.)
-_NAMELESS: dict[str, Any] = (
+NAMELESS: dict[str, Any] = (
     {"driver_info": None}
     if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}
@@ -87,7 +87,7 @@ _NAMELESS: dict[str, Any] = (
 
 def _options(timeout: float, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **_NAMELESS,
+        **NAMELESS,
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "health_check_interval": 0,

@@ -490,6 +490,22 @@ def test_a_server_that_does_not_say_is_one_warning(
         entry(open_server(f"redis://bob:pw@{address}"), "check")
 
 
+@pytest.mark.skipif(
+    "7.2" <= redis.__version__ < "8", reason="this redis-py tells its name in any case"
+)
+def test_a_connection_begins_with_what_is_asked_of_it(
+    own_server: RedisServer, entry: Callable[[Server, str], Any]
+) -> None:
+    """redis-py would tell the server its own name first, which some users may not."""
+    with own_server.client() as client:
+        client.acl_setuser(
+            "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-client"]
+        )
+        client.acl_log_reset()
+        entry(open_server(f"redis://bob:pw@{own_server.url.removeprefix('redis://')}"), "wait")
+        assert client.acl_log() == []
+
+
 def test_a_server_that_goes_away_before_the_check_is_a_clear_error(
     own_server: RedisServer, entry: Callable[[Server, str], Any]
 ) -> None:

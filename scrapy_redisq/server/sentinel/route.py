@@ -18,7 +18,12 @@ from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.address import SentinelService
-from scrapy_redisq.server.route import CANCEL_AGAIN, async_options, blocking_options
+from scrapy_redisq.server.route import (
+    CANCEL_AGAIN,
+    NAMELESS,
+    async_options,
+    blocking_options,
+)
 from scrapy_redisq.server.sentinel.connections import (
     POLL,
     AsyncConnection,
@@ -66,7 +71,7 @@ class SentinelRoute:
         }
         answer_within = min(timeout, LONGEST_ANSWER)
         asking = {"socket_timeout": answer_within, "socket_connect_timeout": answer_within}
-        self._asking = {**options, **_tls_options(address.options), **asking}
+        self._asking = {**NAMELESS, **options, **_tls_options(address.options), **asking}
         self.finder = Finder(address, {**self._asking, "retry": Retry(NoBackoff(), 0)})
         self._connections: WeakSet[Any] = WeakSet()
         self._told: Place | None = None
