@@ -209,6 +209,28 @@ def test_a_turn_that_another_worker_waits_for(member: Callable[..., Worker], del
     wait_until(lambda: turn_of(first) and time.monotonic() > dead + 1.1, 3, "it is kept")
 
 
+def test_a_turn_ends_when_its_owner_has_heard_of_it(member: Callable[..., Worker]) -> None:
+    """What the owner begins until then it tells when it asks again, so nobody else has the turn
+    before; also where the slot has got its only requests just now, and is due at once."""
+    limits = {"host": {"delay": 1}}
+    first, second = member(limits), member(limits)
+    first.send(["/0"])
+    assert ask(first, 1).leases
+    began = time.monotonic()
+    wants = report(want=1)
+    while time.monotonic() < began + 0.85:  # of a turn of a second, which may end a little earlier
+        assert ask(second, 0, turns=wants).turns[0].left <= 0  # it waits
+        time.sleep(0.05)
+    second.send(["/1", "/2"])
+    ask(second, 0, turns=wants)
+    (told,) = ask(first, 1, turns=report(since=850_000, want=1)).turns
+    assert told.is_refused  # it hears of it now, and has begun one more meanwhile
+    assert ask(second, 1, turns=wants).turns[0].is_refused
+    ask(first, 1, turns=report(since=0, want=1))
+    (told,) = ask(second, 1, turns=wants).turns
+    assert told.next_start > 700_000
+
+
 def test_a_lost_reply_that_ends_a_turn(member: Callable[..., Worker]) -> None:
     """It leaves no turn when it comes again, and what was begun until then counts."""
     limits = {"host": {"delay": 0.2}}

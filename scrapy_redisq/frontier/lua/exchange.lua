@@ -385,10 +385,12 @@ if limited and not replayed and #turns > 0 and input.want > 0 then
   reserve = math.min(reserve, math.floor((input.want + NOW % 2) / 2))
 end
 
+local asked_for = {}
 if limited and not replayed then
   for _, item in ipairs(turns) do
     local slot = item[1]
     if item[5] == 0 then
+      asked_for[slot] = true
       local n = admit(slot, math.min(item[6], math.max(0, input.want - reserve - #claimed)))
       if n > 0 then claim_slot(slot, n) end
       if not has_turn[slot] then
@@ -418,8 +420,9 @@ if input.want > 0 and not replayed then
       condemn_slot(slot)
       room = 0
     end
-    -- Of those that it told of it has got what it asked for.
-    if room > 0 then room = has_turn[slot] and 0 or admit(slot, math.min(room, input.want)) end
+    -- Of those that it told of it has got what it asked for; to be asked twice would end a turn
+    -- of which it has not heard that it ends.
+    if room > 0 then room = asked_for[slot] and 0 or admit(slot, math.min(room, input.want)) end
     if room > 0 then open[#open + 1] = {slot, room} end
   end
   -- An equal share of each slot first, then what is left of those that have more.
