@@ -8,7 +8,7 @@
     │   ├── ServerUnreachable
     │   ├── ServerUnsuitable
     │   ├── ServerBusy
-    │   ├── ShardAway            others answer
+    │   ├── ShardAway            other shards answer
     │   ├── ServerFull
     │   └── EmbeddedServerError
     ├── FrontierError            the frontier does not allow what was asked
@@ -31,8 +31,8 @@
         │   ├── BatchTooLarge    in smaller batches
         │   │   └── RowLocked    by somebody else: never the row's fault
         │   ├── ConnectionLost   of some rows, if it is so each time
-        │   │   └── WriteConflict  with others who write: never the row's fault
-        │   └── WriteFailed      of the sink or of some rows: what others do will tell
+        │   │   └── WriteConflict  with other writers: never the row's fault
+        │   └── WriteFailed      of the sink or of some rows: other rows will tell
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
             └── ReferenceMissing tried again, later
@@ -165,7 +165,7 @@ class FrontierLost(FrontierError):
 
 
 class ShardLost(FrontierError):
-    """Raised when one server has lost its part of a run that others have.
+    """Raised when one server has lost its part of a run that other servers have.
 
     Nothing was deleted, and nothing is begun over the parts that are left.
     """
@@ -231,7 +231,7 @@ class ConnectionLost(SinkUnavailable):
 
 
 class WriteConflict(ConnectionLost):
-    """Raised when a write met those of others: a deadlock, or rows that they changed meanwhile.
+    """Raised when a write met those of other writers: a deadlock, or rows that these have changed.
 
     They are tried again as they are; a row that is alone is set aside, however often.
     """
@@ -240,8 +240,8 @@ class WriteConflict(ConnectionLost):
 class BatchTooLarge(SinkUnavailable):
     """Raised when a write took longer than it may: its rows are tried again in smaller batches.
 
-    A row that is alone is set aside for a while, others go on; it is refused when that has been so
-    for minutes, and others have been taken in time.
+    A row that is alone is set aside for a while, other rows go on; it is refused when that has been
+    so for minutes, and other rows have been taken in time.
     """
 
 

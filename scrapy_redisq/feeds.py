@@ -56,8 +56,8 @@ def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider]) -> None:
 
 
 def shared_feeds(settings: BaseSettings, spider: type[Spider]) -> Iterator[str]:
-    """Feeds, without passwords, that all workers would write to: the last one replaces what others
-    wrote, or their blocks meet in the midst of an item.
+    """Feeds, without passwords, that all workers would write to: the last of them replaces what the
+    others wrote, or their blocks meet in the midst of an item.
 
     What the class of the spider says is the same in all of them; its arguments may differ.
     """

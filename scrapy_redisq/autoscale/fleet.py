@@ -170,7 +170,7 @@ class Fleet:
             except (OSError, subprocess.SubprocessError) as error:
                 if not (self.processes or self.codes):
                     raise  # there is no such command
-                # No memory for one more, or the command is being replaced: the others go on.
+                # No memory for one more, or the command is being replaced: the other workers go on.
                 self._note_failure(f"worker {self._started} could not be started: {error}")
                 return
             self.processes.append(process)

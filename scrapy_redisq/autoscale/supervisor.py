@@ -29,7 +29,7 @@ LOOK = 1.0
 class Orders:
     """What is to be run: ``words``, the workers' command, for the run ``run_name`` ("": they name
     it themselves); ``concurrency``: requests that a worker has in progress. ``logs``: the folder
-    of what they say, None: where this process does. The others as `Fleet` has them."""
+    of what they say, None: where this process does. The other fields as `Fleet` has them."""
 
     words: list[str]
     run_name: str
@@ -192,7 +192,7 @@ class Supervisor:
         return bool(self.fleet.codes)
 
     def _wanted_here(self) -> int:
-        """The frontier's number without the workers that others have started."""
+        """The frontier's number without the workers that were not started here."""
         assert self.status is not None
         alive = [worker for worker in self.status["workers"] if worker["alive"]]
         return self.wanted - sum(self._is_others(worker) for worker in alive)

@@ -145,7 +145,7 @@ class Watched:
             frontier.close()
 
     def look(self) -> list[dict[str, Any]]:
-        """The status of each. One that cannot be read does not hide the others."""
+        """The status of each frontier. One that cannot be read does not hide the others."""
         if self._name is None and (self._looks % RELIST == 0 or not self._names):
             self._names, not_all = frontier_names(self._client)
             if not_all:

@@ -357,7 +357,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
     def _parted(
         self, seeds: list[NumberedSeed], joined: calls.Joined
     ) -> tuple[int, list[NumberedSeed], list[NumberedSeed]]:
-        """The shard of the first, as many of the same shard as one script takes, and the others."""
+        """The shard of the first seed, as many seeds of it as one script takes, and the others."""
         shards = [joined.config.shard_of(self.name, self._slot(seed, joined)) for _, seed in seeds]
         part: list[NumberedSeed] = []
         others: list[NumberedSeed] = []

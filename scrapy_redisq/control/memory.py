@@ -155,7 +155,7 @@ def _named_by_slots(node: redis.Redis, prefixes: Sequence[bytes]) -> dict[str, l
 
 
 def _by_length(node: redis.Redis, keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """(the others, the longest queues)."""
+    """(the other keys, the longest queues)."""
     asked = keys[:MOST_QUEUES]
     lengths = _ask(node, asked, lambda pipeline, key: pipeline.llen(key))
     known = [(n, key) for n, key in zip(lengths, asked, strict=True) if isinstance(n, int)]

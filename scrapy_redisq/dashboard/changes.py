@@ -135,7 +135,7 @@ def _hosts_of(frontier: Frontier, change: HostChange) -> Iterable[str]:
         return list(dict.fromkeys(change.hosts))
     assert change.match is not None
     match = hosts.Match.of(change.match.q, change.match.state)
-    # All of them before the first is changed, which may move others in the list.
+    # All of them before the first is changed, which may move other hosts in the list.
     return [slot.slot for slot in frontier.slots() if match(Host.of(slot))]
 
 

@@ -46,7 +46,7 @@ NAMES_LAST = 5.0
 SERVERS_LAST = 2.0
 MEMORY_LASTS = 15.0
 DOCTOR_LASTS = 10.0
-"""Seconds for which what was seen is shown to others, too."""
+"""Seconds for which what was seen is shown to other viewers, too."""
 
 RECENT = 61
 """Samples (of 10 s) that rates are made of: ten minutes."""
@@ -140,7 +140,7 @@ class Crawl:
             status = self.frontier.status()
         except TROUBLE:
             why = self.frontier.why()
-            if why["reason"] == "shard_away":  # others are there, and worth a word
+            if why["reason"] == "shard_away":  # other shards are there, and worth a word
                 raise ConnectionError(why["text"]) from None
             raise
         told = {**status, "why": self.frontier.why(status)}

@@ -30,7 +30,7 @@ CHANGED_WAIT = 2.0
 """The same of who asks after something was changed here, and wants to see that."""
 
 PORTION = 200
-"""Entries after which others get a turn, and what is there so far is shown."""
+"""Entries after which other threads get a turn, and what is there so far is shown."""
 
 
 class Shared(Generic[T]):
@@ -144,7 +144,7 @@ class Listed(Generic[T]):
             self._growing, self._began = entries, began
         for portion in portions(self._read()):
             entries += portion
-            time.sleep(0)  # others, which answer requests, are due
+            time.sleep(0)  # other threads, which answer requests, are due
         self._whole, self._began = entries, began
         self._growing = []
 

@@ -13,7 +13,7 @@
 ``shard_loop``     the asyncio task that exchanges for a worker with one shard: ``pace`` says when,
                    ``trouble`` what passes by itself; ``loop`` all of them, and what they share:
                    ``worker_protocol`` is what it asks of the worker, ``listener`` hears what
-                   others publish; ``round_trips`` counts how long exchanges take
+                   workers and commands publish; ``round_trips`` counts how long exchanges take
 ``seen``           the dupefilters; ``config`` what all workers must agree on, ``growth`` how large
                    the frontier may become
 ``limits``         what a fleet may do with one slot; ``slot_names`` how slots are called and which

@@ -30,8 +30,8 @@ class Listener:
     ``woken(channel)`` is called when there is new work, ``announced(slot, seconds)`` when a slot is
     parked for so long, or with 0 when something else about it has changed; ``told(channel,
     worker)`` when the next exchange has something to say to that worker, or with "" to all;
-    ``listening(yes)`` when others can be heard, and when they no longer can; ``failed(error)`` with
-    what nobody expected.
+    ``listening(yes)`` when the channels can be heard, and when they no longer can;
+    ``failed(error)`` with what nobody expected.
     None of it ends the listener: it listens again after `AGAIN`. Anybody who may publish can say
     anything, so what is not understood is passed over.
     """

@@ -215,7 +215,7 @@ class ExchangeLoop:
 
         One that has enough gets all that is wanted; else it is parted between the shards that may
         have something. One that asks although it had nothing lately has a part as well; one that
-        does not answer would take its own from the others for as long as it is waited for.
+        does not answer would take its part from other shards for as long as it is waited for.
         """
         if loop.is_silent and len(self._loops) > 1:
             return 0, False
@@ -418,13 +418,13 @@ class ExchangeLoop:
         """Send what waits, give back what is held, leave. -> True if the run is now complete.
 
         To be called after `stop`. Tries for ever while Redis is away. A worker that gives up
-        waiting loses nothing: others take its leases over when their TTL has passed.
+        waiting loses nothing: other workers take its leases over when their TTL has passed.
         """
         pause = RETRY_FIRST
         sent = False
         while True:
             try:
-                # Not again: who has left, but was not told so, would come back to exchange.
+                # Not again: having left without being told so, it would come back to exchange.
                 while not sent:
                     self.worker.collect_ended()
                     had_nothing_left = not self.waiting()

@@ -16,7 +16,7 @@ RUNNING_LOW = 0.005
 """Seconds between exchanges of a worker that has little left to start."""
 
 URGENT = 0.05
-"""Seconds between exchanges for what is urgent: others may say so as often as they like."""
+"""Seconds between exchanges for what is urgent: clients may publish it as often as they like."""
 
 BUSY = 1.0
 """Seconds between exchanges of a worker that has nothing to say but works on something."""
@@ -26,7 +26,7 @@ IDLE_FIRST, IDLE_LAST = 0.1, 5.0
 hears of new work, and knows when something is due."""
 
 UNHEARD = 0.2
-"""The longest of them where others cannot tell that there is new work."""
+"""The longest of them where a worker cannot hear of new work."""
 
 FULL_RETRY = 1.0
 """Seconds between attempts to enqueue while Redis is at its maxmemory."""
@@ -52,9 +52,9 @@ class Pace:
         self._flush = self._gather
         self._full_until = 0.0
         self.woken = False
-        """Another worker has said that there is something to do."""
+        """Another process has said that there is something to do."""
         self.listening = False
-        """This worker would hear if others said so."""
+        """This worker would hear if another process said so."""
         self.told = False
         """The next exchange has something to say: what people tell it."""
         self.confirms = False

@@ -322,7 +322,7 @@ class RunSession:
 
     def link_to(self, slot: str, page: ShardSession | None) -> Link | None:
         """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
-        the same log has both. Without ``page`` others than its log have to know of it, too."""
+        the same log has both. Without ``page`` other logs than its own have to know of it, too."""
         return Link() if self.spread and self.shard_of(slot) is not page else None
 
     # Exchanges
@@ -463,8 +463,8 @@ class RunSession:
         return max(0, waiting)
 
     async def open_shard(self, session: ShardSession) -> None:
-        """Open a run that others have completed, or a shard that they have sealed, because this
-        worker has something to add."""
+        """Open a run that other workers have completed, or a shard that they have sealed, because
+        this one has something to add."""
         await self.do(runs.open_shard(self.terms.name, session.shard, session.run))
 
 

@@ -35,7 +35,7 @@ Steps = Generator[Call[Any], Any, T]
 """What a procedure is: it yields calls, is sent what they return, and returns a T."""
 
 ATTEMPTS = 20
-"""How often a run is joined anew because others began another one at the same time."""
+"""How often a run is joined anew because other processes began one at the same time."""
 
 
 def drive(execute: Callable[[Call[Any]], Any], steps: Steps[T]) -> T:
@@ -159,7 +159,7 @@ def _join_all(
                 other = yield from _join_shard(name, shard, partial(on_others, shard, first))
                 trash += other.trash
         except FrontierLost:
-            continue  # others have begun a later run meanwhile
+            continue  # other processes have begun a later run meanwhile
         except ShardLost as lost:
             numbers = first.config.shard_numbers(name)
             for shard in numbers[: numbers.index(lost.shard)] if worker else ():

@@ -142,8 +142,8 @@ class Call(Generic[T]):
         return self.key, self.key.removesuffix("meta") + "never"
 
 
-# What Redis says when it takes no commands now. redis-py has classes for some and keeps the word
-# in the others; Redis 6 puts words of its own in front of what was said inside a script.
+# What Redis says when it takes no commands now. redis-py has classes for some errors and keeps the
+# word in the others; Redis 6 puts words of its own in front of what was said inside a script.
 _FULL = re.compile(r"\bOOM\b")
 _BUSY = re.compile(
     r"(^|[-: ])(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|MISCONF) "

@@ -176,7 +176,7 @@ class ShardLoop:
                 return
             finally:
                 self._busy_since = 0.0
-            self.pace.has_enough = False  # others are asked meanwhile
+            self.pace.has_enough = False  # other shards are asked meanwhile
             await self._every.stopped_within(pause)
             pause = min(pause * 2, self._retry_last)
 

@@ -47,8 +47,8 @@ MAX_CLAIMS = 100
 """Entries claimed by one exchange."""
 
 MOST_ENTRY_BYTES = 16_000_000
-"""Size from which an entry that others put into a queue is not even fetched, unless the settings
-allow larger ones."""
+"""Size from which an entry that another program put into a queue is not even fetched, unless the
+settings allow larger ones."""
 
 HOLD = 15.0
 """Seconds beyond REDISQ_REWIND for which posts are left to the worker that has sent the links."""
@@ -169,7 +169,7 @@ class ShardSession:
         self._known: list[Enqueue] = []
         """Duplicates that were found while Redis was full, and of which nobody has been told."""
         self.in_one_log: Sequence[ShardSession] = ()
-        """This one and the worker's others whose shards are on the same server."""
+        """This session and the worker's others whose shards are on the same server."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
 
@@ -200,13 +200,14 @@ class ShardSession:
         """Go on as a new worker after the old one was reaped or its history lost. -> ends of claims
         that may have to wait for other shards of the same server, which have lost as much.
 
-        Leases are forgotten: others have them or will. What was not acknowledged is sent again,
-        finishes too: the frontier counts them as stale, and they end nobody's lease. What no page
-        stands for is sent again even if it was acknowledged lately: the server may have lost it.
+        Leases are forgotten: other workers have them or will. What was not acknowledged is sent
+        again, finishes too: the frontier counts them as stale, and they end nobody's lease. What no
+        page stands for is sent again even if it was acknowledged lately: the server may have lost
+        it.
         """
         self._take_back()
-        # Pages that asked for what is claimed are others' by now; what has none is claimed anew.
-        # So is what became of it: the server may have lost what it has asked for.
+        # Pages that asked for what is claimed are other workers' by now; what has none is claimed
+        # anew. So is what became of it: the server may have lost what it has asked for.
         self.unsent.keep(
             item for item in self.unsent if not (_is_void_claim(item) or self._is_asked_again(item))
         )
@@ -228,8 +229,8 @@ class ShardSession:
         return settled
 
     def _is_asked_again(self, operation: Operation) -> bool:
-        """It is past the dupefilter, and whoever fetches its page next asks for it: would both be
-        sent, both would be taken."""
+        """It is past the dupefilter, and the worker that fetches its page next asks for it: would
+        both be sent, both would be taken."""
         return (
             isinstance(operation, Enqueue)
             and operation.fingerprint is None
@@ -372,7 +373,7 @@ class ShardSession:
         return self._is_repeated and time.monotonic() - self._answered_at > seconds
 
     def forget_posted(self) -> None:
-        """Leave to others what was not sent yet and has a post, which stands for it."""
+        """Leave to other workers what was not sent yet and has a post, which stands for it."""
         left: list[Operation] = []
         for operation in self.unsent:
             if isinstance(operation, Enqueue) and operation.link and operation.link.post:
@@ -442,7 +443,7 @@ class ShardSession:
                 post.delivered(lease)
 
     def take_over(self, post: str, links: Sequence[Enqueue]) -> None:
-        """Say so when what others have posted is safe; the links are sent by this worker."""
+        """Say so when what another worker has posted is safe; the links are sent by this worker."""
         self._posted({post: links})
 
     def failed(self, error: str) -> bool:

@@ -43,8 +43,9 @@ class SharedRobots:
         self._claimant = secrets.token_hex(8)
 
     async def ask(self, host: str, *, take: bool = False) -> Shared:
-        """The text, or who fetches it. Whoever is to fetch it asks again each few seconds, so that
-        others know that it lives. ``take``: this worker fetches it although another one does."""
+        """The text, or who fetches it. The worker that is to fetch it asks again each few seconds,
+        so that the others know that it lives. ``take``: this one fetches it although another one
+        does."""
         what, text, valid = await self._robots(host, take=take)
         if what == "wait":
             return Shared("wait")
@@ -59,7 +60,7 @@ class SharedRobots:
         return Shared("fetch")
 
     async def keep(self, host: str, text: bytes, valid: float) -> None:
-        """Others get the first `MAX_TEXT` bytes of the text for ``valid`` seconds."""
+        """Other workers get the first `MAX_TEXT` bytes of the text for ``valid`` seconds."""
         await self._robots(host, text=zlib.compress(text[:MAX_TEXT], 1), ttl=valid)
 
     async def keep_closed(self, host: str, valid: float) -> None:

@@ -16,8 +16,8 @@ from scrapy_redisq.metrics.families import METRICS, Histogram, Look, samples
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 PATIENCE = 5.0
-"""Seconds that crawls which cannot be read may take, all together: then the others of a server that
-hangs are not asked any more."""
+"""Seconds that crawls which cannot be read may take, all together: then the other crawls of a
+server that hangs are not asked any more."""
 
 MEMORY_EVERY = 60.0
 """Seconds between two looks at what takes how much memory: these cost Redis some milliseconds."""

@@ -17,7 +17,8 @@ def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
 
     ``query``: ``min`` (0), ``max`` (1,000), ``pages_per_minute`` and ``concurrency`` of a worker,
     ``rest_after`` (seconds), ``run`` (REDISQ_RUN of the workers); see `Frontier.wanted_workers`.
-    Raises ValueError for others, and what that does if Redis is away: then nobody should scale.
+    Raises ValueError for other parameters, and what that does if Redis is away: then nobody should
+    scale.
     """
     unknown = set(query) - {"min", "max", "pages_per_minute", "concurrency", "rest_after", "run"}
     if unknown:

@@ -83,8 +83,8 @@ class Rules:
 
     Without a ``parser`` all is allowed, or with ``closed``, a status, nothing for now: a failure of
     the slots that were ``counted``, and with 0 as another worker says. It is valid until a
-    time.monotonic(), and takes ``size`` characters. ``is_news``: others may not know it
-    yet. ``told`` is when the frontier was told of the delay of a slot for a user agent; infinity
+    time.monotonic(), and takes ``size`` characters. ``is_news``: other workers may not know
+    it yet. ``told`` is when the frontier was told of the delay of a slot for a user agent; infinity
     where there is none.
     """
 
@@ -285,9 +285,10 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             response = await downloading
         except SlotParked:
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
-            # whoever has a page of the host when it may be asked again fetches it then. Others must
-            # hear of the trouble before they may fetch it. Or it leads to another host, which is
-            # parked: then nothing else keeps this one from being asked again and again.
+            # a worker that has a page of the host when it may be asked again fetches it then. Other
+            # workers must hear of the trouble before they may fetch it. Or it leads to another
+            # host, which is parked: then nothing else keeps this one from being asked again and
+            # again.
             await self._in_use.outcomes_told(slot_name(urlparse_cached(request).hostname or ""))
             await self._tell(host, None, 0.0)
             return Rules(None, time.monotonic() + CLOSED_FOR, closed=0)
@@ -331,7 +332,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             await self._shared.keep_closed(host, CLOSED_FOR)
 
     async def _tell(self, host: str, text: bytes | None, valid: float) -> None:
-        """Keep the text for all; None: there is none, and others may try."""
+        """Keep the text for all workers; None: there is none, and another one may try."""
         try:
             if text is None:
                 await self._shared.release(host)

@@ -14,7 +14,7 @@ MAX_COST_OF_OTHERS = 2_000
 """The same for rules that are for other user agents, and for site maps."""
 
 WILDCARD_COST = 10
-"""One with a wildcard is compared with each URL; all others are looked for at once."""
+"""A rule with a wildcard is compared with each URL; all others are looked for at once."""
 
 MAX_AGENTS = 100
 """User agents of one group."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy_redisq.pipelines.parquet.pipeline import ParquetPipeline as ParquetPipeline
     from scrapy_redisq.pipelines.redis_items import RedisPipeline as RedisPipeline
 
-# Imported when first used: each needs libraries that the others do not.
+# Imported when first used: each sink needs libraries that the others do not.
 _HOMES = {
     "BatchPipeline": "scrapy_redisq.pipelines.batch",
     "DatabasePipeline": "scrapy_redisq.pipelines.database.pipeline",

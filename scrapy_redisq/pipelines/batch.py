@@ -111,7 +111,7 @@ class BatchPipeline:
         return True
 
     def kinds(self, row: Row) -> Collection[object]:
-        """What a row that fails is compared by: with others that have these, such as tables."""
+        """What a row that fails is compared by: with other rows that have these, such as tables."""
         return (type(row.item),)
 
     async def probe(self, row: Row) -> bool:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 __all__ = ["Doubt", "Doubts"]
 
 PROOFS = 5
-"""A row is at fault that has failed so often while others passed."""
+"""A row is at fault that has failed so often while other rows passed."""
 
 PROOFS_OF_SLOW = 15
 """The same for one that takes longer than it may: about eight minutes."""
@@ -42,14 +42,14 @@ class Doubt:
     """What is known of a row that was set aside."""
 
     proofs: int = 0
-    """How often it failed while others passed."""
+    """How often it failed while other rows passed."""
     needed: int = 0
     """How many of them are enough: what was found in a slow way is no proof of another fault."""
     tries: int = 0
     due: float = 0.0
     """When it is to be tried again (time.monotonic())."""
     dear: bool = False
-    """Each try costs a time limit or a connection: others that pass do not hasten it."""
+    """Each try costs a time limit or a connection: other rows that pass do not hasten it."""
     together: bool = False
     """It waits for other rows, and is tried again with those that do so, too."""
     passed: dict[object, int] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Doubts(Generic[Row]):
     ) -> bool:
         """It failed alone; ``others_pass``: another one would pass at this moment.
 
-        A ``slow`` one has taken longer than it may. That others have passed meanwhile proves
+        A ``slow`` one has taken longer than it may. That other rows have passed meanwhile proves
         nothing then. With a ``lost`` one the connection ended. -> whether it is at fault.
         """
         doubt = self.of(row)
@@ -127,7 +127,7 @@ class Doubts(Generic[Row]):
         return doubt.proofs >= doubt.needed
 
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
-        """It is tried again later, alone, or with others; a ``slow`` one is dear."""
+        """It is tried again later, alone, or with other rows; a ``slow`` one is dear."""
         doubt = self.of(row)
         doubt.together, doubt.dear = together, slow
         doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, LAST_OF_SLOW if slow else LAST)

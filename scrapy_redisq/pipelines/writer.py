@@ -5,7 +5,7 @@
     add ──► waiting ──► write(rows) ──► committed: the page may be finished
                           │
                           ├─ passing trouble: tried again, and nothing is claimed
-                          ├─ it fails, or loses its connection each time: halved, others will tell
+                          ├─ it fails, or loses its connection each time: halved, other rows tell
                           ├─ some rows are refused: found by halving, dead letters
                           └─ nothing of the kind can be written: the crawl ends
 
@@ -343,7 +343,7 @@ class Writer:
         try:
             if not isinstance(error, _Unknown):
                 return await self._patient(pipeline.probe(waiting.row))
-            # Whose errors nobody knows has no probe either; but rows may come twice there.
+            # A sink whose errors nobody knows has no probe either; but rows may come twice there.
             if others := self.doubts.like(waiting):
                 await self._patient(pipeline.write([other.row for other in others]))
             return bool(others)

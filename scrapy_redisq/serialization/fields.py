@@ -79,9 +79,9 @@ def entry_from_fields(
 def loads_fields(entry: bytes) -> dict[str, Any]:
     """Return what an entry holds as plain fields, to be shown without the spider.
 
-    ``class``, ``url`` and ``method`` are always there, others only where they are not the default;
-    ``callback`` and ``errback`` are names. Values have the types that the request had, so not all
-    of them are JSON's. Raises `Undecodable` with the reason.
+    ``class``, ``url`` and ``method`` are always there, other fields only where they are not the
+    default; ``callback`` and ``errback`` are names. Values have the types that the request had, so
+    not all of them are JSON's. Raises `Undecodable` with the reason.
     """
     stored = decode_fields(entry)
     stored.pop("identity", None)

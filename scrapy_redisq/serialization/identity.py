@@ -2,8 +2,8 @@
 
 Two requests with one fingerprint may be two (other cookies, other ``cb_kwargs``), and a page that
 is fetched again asks for its children again. What Scrapy's dupefilter is asked about is known by
-its fingerprint; all others have an identity of 16 bytes, made of where they come from, of their
-marks, and of how many alike came before them.
+its fingerprint; all other requests have an identity of 16 bytes, made of where they come from, of
+their marks, and of how many alike came before them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _add_canonical(value: Any, parts: list[bytes]) -> None:
     elif isinstance(value, _STABLE):
         parts.append(b"v" + repr(value).encode("utf-8", "backslashreplace") + b";")
     else:
-        # repr() of others may hold the address, and what they hold may be drawn at random.
+        # repr() of other values may hold the address, and what they hold may be drawn at random.
         parts.append(b"t" + type_name(type(value)).encode() + b";")
         if isinstance(value, Enum):
             _add_canonical(value.name, parts)

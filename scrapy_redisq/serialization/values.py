@@ -2,8 +2,8 @@
 
 msgspec turns tuples and sets into arrays and dates into text; here they become msgpack extension
 types, tagged before msgspec sees them. Objects of classes are taken apart and put together by
-`serialization.value_classes`, if it knows the class; others are refused: what would be restored is
-not what was given, and restoring it would mean importing a class that the data names.
+`serialization.value_classes`, if it knows the class; other objects are refused: what would be
+restored is not what was given, and restoring it would mean importing a class that the data names.
 """
 
 from __future__ import annotations

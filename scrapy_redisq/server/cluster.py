@@ -304,7 +304,7 @@ class ClusterRoute:
         """There is nobody who would tell."""
 
     def vouched(self) -> float:
-        # Within REDISQ_REWIND a master that the others have lost stops taking writes.
+        # Within REDISQ_REWIND a master that the other masters have lost stops taking writes.
         return time.monotonic()
 
     def close(self) -> None:

@@ -169,7 +169,7 @@ class Server:
         return self._route.vouched()
 
     def revive(self) -> None:
-        """Start the embedded server again if it died; nothing for others.
+        """Start the embedded server again if it died; nothing for other servers.
 
         Blocks for some milliseconds, so call it from a thread. Raises `EmbeddedServerError`.
         """

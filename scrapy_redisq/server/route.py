@@ -73,7 +73,7 @@ class Route(Protocol):
         """When it was last certain that the clients reach the right server, by time.monotonic()."""
 
     def close(self) -> None:
-        """Close what `find` has opened; clients are others' to close."""
+        """Close what `find` has opened; clients are their users' to close."""
 
 
 # A connection that tells the server the name of redis-py is one to three round trips later of use.
@@ -113,8 +113,8 @@ CANCEL_AGAIN = 0.05
 
 @contextlib.contextmanager
 def closed_meanwhile() -> Iterator[None]:
-    """Where an asyncio connection may be closed by others: before Python 3.12 redis-py raises
-    AttributeError if that is just before something is sent. Here `redis.ConnectionError`."""
+    """Where an asyncio connection may be closed by another task: before Python 3.12 redis-py
+    raises AttributeError if that is just before something is sent. Here `redis.ConnectionError`."""
     try:
         yield
     except AttributeError as error:

@@ -20,7 +20,7 @@ STALL = 0.25
 """Seconds without anything else to do after which one of those that wait goes on."""
 
 START_STALL = 10.0
-"""The same where only ``start()`` waits: others may make room, or time."""
+"""The same where only ``start()`` waits: other workers may make room, or time may."""
 
 PATIENCE = 30.0
 """Seconds in which no page has ended, and none has come to wait, after which the same is done:
@@ -128,7 +128,7 @@ class BackPressure:
     def look(self, in_progress: int, ended: int = 0, *, takes_more: bool = True) -> None:
         """Let go on what may, often. ``in_progress``: requests that Scrapy works on, also those
         that callbacks download on the side; ``ended``: pages of this worker, so far;
-        ``takes_more``: it may begin others meanwhile."""
+        ``takes_more``: it may begin other requests meanwhile."""
         now = time.monotonic()
         if not self.holds_back:
             self._idle_since = None

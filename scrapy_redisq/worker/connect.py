@@ -159,8 +159,8 @@ class WorkerConnection:
             await asyncio.sleep(RETRY_PAUSE)
 
     async def abandon(self) -> None:
-        """Leave the run, if it was joined, and `close`: others would wait for this worker until its
-        TTL is over."""
+        """Leave the run, if it was joined, and `close`: other workers would wait for this one until
+        its TTL is over."""
         if self._joined is not None:
             with contextlib.suppress(asyncio.TimeoutError, *TROUBLE, redis.RedisError, RedisqError):
                 leaving = self._joined.leave(complete=False)

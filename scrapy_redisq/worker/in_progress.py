@@ -174,8 +174,8 @@ class InProgress:
     def send_back(
         self, request: Request, *, counted: bool, most: int = 0, paused: bool = False
     ) -> bool:
-        """Scrapy will be done with the request without the spider: others, or this worker later,
-        may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
+        """Scrapy will be done with the request without the spider: other workers, or this one
+        later, may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
         ``paused``: a person has paused its slot, for as long as that person likes.
 
         -> False if it may not be sent back.
@@ -304,7 +304,7 @@ class InProgress:
             page.problem = problem
 
     def give_back(self, request: Request | None) -> None:
-        """Items of the page can be written later, or by others: it is to be fetched again."""
+        """Its items can be written later, or by another worker: the page is to be fetched again."""
         if page := self._find(request):
             page.given_back = True
 

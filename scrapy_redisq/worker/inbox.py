@@ -20,7 +20,7 @@ AHEAD = 0.5
 """Seconds' worth of requests that are worth holding."""
 
 PATIENCE = 1.0
-"""Seconds after which leases that cannot be started go back: others may be able to."""
+"""Seconds after which leases that cannot be started go back: other workers may be able to."""
 
 
 class Inbox(Generic[S]):
@@ -79,7 +79,7 @@ class Inbox(Generic[S]):
         waiting = self._slots.pop(slot)
         _, _, lease, source = heapq.heappop(waiting)
         if waiting:
-            self._slots[slot] = waiting  # behind the others
+            self._slots[slot] = waiting  # behind the other slots
         self._size -= 1
         self._taken[slot] = self._taken.get(slot, 0) + 1
         self._taken_in_all += 1
@@ -155,7 +155,7 @@ class Inbox(Generic[S]):
 
     def worth(self, free: int) -> int:
         """How many leases that can be started are worth holding in all, by a worker that may start
-        ``free`` at once: not more than it will come to soon, as others may come to them earlier."""
+        ``free`` at once: not more than it will come to soon, as other workers may be earlier."""
         now = time.monotonic()
         self._measure(now)
         if now - self._last_taken >= PATIENCE:
@@ -178,7 +178,7 @@ class Inbox(Generic[S]):
         """How many more leases are worth holding of each slot whose number is not `slot_limit`."""
         self._measure(time.monotonic())
         known = {*self._slots, *self._stuck}
-        # Of all others the limit is `slot_limit`, unless much of them is started.
+        # Of all other slots the limit is `slot_limit`, unless much of them is started.
         known.update(slot for slot, number in self._pace.items() if number > self._per_slot)
         known.update(
             slot for slot, number in self._taken.items() if number * AHEAD > self._per_slot

@@ -139,7 +139,8 @@ class LocalQueue:
         """What no page stands for and the frontier has to be asked about now.
 
         All workers have these, from ``start()``: no more than ``most`` are claimed before they are
-        started, so that each gets its part. What others had is asked about again after `ASK_AGAIN`.
+        started, so that each gets its part. What other workers had is asked about again after
+        `ASK_AGAIN`.
         """
         room = most - len(self._ahead)
         waiting = [self._new]

@@ -192,9 +192,9 @@ class LocalRequests:
         return None
 
     def rejoined(self) -> None:
-        """All claims are void: others fetch the pages again, and ask for what they asked for. What
-        no page stands for is claimed again, also what has begun: what comes of it may be the whole
-        crawl."""
+        """All claims are void: other workers fetch the pages again, and ask for what they asked
+        for. What no page stands for is claimed again, also what has begun: what comes of it may be
+        the whole crawl."""
         for _, page in self._queue.in_progress():
             page.gone_on = False
             if page.claim is not None and not (page.root or page).is_void:

@@ -291,8 +291,8 @@ class Outbox:
         except Unserializable as error:
             asked_again = of_start and self._settings.same_start
             return self._keep(request, delay, error, claim, identity, asked_again=asked_again)
-        # A filter of others has been told of what it lets through: it would not let it through
-        # again for another fetch of the page.
+        # A dupefilter that is not of this package has been told of what it lets through: it would
+        # not let it through again for another fetch of the page.
         root = self._root()
         comes_again = root is not None and root.is_held and given.dont_filter
         child = Enqueue(
@@ -436,7 +436,7 @@ class Outbox:
         slot, asking = self._slot(request), self._asking_page()
         if asking is not None and (asking_request := current_page.get()) is not None:
             self._in_progress.identity_of(asking_request)  # is known to it from now on
-            # A filter of others may not let it through again for another fetch of the page.
+            # A dupefilter not of this package may not let it through for another fetch of the page.
             asked_again = self._foreign_filter is None or request.dont_filter
         page = Page(
             Lease("", slot, int(request.priority), 0, b""),

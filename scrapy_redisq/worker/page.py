@@ -136,13 +136,13 @@ class Page:
 
     @property
     def is_void(self) -> bool:
-        """Others have it by now, or will: whoever has it asks for all that it asks for."""
+        """Another worker has it by now, or will: that one asks for all that the page asks for."""
         return self.lost or (bool(self.lease.id) and not self.is_held)
 
     def finish(self) -> Finish:
         """How its lease ends."""
         lease, children, retry = self.lease.id, tuple(self.children), self.retry
-        if self.given_back:  # whoever fetches it asks for its children again
+        if self.given_back:  # the worker that fetches it asks for its children again
             if self.entry is not None and self.delay:
                 delay, priority = int(self.delay * 1000), self.lease.priority
                 return Finish(lease, "retried", delay=delay, entry=self.entry, priority=priority)

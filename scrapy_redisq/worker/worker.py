@@ -376,7 +376,7 @@ class Worker:
             )
         for lease in reply.leases:
             self.inbox.add(lease, session)
-        # A handler of `spider_idle` that has asked for what others have is asked again at once.
+        # A handler of `spider_idle` whose requests other workers have is asked again at once.
         self._unfinished[session.shard] = reply.created - reply.finished
         if reply.told:
             self._orders.heed(reply.told)

@@ -441,8 +441,8 @@ end
 
 for slot in pairs(has_turn) do after_turn(slot) end
 
--- What others have written would keep the crawl from ending: times that never come, workers that
--- never die, and leases that the worker knows nothing of.
+-- What other programs have written would keep the crawl from ending: times that never come, workers
+-- that never die, and leases that the worker knows nothing of.
 if not replayed and input.want > 0 and #claimed == 0 then
   for _, other in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, FAR, '+inf', 'LIMIT', 0, 100)) do
     redis.call('ZADD', WORKERS, NOW + input.ttl, other)
@@ -477,7 +477,7 @@ local leases = {}
 if replayed then
   local at, first, last, suffix = string.match(state[6] or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
   if tonumber(at) == seq then
-    local ids, most = {}, tonumber(first) + CHUNK -- others may have written there
+    local ids, most = {}, tonumber(first) + CHUNK -- other programs may have written there
     for number = tonumber(first), math.min(tonumber(last), most) do
       ids[#ids + 1] = integer(number) .. suffix
     end
@@ -519,7 +519,7 @@ if limited and replayed then
   end
 end
 if limited and #claimed == 0 and more_are_due then
-  due = NOW -- those that were looked at are others' now, and have been moved behind
+  due = NOW -- more are due, and slots that gave nothing have been moved behind them
 elseif limited and #claimed == 0 then
   local first = redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'WITHSCORES',
     'LIMIT', 0, 1)

@@ -68,7 +68,7 @@ class SeenFilter(ABC):
 
 
 def _normalised(fingerprint: bytes) -> bytes:
-    """20 bytes as they are (Scrapy's are SHA-1, so uniform); others hashed to 20."""
+    """20 bytes as they are (Scrapy's are SHA-1, so uniform); other lengths hashed to 20."""
     if len(fingerprint) == FINGERPRINT_BYTES:
         return fingerprint
     return hashlib.blake2b(fingerprint, digest_size=FINGERPRINT_BYTES).digest()

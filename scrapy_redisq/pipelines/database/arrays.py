@@ -1,7 +1,8 @@
 """Many rows into PostgreSQL by one statement: an array for each column.
 
 It takes the server a third of the time of a statement a row (16 µs, not 50), as prepared statements
-and COPY into a temporary table do. Both are state of the session, which a pooler hands to others.
+and COPY into a temporary table do. Both are state of the session, which a pooler hands to other
+clients.
 """
 
 from __future__ import annotations

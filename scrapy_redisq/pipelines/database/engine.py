@@ -16,7 +16,7 @@ from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 __all__ = ["MYSQL_SERVER", "engine"]
 
 _DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
-"""Those that rows can be written to; others have other upserts, or none."""
+"""Those that rows can be written to; other databases have other upserts, or none."""
 
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 """The extras of this package that install a driver."""
@@ -34,8 +34,8 @@ LOCK_SECONDS = 5
 _BEGIN = {
     # The lock now: a transaction that has read cannot wait for it later.
     "sqlite": "BEGIN IMMEDIATE",
-    # For the transaction alone: behind a pooler the session is of others, too. A time-out that the
-    # URL or an administrator has set stays.
+    # For the transaction alone: behind a pooler the session is other clients', too. A time-out that
+    # the URL or an administrator has set stays.
     "postgresql": (
         "SELECT set_config('TimeZone', 'UTC', true), set_config('lock_timeout',"
         " coalesce(nullif(current_setting('lock_timeout'), '0'),"

@@ -1,8 +1,8 @@
 """The tables in the database: made if missing, compared with the items if there.
 
 Several workers may do so at the same moment. On PostgreSQL, where even ``IF NOT EXISTS`` fails
-when two make the same table, an advisory lock lets one go first. On MySQL and MariaDB, where others
-see a table before its indexes, a named one does.
+when two make the same table, an advisory lock lets one go first. On MySQL and MariaDB, where other
+workers see a table before its indexes, a named one does.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ class DatabaseServer:
     def open(self, prepare: Callable[[], None] = lambda: None) -> None:
         """Connect and ``prepare``, and wait ``connect_timeout`` seconds for a server that is away.
 
-        An SQLite file that others have locked counts as one. Raises `SinkUnavailable` after that;
-        at once for what waiting does not change, such as a wrong password or an unknown database;
-        `SettingError` for an SQLite file without its folder.
+        An SQLite file that another process has locked counts as one. Raises `SinkUnavailable` after
+        that; at once for what waiting does not change, such as a wrong password or an unknown
+        database; `SettingError` for an SQLite file without its folder.
         """
         if self.dialect.name == "sqlite":
             self._check_file()
@@ -115,8 +115,8 @@ class DatabaseServer:
         which the next transaction connects anew; as `ConnectionLost` if the connection ended within
         the transaction, also if the commit's answer was lost, although it may have been done; as
         `WriteFailed` if nothing is known. Without rows (``of_rows``) all
-        are `SinkUnavailable`. All others are raised as they are. `SinkMismatch`: an SQLite file is
-        not the one that was opened at first.
+        are `SinkUnavailable`. All other exceptions are raised as they are. `SinkMismatch`: an
+        SQLite file is not the one that was opened at first.
         """
         began = at_commit = False
         try:

@@ -46,7 +46,7 @@ class ParquetPipeline(BatchPipeline):
     Readers never see half a file: see ``folders.py``. What a killed process
     leaves behind is hidden (``.….tmp``), or on S3 an incomplete upload that a lifecycle rule of the
     bucket can remove. S3 takes its keys, endpoint and region from Scrapy's ``AWS_…`` settings or
-    from where all AWS tools look; others from fsspec's configuration.
+    from where all AWS tools look; other stores from fsspec's configuration.
     """
 
     silent_seconds = 300.0  # large files to slow stores; meanwhile at most two batches gather

@@ -55,8 +55,9 @@ def stop(
 ) -> Literal["stopped", "not running", "in use", "still running"]:
     """Stop the server of ``folder``; its data stays.
 
-    While others use it, it only stops being kept, and the answer is "in use": the last of them
-    to leave stops it. With ``force`` it is stopped at once; those who use it may start it again.
+    While other processes use it, it only stops being kept, and the answer is "in use": the last of
+    them to leave stops it. With ``force`` it is stopped at once; those that use it may start it
+    again.
     """
     place = ServerFolder(folder)
     if not place.path.is_dir():

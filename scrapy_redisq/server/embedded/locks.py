@@ -23,7 +23,7 @@ from scrapy_redisq.server.embedded.watcher import is_held_by
 __all__ = ["Locks", "file_errors", "recorded"]
 
 LOCK_TIMEOUT = 60.0
-"""Seconds to wait for others that start or stop the server."""
+"""Seconds to wait for other processes or threads that start or stop the server."""
 
 FILES_OF_PROCESSES = Path("/proc/self/fdinfo")
 """There where the kernel tells who holds which lock (Linux)."""
@@ -205,8 +205,8 @@ class Locks:
     def server_pid(self) -> int:
         """The process id of the server that is `alive`; 0 if it is not known for certain.
 
-        Where it was not noted, as who started it was killed, the kernel's list of processes is
-        looked through.
+        Where it was not noted, as the process that started it was killed, the kernel's list of
+        processes is looked through.
         """
         _, pid = recorded(os.pread(self._server, 10_000, 0))
         if pid and self._is_held_by(pid):

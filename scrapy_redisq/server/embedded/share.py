@@ -42,9 +42,9 @@ class EmbeddedServer:
         """Join the server of ``folder``, starting it if it does not run.
 
         On return the server runs; it may still be reading its data (``LOADING``). ``binary`` is
-        REDISQ_SERVER. Blocks while others start or stop it, at most LOCK_TIMEOUT seconds. Raises
-        `EmbeddedServerError` if there is no binary, or with the server's own words if it does not
-        start; then nothing stays acquired.
+        REDISQ_SERVER. Blocks while other processes start or stop it, at most LOCK_TIMEOUT seconds.
+        Raises `EmbeddedServerError` if there is no binary, or with the server's own words if it
+        does not start; then nothing stays acquired.
         """
         place = ServerFolder(folder)
         return cls(place, binary, *_join(place, binary))

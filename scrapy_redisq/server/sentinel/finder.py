@@ -22,8 +22,8 @@ Place = tuple[str, int]
 
 FORGOTTEN_AFTER = 10.0
 """Seconds for which a majority has to know nothing of the last failover that is known here before
-it is believed that there was none. The others hear of one within two, and who knows of it may miss
-a question for longer."""
+it is believed that there was none. The other Sentinels hear of one within two, and the one that
+knows of it may miss a question for longer."""
 
 SENTINEL_RIGHTS = (
     "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|sentinels "
@@ -320,7 +320,7 @@ class Finder:
         majority = not polled and 2 * len(views) > self.voters
         now = time.monotonic()
         latest = max(view.epoch for view in views)
-        # Others may be cut off from who alone knows of the last failover.
+        # Those that answer may be cut off from the Sentinel that alone knows of the last failover.
         self._learn(views, knows_who_is_gone=majority and latest >= self._epoch)
         contradicts = latest < self._epoch or (
             latest == self._epoch and any(view.primary != self.primary for view in views)
@@ -346,9 +346,9 @@ class Finder:
                 self._named[view.sentinel] = now
 
     def _learn(self, views: Collection[View], *, knows_who_is_gone: bool) -> None:
-        """Know Sentinels that are not in REDISQ_URL, and each but once: others may call one that is
-        by another name. A majority that has heard of the last failover knows where they are now,
-        and which are no more."""
+        """Know Sentinels that are not in REDISQ_URL, and each but once: other Sentinels may call
+        one that is there by another name. A majority that has heard of the last failover knows
+        where they are now, and which are no more."""
         answered = {view.sentinel for view in views}
         said = {own: place for view in views for own, place in view.others.items()}
         listed = {one.id for one in self._sentinels if not (one.learned or one.silent)}

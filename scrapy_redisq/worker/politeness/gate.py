@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LONG = 1.0
 """Seconds: requests of a slot that is parked for longer than this do not wait in Scrapy, where they
-would take the place of others."""
+would take the place of other slots'."""
 
 WAITS_NOT_KEY = "redisq_waits_not"
 """In the meta of what is downloaded on the side, and asked for again later: it does not wait either
@@ -41,7 +41,7 @@ LONG_AGO = 1e9
 BACK_OFFS = {"asked": 15, "answered": 10, "unanswered": 3}
 """How often a request is sent back: because the host asked for it (Retry-After), because of its
 answer, or because there was none. After that its failures are its own, and cost retries; so they
-are where there was none while the host answered others."""
+are where there was none while the host answered other requests."""
 
 
 class SlotParked(IgnoreRequest):
@@ -89,7 +89,7 @@ class DownloadGate:
         self._throttles = throttles
         self._retries = retries
         self._valid_until: dict[ShardSession, float] = {}
-        """After it others may take this worker for dead there."""
+        """After it other workers may take this one for dead on the shard."""
         self._turns = Turns(lambda slot: self._valid_until.get(self._session_of(slot), math.inf))
         self._sessions = sessions
         self._next_start: asyncio.TimerHandle | None = None
@@ -304,8 +304,8 @@ class DownloadGate:
         return [lease for slot in refused for lease in self._inbox.remove(slot)]
 
     def announced(self, slot: str, parked: float) -> None:
-        """Others say that ``slot`` is parked for some seconds, or with 0 that something else about
-        it has changed."""
+        """It is published that ``slot`` is parked for some seconds, or with 0 that something else
+        about it has changed."""
         ruled = parked <= 0 and self._turns.knows(slot)  # perhaps it was parked for an hour
         if ruled or slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
             self._turns.suspend(slot, parked, told=True)

@@ -80,11 +80,11 @@ class Judge:
                 known.clear()
 
     def is_well(self, slot: str, begun: float, *, again: bool) -> bool:
-        """Whether the slot answers others while a request fails, whose download was ``begun``.
+        """Whether the slot answers other requests while one fails, whose download was ``begun``.
 
-        A host that breaks down has answered others just after that, too, but not in the second half
-        of a time-out. ``again``: the request had failed before; then an answer since the failure of
-        the slot before this one says it.
+        A host that breaks down has answered other requests just after that, too, but not in the
+        second half of a time-out. ``again``: the request had failed before; then an answer since
+        the failure of the slot before this one says it.
         """
         now = time.monotonic()
         since = self._failed.get(slot, (now, now))[1] if again else (begun or now) / 2 + now / 2

@@ -32,7 +32,7 @@ class Turn:
 
     ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
     without a limit on the concurrency, ``ends`` is None without a delay and a rate. ``not_before``
-    comes from what others have started, ``last`` is this worker's own last start.
+    comes from what other workers have started, ``last`` is this worker's own last start.
     """
 
     slot: str

@@ -34,8 +34,8 @@ earlier."""
 class Turns:
     """The turns of one worker. Slots that are not in it have no limits.
 
-    ``valid_until``: a function of a slot: when (time.monotonic()) others may take this worker for
-    dead there, and have its tokens.
+    ``valid_until``: a function of a slot: when (time.monotonic()) other workers may take this one
+    for dead on its shard, and have its tokens.
     """
 
     def __init__(self, valid_until: Callable[[str], float] = lambda slot: math.inf) -> None:
@@ -53,11 +53,11 @@ class Turns:
     ) -> list[str]:
         """Take in what the frontier says in return for a `report`, sent at ``sent_at``.
 
-        -> slots of which this worker may start nothing: others have the turn or all tokens.
+        -> slots of which this worker may start nothing: it was refused the turn or tokens.
         """
         for report in told:
             turn = self._turns.get(report.slot)
-            # Who has kept a token for a download that has ended since has to tell so.
+            # A worker that has kept a token for a download that has ended since has to tell so.
             if report.done and not report.tokens and turn is not None and turn.idle:
                 turn.handed_back = turn.suspended <= sent_at
                 self._drop_if_idle(report.slot)

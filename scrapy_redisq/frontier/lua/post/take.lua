@@ -1,11 +1,11 @@
 -- Hands out posts that are due: links of pages of this shard to other shards which nobody has
 -- reported safe in time, because the worker that sent them is dead, or those shards are away.
 --
--- Input    run, most, hold (us until others may take what this hands out)
+-- Input    run, most, hold (us until other workers may take what this hands out)
 -- Reply    {id, links, id, links...}; {} if the run is gone
 -- Cost     O(posts handed out), or about 4 MB of them
 -- Retry    safe: what was handed out in a reply that was lost becomes due again
--- Memory   the first write removes: a full server's links go to others that may have room
+-- Memory   the first write removes: a full server's links go to other servers that may have room
 -- Include  shared/keys shared/bounds shared/clock shared/counts shared/post
 
 if redis.call('HGET', META, 'run') ~= input.run then return {} end

@@ -34,7 +34,7 @@
 --            differs    `differences` {name = {stored, given}}
 --            foreign    `key` is not of the type it must be
 -- Effect   without live workers, slots that were set aside are tried again
--- Cost     O(limits); with others than before about 1,000 slots are looked at
+-- Cost     O(limits); with other limits than before about 1,000 slots are looked at
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
 -- Memory   the first write removes, so that workers can join and come back at maxmemory
 -- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state

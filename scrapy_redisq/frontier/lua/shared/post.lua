@@ -1,10 +1,10 @@
--- Posts: what pages of this shard have asked of other shards, whose logs are others. A page's end
+-- Posts: what pages of this shard have asked of other shards, which have other logs. A page's end
 -- leaves one here, in the same script, for those of its links which their shards may yet lose. It
 -- is removed when they no longer can. No script looks into it.
 --
 -- Include  shared/keys shared/bounds shared/clock shared/counts shared/texts
 
--- posts is {{id, links}...}; others may take them after `hold` us.
+-- posts is {{id, links}...}; other workers may take them after `hold` us.
 local function keep_posts(posts, hold)
   in_chunks(#posts, function(first, last)
     local due, links = {}, {}
@@ -24,5 +24,5 @@ local function remove_posts(ids)
   end)
 end
 
--- When others may take the first one; nil if there is none.
+-- When other workers may take the first one; nil if there is none.
 local function first_post() return tonumber(redis.pcall('ZRANGE', POST, 0, 0, 'WITHSCORES')[2]) end

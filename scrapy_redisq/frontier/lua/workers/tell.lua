@@ -1,7 +1,7 @@
 -- Tells workers what to do: "quiet" (claim nothing, and finish what they hold), "work" (claim
 -- again) or "stop" (leave, as at SIGTERM). Each is told by the reply to its next exchange with this
--- shard. Who was told to stop is told nothing else: it may not have heard of it yet, and would go
--- on.
+-- shard. A worker that was told to stop is told nothing else: it may not have heard of it yet, and
+-- would go on.
 --
 -- Input    what, workers {worker...} (false: all that are registered)
 -- Reply    how many were told
@@ -15,7 +15,7 @@ if foreign then return foreign_error(foreign) end
 local told = 0
 for _, worker in ipairs(input.workers or redis.call('ZRANGE', WORKERS, 0, -1)) do
   local key = worker_key(worker)
-  -- Who is not there, or was taken for dead, will be another worker when it comes back.
+  -- A worker that is not there, or was taken for dead, will be another one when it comes back.
   local known = redis.call('ZSCORE', WORKERS, worker)
     and redis.pcall('HMGET', key, 'seq', 'fenced', 'told')
   if known and known[1] and not known[2] and (known[3] ~= 'stop' or input.what == 'stop') then

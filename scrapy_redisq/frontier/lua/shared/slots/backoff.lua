@@ -7,8 +7,8 @@
 local FIRST_PAUSE, LAST_PAUSE = 50000, 50000
 -- Without a failure for so long a slot is in trouble no longer, an hour (us).
 local CALM = 3600000000
--- Of one slot's failures other workers are told once in so long (us). Who has been told asks about
--- the slot in each exchange for a while.
+-- Of one slot's failures other workers are told once in so long (us). A worker that has been told
+-- asks about the slot in each exchange for a while.
 local TELL = 1000000
 
 -- Whether a slot goes on failing now and then, for longer than `terms` allow.

@@ -30,14 +30,14 @@ local FIELDS = {
   'tat',      -- theoretical arrival time of the rate
   'ends',     -- end of the turn
   'wanted',   -- until when it counts that another worker waits for the turn
-  'over',     -- 1: who has the turn was told that it is over, and has yet to tell its last start
+  'over',     -- 1: the owner was told that its turn is over, and has yet to tell its last start
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it
   'pause',    -- delay because of failures; halved by each success
   'fails',    -- failures in a row
   'failed',   -- when the last one was counted
   'trouble',  -- since when there has been one at least each CALM
-  'told',     -- when others were last told of one
+  'told',     -- when other workers were last told of a failure
   'status',   -- HTTP status of the last answer, 0: there was none
   'robots',   -- delay that robots.txt asks for
   'robots_by', -- run and host that it is from

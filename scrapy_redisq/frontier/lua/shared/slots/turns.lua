@@ -17,7 +17,7 @@ local function report_turn(worker, item)
   state.tat = math.max(state.tat, NOW + math.min(item[3], limit.burst * limit.interval))
   if limit.concurrency > 0 then set_tokens(worker, slot, state, item[4])
   elseif state.out > 0 then set_tokens(worker, slot, state, 0) end
-  -- Who waits asks again and again, until it has nothing left to start.
+  -- A worker that waits asks again and again, until it has nothing left to start.
   if state.owner ~= worker and state.owner ~= '' then
     state.wanted = item[5] == 0 and NOW + TURN or 0
   end
@@ -60,7 +60,8 @@ local function give_turn(worker, slot, most)
       state.tat = math.max(state.tat, state.ends + limit.burst * limit.interval)
     end
     if state.owner == worker and state.wanted > NOW and state.ends <= NOW + EARLY then
-      -- What it begins before it hears of this, it tells when it asks again; then others may start.
+      -- What it begins before it hears of this, it tells when it asks again; then other workers may
+      -- start.
       if state.over == 1 then state.ends = 0 end
       state.over = 1
       save_slot(slot, state)
