@@ -285,3 +285,11 @@ class RowRefused(SinkError):
 
 class ReferenceMissing(RowRefused):
     """Raised when rows refer to others that are not there, which may come later."""
+
+
+def message_of(error: BaseException | None) -> str:
+    """``str(error)``, also where that raises, as it does with exceptions of some projects."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # as Python's own tracebacks have it

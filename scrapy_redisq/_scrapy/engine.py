@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 import scrapy
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -18,6 +21,7 @@ from twisted.python.failure import Failure
 from scrapy_redisq._scrapy.crawl import close_spider, stop
 from scrapy_redisq._scrapy.downloads import Downloads
 from scrapy_redisq._scrapy.output import (
+    Cancelled,
     ItemFailed,
     cancellation_is_an_error,
     current_page,
@@ -32,6 +36,22 @@ logger = logging.getLogger(__name__)
 
 CLOSING_POLL = 0.05
 """Seconds between looks at whether a spider that is being closed is closed."""
+
+
+def _is_of_get_retry_request() -> bool:
+    """Whether it is Scrapy's function that counts in a stat, and not the project."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(4):  # an extension may have a function of its own around `inc_value`
+        if frame is not None and frame.f_code is get_retry_request.__code__:
+            return True
+        frame = frame and frame.f_back
+    return False
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody has cancelled the task that runs; on Python 3.10 that is not known."""
+    task: Any = asyncio.current_task()
+    return hasattr(task, "cancelling") and task.cancelling() > 0
 
 
 class Engine:
@@ -132,6 +152,12 @@ class Engine:
                             return
                 # Scrapy cancels it as soon as it stops. What catches that has not read all.
                 self._start_raised = self._start_raised or self.closing
+            except asyncio.CancelledError as error:
+                if self.closing or not self._engine.running or _is_being_cancelled():
+                    raise
+                self._start_raised = True
+                # Scrapy would take it for its own, and wait for the rest of start() for ever.
+                raise Cancelled("what start() awaited has been cancelled") from error
             except Exception:
                 self._start_raised = True
                 raise
@@ -177,7 +203,7 @@ class Engine:
             inc_value(key, *args, **kwargs)
             if isinstance(key, str) and key.endswith("/max_reached") and not in_download.get():
                 page = current_page.get()
-                if page is not None:
+                if page is not None and _is_of_get_retry_request():
                     gave_up(page, key)
 
         stats.inc_value = watched_inc_value
@@ -249,10 +275,9 @@ class Engine:
             return output
 
         def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
-            if raised(request, failure):
-                return
             try:
-                handle_spider_error(failure, request, *args)
+                if not raised(request, failure):
+                    handle_spider_error(failure, request, *args)
             except Exception:  # Scrapy would wait for the page for ever
                 logger.exception("The log formatter cannot tell of %s", request)
 

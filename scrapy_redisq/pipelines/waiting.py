@@ -13,7 +13,7 @@ from scrapy.exceptions import DropItem
 from scrapy.http import Request
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq.errors import SinkError
+from scrapy_redisq.errors import SinkError, message_of
 from scrapy_redisq.pipelines.rows import Row
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.page import Problem
@@ -88,7 +88,7 @@ class Endings:
     def refused(self, page: Request | None, error: Exception) -> ItemRefused:
         """An item of ``page`` cannot be written: what Scrapy is told, and the frontier is."""
         name = global_object_name(type(error))
-        words = str(error) if isinstance(error, SinkError) else f"{name}: {error}"
+        words = str(error) if isinstance(error, SinkError) else f"{name}: {message_of(error)}"
         if self.pages is not None:
             self.pages.refuse(page, Problem("sink", words, name))
         return ItemRefused(words, log_level=self._told(page))

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 
 from scrapy.http import Headers, JsonRequest, Request
 
-from scrapy_redisq.errors import EntryTooLarge, ForeignEntry, Undecodable, Unserializable
+from scrapy_redisq.errors import (
+    EntryTooLarge,
+    ForeignEntry,
+    Undecodable,
+    Unserializable,
+    message_of,
+)
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import (
     check_depth,
@@ -400,6 +406,6 @@ def shown(value: object) -> str:
 
 def reason(error: BaseException) -> str:
     """An error for a message: short, and without surrogates, which logs could not write."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {message_of(error)}"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 300 else text[:300] + "…"

@@ -168,7 +168,11 @@ def of_refused(request: Request) -> bytes:
     """The identity of a request that cannot be kept, for its dead letter."""
     url = request.url.encode("utf-8", "surrogatepass")
     method = str(request.method).encode("utf-8", "surrogatepass")
-    return _digest(b"refused", url, method, request.body or b"", marks(request))
+    try:
+        marked = marks(request)
+    except Exception:  # it may be what it was refused for
+        marked = NO_MARKS
+    return _digest(b"refused", url, method, request.body or b"", marked)
 
 
 def _marks_and_number(fingerprint: bytes, request: Request, repeats: Repeats) -> tuple[bytes, int]:

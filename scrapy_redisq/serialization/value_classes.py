@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from scrapy import Item, Spider
 from scrapy.utils.misc import load_object
 
-from scrapy_redisq.errors import SettingError, Undecodable
+from scrapy_redisq.errors import SettingError, Undecodable, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class ValueClasses:
             return known.build(parts)
         except Exception as error:
             raise Undecodable(
-                f"no object of {name}: {type(error).__name__}: {error!s:.100}"
+                f"no object of {name}: {type(error).__name__}: {message_of(error):.100}"
             ) from error
 
 

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 from lxml.etree import _ElementUnicodeResult as SmartString  # type: ignore[import-untyped]
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from scrapy_redisq.errors import EntryTooLarge, Unserializable
+from scrapy_redisq.errors import EntryTooLarge, Unserializable, message_of
 from scrapy_redisq.serialization.value_classes import (
     NONE,
     NotStorable,
@@ -155,7 +155,8 @@ class _Packer:
         except NotStorable as error:
             raise _RefusedError(f"{type_name(kind)}: {error}") from None
         except Exception as error:  # of the project's own code
-            raise _RefusedError(f"{type_name(kind)}: {type(error).__name__}: {error}") from None
+            text = f"{type_name(kind)}: {type(error).__name__}: {message_of(error)}"
+            raise _RefusedError(text) from None
         if stored is None:
             raise _RefusedError(type_name(kind), cure_for(kind))
         self.left -= 1

@@ -18,6 +18,9 @@ MOST_URL = 2_000
 
 ENDS = frozenset({"done", "dead"})
 
+MOST_TRIES = 2**31
+"""Meta may say anything of how often a request was tried."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -35,14 +38,19 @@ def record_of(
         return None
     tries = retry_times(request.meta) + back_offs(page.lease.entry) + page.lease.deliveries
     record = {
-        "url": request.url[:MOST_URL],
-        "method": request.method,
+        "url": _text(request.url[:MOST_URL]),
+        "method": _text(request.method),
         "status": page.status,
         "items": page.items,
-        "attempts": 1 + tries,
+        "attempts": min(1 + tries, MOST_TRIES),
         "seconds": round(time.monotonic() - page.began, 3) if page.began else 0.0,
         "worker": page.session.worker,
         "run": page.session.run,
         "outcome": finish.reason or "done",
     }
     return exact_member(identity), _encode(record)
+
+
+def _text(text: str) -> str:
+    """Without surrogates, which a spider may have put into it, and which msgpack has not."""
+    return text.encode("utf-8", "replace").decode()

@@ -433,6 +433,8 @@ class Outbox:
     ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
         another worker has it. ``asked_again``: by each worker's ``start()``."""
+        if request in self._local_requests or request in self._engine.in_progress:
+            request = request.copy()  # each has a page of its own, which is known by the object
         slot, asking = self._slot(request), self._asking_page()
         if asking is not None and (asking_request := current_page.get()) is not None:
             self._in_progress.identity_of(asking_request)  # is known to it from now on

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from scrapy.http import Request
 from twisted.python.failure import Failure
 
+from scrapy_redisq.errors import message_of
 from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Lease
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.serialization.identity import Repeats
@@ -196,4 +197,4 @@ def describe(failure: Failure) -> str:
     error = failure.value
     trace = failure.tb or (error.__traceback__ if error else None)
     frames = traceback.format_tb(trace)[-DETAIL_FRAMES:]
-    return f"{error_type(failure)}: {error!s:.1000}\n{''.join(frames)}"
+    return f"{error_type(failure)}: {message_of(error):.1000}\n{''.join(frames)}"

@@ -35,6 +35,7 @@ def test_retries_that_a_spider_gives_up(crawl: Run, redis_server: RedisServer) -
         worker = crawl("gives_up", site, settings).wait()
     assert worker.reason == "finished"
     assert "Traceback" not in worker.log
+    assert worker.stats["paging/max_reached"] == 1
     names = {"plain": 200, "generator": 200, "coroutine": 200, "async_generator": 200}
     names |= {"404?plain": 404, "404?generator": 404}
     with Frontier.from_url(redis_server.url, "gives_up") as frontier:
@@ -239,7 +240,8 @@ def test_sigterm_while_the_spider_is_being_closed(
 
 def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     """Something that a callback, a pipeline, a download handler or a middleware awaits is
-    cancelled, or a log formatter raises: a dead letter, and the crawl ends."""
+    cancelled, a log formatter raises, or an exception cannot say what it is: a dead letter, and the
+    crawl ends."""
     with Site(page) as site:
         worker = crawl("cancelled", site).wait(30)
     assert worker.reason == "finished"
@@ -247,8 +249,11 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     expected = dict.fromkeys(names, ("spider_error", "Cancelled"))
     expected["of_items"] = ("item_error", "Cancelled")
     expected["not_told"] = ("item_error", "ValueError")
+    expected["nameless"] = ("spider_error", "Nameless")
+    expected["nameless_item"] = ("item_error", "Nameless")
     if scrapy.version_info >= (2, 14):
         expected["data:,of_handler"] = ("download", "Cancelled")
+        expected["data:,nameless"] = ("download", "Nameless")
     with Frontier.from_url(redis_server.url, "cancelled") as frontier:
         found = {
             loads_fields(letter.entry)["url"].rpartition("/")[2]: (
@@ -260,6 +265,15 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     assert found == expected
     items = {item["url"].rpartition("/")[2] for item in worker.items()}
     assert items >= {"async_generator", "generator", "parse"}
+
+
+def test_a_start_in_which_something_is_cancelled(crawl: Run) -> None:
+    """It fails like one that raises: the worker does not wait for the rest of it for ever."""
+    with Site(page) as site:
+        worker = crawl("cancelled_start", site).wait(30)
+        assert site.counts() == {"/0": 1}
+    assert worker.reason in {"start_error", "finished"}  # by the version of Scrapy
+    assert worker.stats["spider_exceptions/Cancelled"] == 1
 
 
 def test_a_page_that_downloads_its_own_request(

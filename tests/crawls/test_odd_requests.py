@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from copy import copy
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -377,6 +378,18 @@ class TestCrawls:
         late = sum(a < b for a, b in itertools.pairwise(order))
         assert late <= 3, order
         assert sorted(order) == list(range(20))
+
+    def test_the_same_object_again(self, crawl: Run, redis_server: RedisServer) -> None:
+        """A middleware or a callback hands in the very object that is being dealt with: each time
+        it is another request."""
+        with Site(lambda path: "x") as site:
+            worker = crawl("odd_again", site).wait(30)
+        assert worker.reason == "finished"
+        items = Counter(item["url"].rpartition("/")[2] for item in worker.items())
+        assert items == {"0": 1, "1": 1, "2": 2, "3": 2}
+        with Frontier.from_url(redis_server.url, "odd_again") as frontier:
+            status = frontier.status()
+        assert (status["state"], status["dead"]) == ("complete", 0)
 
     def test_failures_are_dead_letters(self, crawl: Run, redis_server: RedisServer) -> None:
         """Of the page that stands for them; requeued it asks for them again."""

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from scrapy_redisq.errors import RowRefused
+from scrapy_redisq.errors import RowRefused, message_of
 from scrapy_redisq.pipelines.database import arrays
 from scrapy_redisq.pipelines.database.columns import MYSQL, Form
 from scrapy_redisq.pipelines.database.conversion import held
@@ -300,6 +300,7 @@ class _Upsert:
                 try:
                     values = [convert(value) for value in values]
                 except Exception as error:  # of the types of any project
-                    raise RowRefused(f"{name}: {type(error).__name__}: {error}") from error
+                    text = f"{name}: {type(error).__name__}: {message_of(error)}"
+                    raise RowRefused(text) from error
             columns.append(values)
         return columns

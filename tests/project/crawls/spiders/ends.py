@@ -61,6 +61,7 @@ class GivesUp(Follow):
         yield {"url": side.url}
 
     def fine(self, response):
+        self.crawler.stats.inc_value("paging/max_reached")  # of its own
         yield {"url": response.url}
 
     def plain_errback(self, failure):
@@ -307,6 +308,11 @@ async def never():
     await task
 
 
+class Nameless(Exception):
+    def __str__(self):
+        return self.words  # which nobody has set
+
+
 class CancelledDownloads:
     """Downloads nothing."""
 
@@ -317,6 +323,8 @@ class CancelledDownloads:
         return cls()
 
     async def download_request(self, request):
+        if request.url.endswith("nameless"):
+            raise Nameless
         await never()
 
     async def close(self):
@@ -333,6 +341,8 @@ class CancelledItems:
     async def process_item(self, item, spider=None):
         if item["url"].endswith("/of_items"):
             await never()
+        if item["url"].endswith("/nameless_item"):
+            raise Nameless
         return item
 
 
@@ -365,12 +375,14 @@ class Cancelled(scrapy.Spider):
         self.site = site
 
     async def start(self):
-        for callback in (self.coroutine, self.async_generator, self.generator, self.of_items):
+        callbacks = (self.coroutine, self.async_generator, self.generator, self.of_items)
+        for callback in (*callbacks, self.nameless):
             yield scrapy.Request(f"{self.site}/{callback.__name__}", callback=callback)
-        for name in ("of_middleware", "not_told", "parse"):
+        for name in ("of_middleware", "not_told", "parse", "nameless_item"):
             yield scrapy.Request(f"{self.site}/{name}")
         yield scrapy.Request(f"{self.site}/404?of_errback", errback=self.of_errback)
         yield scrapy.Request("data:,of_handler")
+        yield scrapy.Request("data:,nameless")
 
     async def coroutine(self, response):
         await never()
@@ -383,6 +395,10 @@ class Cancelled(scrapy.Spider):
         yield {"url": response.url}
         raise asyncio.CancelledError
 
+    async def nameless(self, response):
+        yield {"url": response.url}
+        raise Nameless
+
     def of_items(self, response):
         for _ in range(150):  # more than Scrapy processes at a time
             yield {"url": response.url}
@@ -393,6 +409,16 @@ class Cancelled(scrapy.Spider):
 
     def parse(self, response):
         yield {"url": response.url}
+
+
+class CancelledStart(Follow):
+    """What its start() awaits is then cancelled."""
+
+    name = "cancelled_start"
+
+    async def start(self):
+        yield scrapy.Request(f"{self.site}/0")
+        await never()
 
 
 class OwnRequest(Follow):

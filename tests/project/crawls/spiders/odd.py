@@ -62,6 +62,41 @@ class OddStart(Odd):
         yield from super().parse_page(response)
 
 
+class SameAgain:
+    """Returns each request itself in the place of its first response, as with another proxy."""
+
+    def process_response(self, request, response, spider=None):
+        if "again" in request.meta or "lock" not in request.meta:
+            return response
+        request.meta["again"] = True
+        return request
+
+
+class OddAgain(Odd):
+    """Four requests that cannot be stored, each as one object: of a page, of start(), yielded twice
+    in a row, and once more by its own callback."""
+
+    name = "odd_again"
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {SameAgain: 1}}
+
+    async def start(self):
+        yield scrapy.Request(f"{self.site}/list/0")
+        yield self.odd("/page/0", self.parse_leaf, dont_filter=True)
+
+    def parse(self, response):
+        yield self.odd("/page/1", self.parse_leaf, dont_filter=True)
+        twice = self.odd("/page/2", self.parse_leaf, dont_filter=True)
+        yield twice
+        yield twice
+        yield self.odd("/page/3", self.parse_twice, dont_filter=True)
+
+    def parse_twice(self, response):
+        yield {"url": response.url, "pid": os.getpid()}
+        if not response.meta.get("yielded"):
+            response.request.meta["yielded"] = True
+            yield response.request
+
+
 class OddPriority(Odd):
     """Pages of different priority, every second one of which cannot be stored."""
 
