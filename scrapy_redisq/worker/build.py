@@ -20,6 +20,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_redisq._scrapy.crawl import spider_with_limits, stop_at_hangup
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.dupefilter import RedisqDupeFilter
+from scrapy_redisq.errors import SettingError
 from scrapy_redisq.feeds import warn_of_shared_feeds
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -48,6 +49,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     """A worker that has joined its run and exchanges. ``started``: when the crawl was, by
     time.monotonic(). Raises `RedisqError`; `RunOver` if there is nothing to do."""
     settings = RedisqSettings.read(crawler.settings, spider_with_limits(spider))
+    _check_slots(crawler, settings)
     _warn(crawler)
     stop_at_hangup()
     serializer = Serializer(
@@ -172,6 +174,15 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
     connect(worker.item_scraped, signals.item_scraped)
     # Scrapy waits for the spider that it stops, unless that is being closed already.
     connect(engine.until_closed, signals.engine_stopped)
+
+
+def _check_slots(crawler: Crawler, settings: RedisqSettings) -> None:
+    """Raise `SettingError` where Scrapy's slots are addresses, as its own queue by slots does: a
+    request would change its slot, and with it its limits, when its host is looked up."""
+    name = "CONCURRENT_REQUESTS_PER_IP"
+    if settings.scheduling != "priority" and (number := crawler.settings.getint(name)):
+        takes = f"0, or any number with {RedisqSettings.scheduling.name} = 'priority'"
+        raise SettingError(name, number, takes)
 
 
 def _warn(crawler: Crawler) -> None:

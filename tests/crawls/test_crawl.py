@@ -622,11 +622,18 @@ class TestTrouble:
         with frontier_of(redis_server, "ordered") as frontier:
             assert frontier.status()["workers"] == []
 
-    def test_wrong_setting(self, crawl: Run) -> None:
+    @pytest.mark.parametrize(
+        ("name", "value", "told"),
+        [
+            ("REDISQ_ORDER", "random", "'random': takes 'fifo' or 'lifo'"),
+            ("CONCURRENT_REQUESTS_PER_IP", 2, "2: takes 0, or any number with REDISQ_SCHEDULING"),
+        ],
+    )
+    def test_wrong_setting(self, crawl: Run, name: str, value: object, told: str) -> None:
         """A setting with a value that it does not take is named, with what it takes."""
-        worker = crawl("ordered", settings={"REDISQ_ORDER": "random"}).wait(20)
+        worker = crawl("ordered", settings={name: value}).wait(20)
         assert did_not_start(worker)
-        assert "REDISQ_ORDER = 'random': takes 'fifo' or 'lifo'" in worker.log
+        assert f"{name} = {told}" in worker.log
 
     def test_wrong_reactor(self, crawl: Run) -> None:
         """Without asyncio there is a clear error."""
