@@ -36,13 +36,21 @@ def run(arguments: Namespace, project: Project) -> int:
         return 0
     with project.server() as server, project.frontier(server, arguments.name) as frontier:
         status = frontier.status()
-        if status["state"] == "absent":
+        left = frontier.shards_left() if status["state"] == "absent" else ()
+        if status["state"] == "absent" and not left:
             print(f"{name}: there is no such frontier")
             return 0
         if arguments.yes:
             frontier.reset()
             print(f"{name}: deleted")
             return 0
+    if left:
+        print(
+            f"{name}: shard 0 has lost its run; what is left of that on shard "
+            f"{', '.join(map(str, left))} would be deleted. Nothing was done; add --yes to do it.",
+            file=sys.stderr,
+        )
+        return 1
     alive = sum(worker["alive"] for worker in status["workers"])
     queued = status["queued"] + status["delayed"]
     print(

@@ -417,10 +417,25 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
     # Resetting
 
     def reset(self, *, force: bool = False) -> None:
-        """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced."""
+        """Delete the whole frontier. Raises `FrontierInUse` while workers live, unless forced.
+
+        What a cluster has left of a run that shard 0 has lost (`ShardLost`) is deleted as it is:
+        no worker can go on with that.
+        """
         meta = self._meta(self._status(0))
         shards = max(number(meta.get("shards", 1)), number(meta.get("config:shards", 1)))
         if not 1 <= shards <= MOST_SHARDS:  # of another hand
             shards = MOST_SHARDS
         numbers = numbers_of_any(self.name, shards, meta.get("config:spread") == "True")
+        if not meta:
+            numbers += self.shards_left()
         drive(self._run, runs.reset(self.name, numbers, force=force))
+
+    def shards_left(self) -> tuple[int, ...]:
+        """The numbers of the shards but 0 that a cluster has under this name: with a shard 0 that
+        knows of no run they are what is left of one that it has lost."""
+        if not self._server.masters:  # no cluster: one server has them all
+            return ()
+        # In how many shards it was laid out was known to shard 0.
+        _, *numbers = numbers_of_any(self.name, MOST_SHARDS, spread=True)
+        return tuple(shard for shard in numbers if self._status(shard))

@@ -85,6 +85,27 @@ def test_every_command_works_on_a_cluster(at_cluster: Redisq, cluster: Cluster) 
             assert client.keys() == []
 
 
+def test_a_reset_of_what_a_cluster_has_left(at_cluster: Redisq, cluster: Cluster) -> None:
+    """Shard 0 comes back empty: what refuses to begin over the rest says how to delete it, and that
+    does, however many shards there were. Until then nothing is deleted, and nothing is there after
+    it."""
+    assert at_cluster("push", "books", *URLS, REDISQ_SHARDS=5).code == 0
+    with cluster.master_of(calls.meta_key("books", 0)).client() as master:
+        master.flushall()
+    refused = at_cluster("push", "books", *URLS, REDISQ_SHARDS=5)
+    assert refused.code == 1 and "'scrapy redisq reset books --yes'" in refused.err
+    for _ in range(2):
+        ran = at_cluster("reset", "books")
+        assert (ran.code, ran.out) == (1, "")
+        assert "shard 0 has lost" in ran.err and "--yes" in ran.err
+    assert at_cluster("reset", "books", "--yes") == (0, "books: deleted\n", "")
+    for server in cluster.servers:
+        with server.client() as client:
+            assert client.keys() == []
+    assert at_cluster("reset", "books", "--yes").out == "books: there is no such frontier\n"
+    assert at_cluster("push", "books", *URLS, REDISQ_SHARDS=5).code == 0
+
+
 def test_a_push_while_a_shard_is_away(cluster: Cluster) -> None:
     """What others take is delivered, and each request that was not is named with its shard; a push
     that begins without all shards says which one is missing, and adds nothing."""
