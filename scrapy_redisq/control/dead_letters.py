@@ -208,8 +208,12 @@ class LetterMethods(StoredFrontier):
 
     def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
         same = [(x.place[1], x.digest, forget_retries(x.entry)) for x in letters]
-        while (requeued := self._run(calls.requeue(self.name, shard, same))) < 0:
+        # One with a log of its own may have lost its seal, and with it that the run is over: what
+        # is requeued into that would go when the next one begins. So shard 0 is asked first.
+        requeued = -1 if shard else self._run(calls.requeue(self.name, shard, same))
+        while requeued < 0:
             drive(self._run, runs.open_shard(self.name, shard, self._run_id()))
+            requeued = self._run(calls.requeue(self.name, shard, same))
         return int(requeued)
 
     def purge(

@@ -101,6 +101,7 @@ MUTANTS = [
         LOGS,
     ),
     Mutant(JOIN, "if input.begun then return 'shard_lost' end", "", LOGS),
+    Mutant("control/dead_letters.py", "-1 if shard else self._run", "self._run", LOGS),
     Mutant(
         "frontier/lua/post/take.lua", "redis.call('ZADD', POST, NOW + input.hold, id)", "", LOGS
     ),

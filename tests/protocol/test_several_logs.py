@@ -18,10 +18,11 @@ from scrapy.http import Request
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import FrontierCorrupt, ShardLost
+from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, ShardLost
 from scrapy_redisq.frontier import calls, held_back, runs, shard_session, unsafe
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
+from scrapy_redisq.server.connection import open_server
 from tests.harness.limited import Clock
 from tests.harness.worker import EXACT, Worker
 from tests.protocol.test_local_requests import Process, push
@@ -611,6 +612,55 @@ def test_a_push_to_a_shard_that_has_lost_its_seal(
         monkeypatch.setattr(frontier, "_push_part", push_late)
         assert frontier.push([{"url": "http://x/", "meta": {"download_slot": HOSTS[2]}}]).accepted
         assert client.hget(calls.meta_key(NAME, 0), "state") == b"open"
+
+
+@pytest.fixture
+def view(redis_server: RedisServer, servers: Servers) -> Iterator[Frontier]:
+    """As people see the three servers."""
+    client: Any = servers
+    with (
+        open_server(redis_server.url) as server,
+        Frontier(server, NAME, client=client) as frontier,
+    ):
+        yield frontier
+
+
+def one_dead(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
+    """The run is complete but for a dead letter of shard 1, which has lost what came after that:
+    its seal, too."""
+    worker = member()
+    worker.enqueue("page", slot=HOSTS[1])
+    worker.exchange(shard=1)
+    (lease,) = worker.claim(1, shard=1)
+    worker.finish(lease, "dead", reason="download")
+    for _ in range(5):
+        clock.ahead += 31
+        worker.exchange_all()
+    before = servers.keys(1)
+    assert worker.leave()
+    servers.lose(1, before)
+
+
+def test_a_requeue_to_a_shard_that_has_lost_its_seal(
+    member: Callable[..., Worker], servers: Servers, clock: Clock, view: Frontier
+) -> None:
+    """The run goes on with what was requeued: another one would delete it."""
+    one_dead(member, servers, clock)
+    assert view.requeue() == 1
+    worker = member()
+    assert not worker.joined.new
+    assert fetched(worker) == ["page"]
+
+
+def test_a_requeue_while_another_run_begins(
+    member: Callable[..., Worker], servers: Servers, clock: Clock, view: Frontier
+) -> None:
+    """Shard 0 has begun it, shard 1 not yet: dead letters stay what they are."""
+    one_dead(member, servers, clock)
+    execute(servers, calls.join(NAME, 0, calls.Crawl("later"), CONFIG))
+    with pytest.raises(FrontierLost):
+        view.requeue()
+    assert len(list(view.dead())) == 1
 
 
 def test_no_replicas(member: Callable[..., Worker], servers: Servers, clock: Clock) -> None:
