@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import re
 import zlib
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -12,13 +13,22 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 MAX_SLOT_LENGTH = 200
 """Bytes of a slot's name in Redis; longer ones are cut and end in a hash."""
 
+_HASH = re.compile(r"~[0-9a-f]{40}\Z")
+"""What a name that was cut ends in."""
+
 
 def slot_name(slot: str) -> str:
-    """A slot as a part of key names: bounded, and text that can be encoded."""
+    """A slot as a part of key names: bounded, and text that can be encoded.
+
+    A name that was cut stays as it is: people give back what a list has shown them. A slot that is
+    called so by itself would be one with the slot whose name is cut to that, and share its limits;
+    but for that it has to end in the SHA-1 of the other's name, and no host has a "~".
+    """
     if len(slot) <= MAX_SLOT_LENGTH and slot.isascii():
         return slot
     encoded = slot.encode("utf-8", "backslashreplace")
-    if len(encoded) <= MAX_SLOT_LENGTH:
+    was_cut = len(encoded) <= MAX_SLOT_LENGTH + 41 and _HASH.search(slot)
+    if len(encoded) <= MAX_SLOT_LENGTH or was_cut:
         return encoded.decode()
     head = encoded[:MAX_SLOT_LENGTH].decode("utf-8", "ignore")
     return f"{head}~{hashlib.sha1(encoded).hexdigest()}"

@@ -23,6 +23,7 @@ from scrapy_redisq.frontier.limits import BackOff, SlotLimit, parse_limit
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.worker import inbox as inbox_module
 from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
 from scrapy_redisq.worker.inbox import Inbox
@@ -107,6 +108,22 @@ def test_a_paused_slot(
     assert frontier.status()["paused"] == 0
     assert client.pttl(f"{PREFIX}slot:host") != -1
     assert client.exists(f"{PREFIX}paused", f"{PREFIX}ruled") == 0
+
+
+def test_a_slot_with_a_long_name(member: Callable[..., Worker], frontier: Frontier) -> None:
+    """It is ruled by its own name, and by what stands for that in lists."""
+    worker = member()
+    long = "shop-" * 60
+    stored = slot_name(long)
+    worker.send(["/1", "/2"], slot=stored)
+    (listed,) = frontier.slots()
+    frontier.pause(listed.slot)
+    assert frontier.slot(long).paused
+    assert claimed(ask(worker)) == []
+    frontier.resume(long)
+    assert frontier.limit(listed.slot, delay=5) == frontier.slot(long).limit == SlotLimit(5)
+    assert frontier.drop(listed.slot) == 2
+    assert [slot.slot for slot in frontier.slots()] == [stored]
 
 
 def test_a_pause_survives(

@@ -9,7 +9,7 @@ from redis.crc import key_slot
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
-from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
+from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers, slot_name
 
 
 @pytest.mark.parametrize("masters", [1, 2, 3, 6, 16, MOST_SHARDS])
@@ -59,3 +59,23 @@ def test_former_shards_are_known_by_their_numbers() -> None:
 def test_priority_scheduling_has_one_shard() -> None:
     config = FrontierConfig(scheduling="priority", any_shards=True).laid_out(3)
     assert config.shards == 1 and config.spread
+
+
+@pytest.mark.parametrize(
+    "long",
+    ["x" * 201, "ü" * 101, "x" + "漢" * 99, "\udcff" * 60, "a." * 500],
+    ids=["just too long", "two bytes", "three bytes", "no text", "far too long"],
+)
+def test_a_name_that_was_cut_stays_as_it_is(long: str) -> None:
+    """Whatever is listed can be given back; what only looks a little like it is cut."""
+    stored = slot_name(long)
+    assert 200 < len(stored.encode()) <= 241
+    assert slot_name(stored) == stored
+    for other in (f"{stored}x", f"x{'y' * 40}{stored}", stored[:-40] + "g" * 40, stored[:-1]):
+        assert slot_name(other) != other
+    assert slot_name(f"{long}2") != stored
+
+
+@pytest.mark.parametrize("short", ["", "x" * 200, "ü" * 100, f"x~{'0' * 40}"], ids=len)
+def test_a_short_name_stays_as_it_is(short: str) -> None:
+    assert slot_name(short) == short
