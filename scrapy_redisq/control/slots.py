@@ -17,6 +17,8 @@ from scrapy_redisq.frontier.slot_names import slot_name
 SOURCES = ("ready", "busy", "aside", "paused", "ruled")
 """Keys of the frontier that name the slots worth listing."""
 
+LIMIT_PARTS = ("delay", "rate", "burst", "concurrency")
+"""The options of a limit in the order of `SlotLimit.to_text`."""
 
 NAMED_BATCH = 200
 """Slots that one script is asked about by name."""
@@ -186,11 +188,12 @@ class SlotMethods(StoredFrontier):
         the next runs, until `unlimit` or `reset`. Raises ValueError for what is no limit, and as
         `pause` does.
         """
-        limit = parse_limit(options, self.slot(slot).limit)
-        self._rule(calls.limit, slot, limit.to_text())
+        parts = zip(LIMIT_PARTS, parse_limit(options).to_text().split(), strict=True)
+        own = " ".join(text if name in options else "-" for name, text in parts)
+        self._rule(calls.limit, slot, own)
         given = ", ".join(f"{name} {value}" for name, value in options.items())
         self._note("limit", f"{slot}: {given}")
-        return limit
+        return parse_limit(options, self.slot(slot).limit)
 
     def unlimit(self, slot: str) -> SlotLimit:
         """Let the settings' limit of ``slot`` hold again; -> the limit that holds now."""

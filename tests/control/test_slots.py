@@ -284,6 +284,24 @@ def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> N
             frontier.limit("host", **options)
 
 
+def test_two_limit_a_slot_at_once(
+    member: Callable[..., Worker], frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What both have said holds, also if one begins before the other is done."""
+    member({"host": {"rate": "60/m", "burst": 5}})
+    rule = frontier._rule
+    others = iter([{"delay": 2}, {"concurrency": 4}])
+
+    def rule_late(*args: Any) -> None:
+        if other := next(others, None):
+            frontier.limit("host", **other)
+        rule(*args)
+
+    monkeypatch.setattr(frontier, "_rule", rule_late)
+    assert frontier.limit("host", rate="") == SlotLimit(2, 4, 0, 5)
+    assert frontier.limit("host", delay=0, burst=1) == SlotLimit(0, 4)
+
+
 @pytest.mark.parametrize("how", ["limited", "deployed"])
 @pytest.mark.parametrize("rate", ["10/s", ""])
 def test_a_raised_rate(

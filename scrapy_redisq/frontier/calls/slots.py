@@ -88,7 +88,8 @@ def resume(name: str, shard: int, slot: str) -> Call[bool]:
 
 
 def limit(name: str, shard: int, slot: str, own: str) -> Call[bool]:
-    """``own`` as `SlotLimit.to_text` has it, "" for none; -> whether there is a frontier."""
+    """``own`` as `SlotLimit.to_text` has it, with "-" for what stays as it is, "" for none;
+    -> whether there is a frontier."""
     return Call.of(load("slots/limit"), meta_key(name, shard), {"slot": slot, "own": own}, bool)
 
 
