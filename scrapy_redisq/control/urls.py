@@ -151,7 +151,8 @@ class UrlMethods(LetterMethods, PastMethods):
         """(what was found, how many requests were looked at, whether that was all)."""
         text = "" if asked.given or self._seeds.has_own_fingerprinter else telling_part(asked.url)
         looked, through = 0, True
-        for place in calls.PLACES:
+        # Once more to the leases: it may have been claimed since they were looked at.
+        for place in (*calls.PLACES, "leases"):
             cursor = ""
             while True:
                 call = calls.find(self.name, asked.shard, place, asked.slot, text, cursor)

@@ -18,6 +18,7 @@ from scrapy_redisq.control.urls import telling_part
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.scripts import Call
 from scrapy_redisq.serialization.fields import entry_from_fields
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -143,6 +144,26 @@ def test_fetch_again(frontier: Frontier, member: Callable[..., Worker]) -> None:
     assert frontier.fetch_again(URL)["how"] == "pushed"
     (lease,) = worker.claim(1)
     assert frontier.url(URL)["state"] == "leased"
+
+
+def test_claimed_while_it_is_looked_for(
+    frontier: Frontier, member: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of its queue before that is looked at, and with a worker after those were: it is found,
+    and not pushed a second time."""
+    worker = member()
+    send(worker)
+    run, look = frontier._run, calls.find(NAME, 0, "queues", HOST, telling_part(URL), "")
+
+    def claim_meanwhile(call: Call[Any]) -> Any:
+        if call.payload == look.payload:
+            worker.claim(1)
+        return run(call)
+
+    monkeypatch.setattr(frontier, "_run", claim_meanwhile)
+    told = frontier.fetch_again(URL)
+    assert (told["state"], told["worker"], told["how"]) == ("leased", worker.id, "waits")
+    assert frontier.status()["created"] == 1
 
 
 def test_a_search_has_an_end(
