@@ -74,7 +74,11 @@ def _do(arguments: Namespace, frontier: Frontier) -> int:
     if arguments.forget:
         if not frontier.forget(url, slot=slot):
             raise FrontierError(f"{url} has not been seen: there is nothing to forget")
-        print(f"{clean(frontier.name)}: {clean(url)} counts as never seen")
+        if arguments.json:
+            told = {**frontier.url(url, slot=slot), "forgotten": True}
+            print(json.dumps({"frontier": frontier.name, **told}))
+        else:
+            print(f"{clean(frontier.name)}: {clean(url)} counts as never seen")
         return 0
     told = frontier.fetch_again(url, slot=slot) if arguments.fetch else frontier.url(url, slot=slot)
     if arguments.json:

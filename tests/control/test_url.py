@@ -203,8 +203,10 @@ def test_command(redisq: Redisq, redis_server: RedisServer) -> None:
     assert "behind 1 others" in said
     assert "nothing was done" in redisq("url", NAME, URL, "--fetch").out
     assert redisq("url", NAME, URL, "--forget").out.endswith("counts as never seen\n")
-    again = redisq("url", NAME, URL, "--forget")
-    assert (again.code, "has not been seen" in again.err) == (1, True)
+    again = redisq("url", NAME, URL, "--forget", "--json")
+    assert (again.code, again.out, "has not been seen" in again.err) == (1, "", True)
+    told = json.loads(redisq("url", NAME, f"{URL}0", "--forget", "--json").out)
+    assert (told["frontier"], told["forgotten"], told["seen"]) == (NAME, True, False)
     assert "unknown" in redisq("url", NAME, "https://never.example/").out
     bad = redisq("url", NAME, "nonsense")
     assert (bad.code, bad.err.count("\n")) == (1, 1)
