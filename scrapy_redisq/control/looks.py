@@ -39,13 +39,8 @@ class LookMethods(PastMethods):
             return absent(self.name)
         config = config_of(meta)
         shards = [first] + [self._status(shard) for shard in config.shard_numbers(self.name)[1:]]
-        try:
+        with self._making_sense():
             return summary(self.name, meta, config, shards, self._seen_status(config, meta))
-        except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
-            raise FrontierCorrupt(
-                f"what {calls.meta_key(self.name, 0)} or a key beside it says makes no sense "
-                f"({error}): something else than scrapy-redisq has written to it"
-            ) from error
 
     def _seen_status(self, config: FrontierConfig, meta: Mapping[str, str]) -> SeenStatus:
         seen, generation = seen_filter(config), meta.get("generation", "")

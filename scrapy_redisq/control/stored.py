@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -82,6 +83,17 @@ class StoredFrontier:
 
     def _run_id(self) -> str:
         return self._meta(self._status(0)).get("run", "")
+
+    @contextlib.contextmanager
+    def _making_sense(self) -> Iterator[None]:
+        """For what is made of statuses: raises `FrontierCorrupt` if that fails."""
+        try:
+            yield
+        except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
+            raise FrontierCorrupt(
+                f"what {calls.meta_key(self.name, 0)} or a key beside it says makes no sense "
+                f"({error}): something else than scrapy-redisq has written to it"
+            ) from error
 
     def _meta(self, status: Mapping[str, Any]) -> dict[str, str]:
         """``meta`` of a shard's status; raises `FrontierError` if it cannot be read here."""

@@ -26,7 +26,9 @@ class WorkerMethods(StoredFrontier):
         """
         config = self.config()
         numbers = config.shard_numbers(self.name) if config else ()
-        return workers_of([self._status(shard) for shard in numbers])
+        shards = [self._status(shard) for shard in numbers]
+        with self._making_sense():
+            return workers_of(shards)
 
     def tell(self, what: str, workers: Iterable[str] | None = None) -> int:
         """Tell workers, by their ids, or all that are there, what to do; -> how many were told.

@@ -126,6 +126,19 @@ def test_reports(client: redis.Redis, frontier: Frontier) -> None:
     assert exchange(worker) == ""
 
 
+@pytest.mark.parametrize(("field", "value"), [("since", 10**20), ("ttl", "9" * 400)])
+def test_values_of_another_hand(
+    redisq: Redisq, redis_server: RedisServer, field: str, value: object
+) -> None:
+    """One line says where they are."""
+    with redis_server.client() as client:
+        client.hset(key(Worker(client, NAME, EXACT)), field, str(value))
+        for args in (["workers"], ["workers", NAME, "--json"], ["status", NAME]):
+            ran = redisq(*args)
+            assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+            assert "redisq:{books:0}:meta or a key beside it says makes no sense" in ran.err
+
+
 def test_a_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are EVERY seconds apart, unless something has changed; pages a minute are those of
     the last minute."""
