@@ -14,12 +14,13 @@ from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods, dead_l
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.control.status import config_of
-from scrapy_redisq.errors import FrontierError, Undecodable
+from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.fields import loads_fields
 
 MOST_LOOKED_AT = 100_000
@@ -44,6 +45,10 @@ class _Asked:
     generation: str
 
 
+class _Incomparable(Exception):
+    """Raised when the fingerprinter, which may be the project's, fails on what was found."""
+
+
 class UrlMethods(LetterMethods, PastMethods):
     """The part of `Frontier` that is about single URLs."""
 
@@ -59,7 +64,8 @@ class UrlMethods(LetterMethods, PastMethods):
         "dead", "queued" where its request was found, else "kept" (in a worker's process), "done"
         (so says the history), "seen" or "unknown". At most `MOST_LOOKED_AT` requests of the slot
         are looked at, a portion at a time; ``looked_through`` is False if that was not all, or
-        Redis does not let them be looked at. Raises `FrontierError` if there is no frontier,
+        Redis does not let them be looked at, or the project's fingerprinter fails on one of them.
+        Raises `FrontierError` if there is no frontier or the fingerprinter fails on ``url``,
         `SettingError` for another fingerprinter than the crawl's, ValueError for what is no URL.
         """
         asked = self._asked(url, slot, fingerprint)
@@ -132,7 +138,15 @@ class UrlMethods(LetterMethods, PastMethods):
         config = config_of(meta)
         if fingerprint is None:
             self._seeds.check_fingerprinter(config.fingerprinter)
-        seed = self._seeds.read(url)
+        try:
+            seed = self._seeds.read(url)
+        except (RedisqError, ValueError, TypeError):
+            raise
+        except Exception as error:
+            raise FrontierError(
+                f"nobody can tell what {url} is known by: the project's fingerprinter "
+                f"(REQUEST_FINGERPRINTER_CLASS) fails on it ({reason(error)})"
+            ) from error
         if config.scheduling == "priority":
             slot = PRIORITY_SLOT
         slot = seed.slot if slot is None else slot_name(slot)
@@ -159,7 +173,12 @@ class UrlMethods(LetterMethods, PastMethods):
                 cursor, n, found = self._run(call)
                 looked += n
                 for who, which, data in found:
-                    if told := self._told(asked, place, who, which, data):
+                    try:
+                        told = self._told(asked, place, who, which, data)
+                    except _Incomparable:
+                        through = False
+                        continue
+                    if told:
                         return told, looked, True
                 if cursor == "refused":
                     through = False
@@ -205,9 +224,12 @@ class UrlMethods(LetterMethods, PastMethods):
         try:
             fields = loads_fields(entry)
             request = Request(fields["url"], method=fields["method"], body=fields.get("body", b""))
-            return self._seeds.fingerprint_of(request) == asked.fingerprint
         except (Undecodable, ValueError, TypeError):
             return False
+        try:
+            return self._seeds.fingerprint_of(request) == asked.fingerprint
+        except Exception as error:
+            raise _Incomparable from error
 
 
 def telling_part(url: str) -> str:

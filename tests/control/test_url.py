@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,6 +182,34 @@ def test_a_search_has_an_end(
     told = frontier.url(f"https://{HOST}/")
     assert not told["looked_through"]
     assert 600 <= told["looked_at"] < 1_200
+
+
+class ByMeta:
+    """A fingerprinter of a project that wants something of some pages."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        if "/item" in request.url:
+            return fingerprint(Request(f"{request.url}#{request.meta['shop']}"))
+        return fingerprint(request)
+
+
+def test_a_fingerprinter_that_fails(redisq: Redisq, redis_server: RedisServer) -> None:
+    """On the URL: one line says so. On others that wait, which then cannot be compared: so that not
+    all could be looked at."""
+    path = f"{__name__}.{ByMeta.__name__}"
+    config = replace(EXACT, fingerprinter=path)
+    options: dict[str, Any] = {"config": config, "fingerprint": ByMeta().fingerprint}
+    own = {"REQUEST_FINGERPRINTER_CLASS": path}
+    with Frontier.from_url(redis_server.url, NAME, **options) as frontier:
+        item = Request(f"https://{HOST}/item", meta={"shop": 7, "redisq_delay": 60})
+        assert frontier.push([item, Request(URL, meta={"redisq_delay": 60})]).accepted == 2
+    ran = redisq("url", NAME, URL, **own)
+    assert (ran.code, ran.out.startswith("delayed"), ran.err) == (0, True, "")
+    told = json.loads(redisq("url", NAME, f"{URL}0", "--json", **own).out)
+    assert (told["state"], told["looked_through"]) == ("unknown", False)
+    ran = redisq("url", NAME, item.url, **own)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "REQUEST_FINGERPRINTER_CLASS" in ran.err and "KeyError: 'shop'" in ran.err
 
 
 def test_what_tells_a_url() -> None:
