@@ -15,7 +15,7 @@ import msgspec
 from scrapy_redisq.commands.display import clean, one_line
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_command, add_name
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.control import Frontier
+from scrapy_redisq.control import Frontier, Pushed
 
 READ_BYTES = 65_536
 """What a pipe holds on Linux."""
@@ -130,13 +130,16 @@ def _push(frontier: Frontier, batch: list[NumberedLine], unit: str, total: _Tota
         if item is not None:
             numbers.append(number)
             items.append(item)
-    pushed = frontier.push(items)
-    wrong += [(numbers[index - 1], text) for index, text in pushed.errors]
-    for number, text in sorted(wrong):
-        print(f"{unit} {number}: {one_line(text)}", file=sys.stderr)
-    total.new += pushed.accepted
-    total.duplicates += pushed.duplicates
-    total.bad += len(wrong)
+    pushed = Pushed()
+    try:
+        frontier.push(items, result=pushed)
+    finally:
+        wrong += [(numbers[index - 1], text) for index, text in pushed.errors]
+        total.new += pushed.accepted
+        total.duplicates += pushed.duplicates
+        total.bad += len(wrong)
+        for number, text in sorted(wrong):
+            print(f"{unit} {number}: {one_line(text)}", file=sys.stderr)
 
 
 def parse_line(line: bytes | None) -> str | dict[str, Any] | None:

@@ -202,8 +202,12 @@ class LetterMethods(StoredFrontier):
         """`requeue` these dead letters, newest first, as far as they are still there and the
         same; -> how many."""
         # The oldest come last: each goes to the front, so the oldest is claimed first.
-        requeued = sum(self._requeue(shard, part) for shard, part in _batches(letters))
-        self._note("requeue", "dead letters", requeued)
+        requeued = 0
+        try:
+            for shard, part in _batches(letters):
+                requeued += self._requeue(shard, part)
+        finally:
+            self._note("requeue", "dead letters", requeued)
         return requeued
 
     def _requeue(self, shard: int, letters: list[DeadLetter]) -> int:
@@ -229,12 +233,14 @@ class LetterMethods(StoredFrontier):
 
     def purge_same(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Delete these dead letters, as far as they are still there and the same; -> their ids."""
-        purged = []
-        for shard, part in _batches(letters):
-            digests = [(letter.place[1], letter.digest) for letter in part]
-            gone = self._run(calls.purge(self.name, shard, digests))
-            purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
-        self._note("purge", "dead letters", len(purged))
+        purged: list[str] = []
+        try:
+            for shard, part in _batches(letters):
+                digests = [(letter.place[1], letter.digest) for letter in part]
+                gone = self._run(calls.purge(self.name, shard, digests))
+                purged += [letter.id for letter, was in zip(part, gone, strict=True) if was]
+        finally:
+            self._note("purge", "dead letters", len(purged))
         return purged
 
 

@@ -207,7 +207,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
 
     # Pushing
 
-    def push(self, requests_or_urls: Iterable[Any]) -> Pushed:
+    def push(self, requests_or_urls: Iterable[Any], *, result: Pushed | None = None) -> Pushed:
         """Add requests: URLs, mappings of fields (url, method, headers, body, cookies, meta,
         cb_kwargs, callback, priority, dont_filter), or ``scrapy.Request`` objects.
 
@@ -219,11 +219,12 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
 
         On a cluster all servers have to answer when it begins, else `ShardAway` is raised. Requests
         for one that does not later are among the ``errors``, all if it is shard 0; they may be
-        pushed again.
+        pushed again. Whatever is raised, what was pushed before that stays: ``result``, an empty
+        one, is filled meanwhile, and tells how far this came.
         """
         if isinstance(requests_or_urls, (str, bytes, Mapping, Request)):
             raise TypeError(f"takes a list of requests, not {requests_or_urls!r:.100}")
-        result = Pushed()
+        result = Pushed() if result is None else result
         try:
             self._push(requests_or_urls, result)
         except ServerFull:
@@ -232,6 +233,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
             if away := self._shards_away():
                 raise ShardAway(f"{away}: {result.accepted} of the requests were pushed") from error
             raise
+        finally:
+            self._note("push", "requests", result.accepted)
         return result
 
     def fetch_again(self, url: str, *, slot: str | None = None) -> dict[str, Any]:
@@ -312,7 +315,6 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                     result.accepted += outcome.count("1")
                     result.duplicates += outcome.count("0")
                     seeds = others
-        self._note("push", "requests", result.accepted)
 
     def _shards_away(self) -> str:
         """Which shards of a cluster do not answer now, and why one of them does not."""

@@ -209,10 +209,12 @@ class SlotMethods(StoredFrontier):
         """
         slot, shard = self._place_of(slot)
         dropped, cursor = 0, "0"
-        while cursor:
-            n, cursor = self._run(calls.drop(self.name, shard, slot, cursor))
-            dropped += n
-        self._note("drop", slot, dropped)
+        try:
+            while cursor:
+                n, cursor = self._run(calls.drop(self.name, shard, slot, cursor))
+                dropped += n
+        finally:
+            self._note("drop", slot, dropped)
         return dropped
 
     def _rule(self, call: Any, slot: str, *arguments: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import pty
@@ -599,6 +600,44 @@ class TestPush:
         stopped, error = ran[0].err.splitlines()
         assert stopped == "books: stopped after 1 new request, 0 duplicates"
         assert error.startswith("scrapy redisq: Redis: ")
+
+    @pytest.mark.parametrize("how", ["full", "interrupted"])
+    def test_stopped_between_two_scripts(
+        self,
+        redisq: Redisq,
+        frontier: Frontier,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        how: str,
+    ) -> None:
+        """Redis is full, or Ctrl-C comes, when the first of many lines read at once are pushed:
+        they are told, and noted, and so is what was wrong with them."""
+        path = tmp_path / "urls"
+        path.write_text("no url\n" + "".join(f"https://a.example/{n}\n" for n in range(900)))
+        pushes, push_part = itertools.count(), Frontier._push_part
+
+        def push_till_it_stops(self: Frontier, *args: Any) -> str:
+            if next(pushes):
+                if how == "interrupted":
+                    raise KeyboardInterrupt
+                frontier.client.config_set("maxmemory", 1)
+            return push_part(self, *args)
+
+        monkeypatch.setattr(Frontier, "_push_part", push_till_it_stops)
+        with path.open() as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            try:
+                ran = redisq("push", "books", "-")
+            finally:
+                frontier.client.config_set("maxmemory", 0)
+        assert (ran.code, ran.out) == (1 if how == "full" else 130, "")
+        bad, stopped, *why = ran.err.splitlines()
+        assert bad.startswith("line 1: ")
+        assert stopped == "books: stopped after 299 new requests, 0 duplicates, 1 bad"
+        assert len(why) == (how == "full")
+        assert frontier.status()["queued"] == 299
+        (action,) = frontier.actions()
+        assert (action["what"], action["number"]) == ("push", 299)
 
     @pytest.mark.parametrize(
         ("line", "said"),
