@@ -48,7 +48,7 @@ SHORTEST = 600.0
 WINDOW = 7_200.0
 """Seconds back to which growth is looked for."""
 
-DENIED = "the user may not use MEMORY USAGE: ACL SETUSER … +memory|usage (Redis 6: +memory)"
+DENIED = "the user lacks a right: ACL SETUSER … +scan +dbsize +memory|usage (Redis 6: +memory)"
 
 
 @dataclass
@@ -67,13 +67,15 @@ def measure(
     nodes: Iterable[redis.Redis], name: str, shards: Sequence[int], found: Found | None = None
 ) -> Found:
     """Ask ``nodes`` what the keys of these shards take. No call takes Redis more than about a
-    millisecond. Raises what the clients do, if a server goes away."""
+    millisecond. What a server refuses is `Found.problem`. Raises what the clients do, if a server
+    goes away."""
     found = found or Found()
     prefixes = [prefix(name, shard).encode() for shard in shards]
-    for node in nodes:
-        _measure_node(node, name, prefixes, found)
-        if found.problem:
-            break
+    try:
+        for node in nodes:
+            _measure_node(node, name, prefixes, found)
+    except redis.ResponseError as error:
+        found.problem = DENIED if "perm" in str(error).lower() else str(error)
     return found
 
 
@@ -96,12 +98,8 @@ def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found
         if is_queue(word):
             keys, largest = _by_length(node, all_keys)
         chosen = random.Random(0).sample(keys, min(SAMPLED, len(keys)))
-        try:
-            large = _usages(node, largest)
-            sampled = _usages(node, chosen)
-        except redis.ResponseError as error:
-            found.problem = DENIED if "perm" in str(error).lower() else str(error)
-            return
+        large = _usages(node, largest)
+        sampled = _usages(node, chosen)
         for size, key in zip(large + sampled, largest + chosen, strict=False):
             found.largest = max(found.largest, (size, key.decode("utf-8", "replace")))
         there = len(keys) * len(sampled) / len(chosen) if chosen else 0.0

@@ -171,8 +171,8 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         yield note(
             MEMORY,
             "what takes it is not known",
-            "MEMORY USAGE is denied.",
-            "ACL SETUSER … +memory|usage (Redis 6: +memory)",
+            f"It could not be asked for: {told['problem']}",
+            "what the message says",
         )
         return
     parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])

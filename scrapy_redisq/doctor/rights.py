@@ -84,6 +84,7 @@ BY_CLIENTS: dict[str, tuple[str, ...]] = {
     "role": ("ROLE",),
     "scan": ("SCAN", "0", "COUNT", "1"),
     "memory|usage": ("MEMORY", "USAGE", _NONE),
+    "dbsize": ("DBSIZE",),
     "config|get": ("CONFIG", "GET", "maxmemory"),
     "slowlog|get": ("SLOWLOG", "GET", "1"),
     "latency|latest": ("LATENCY", "LATEST"),
@@ -98,6 +99,7 @@ WITHOUT: dict[str, str] = {
     "role": "A replica is not told from a primary.",
     "scan": "Frontiers cannot be listed, and keys that another hand has deleted not be mended.",
     "memory|usage": "What takes the memory is not known (Frontier.memory()).",
+    "dbsize": "What takes the memory of a server with over 100,000 keys is not known.",
     "config|get": "The server's configuration could not be looked at here.",
     "slowlog|get": "Slow calls could not be looked at here.",
     "latency|latest": "Latency spikes could not be looked at here.",
@@ -105,7 +107,7 @@ WITHOUT: dict[str, str] = {
 }
 """What comes of it where a right is not needed to crawl."""
 
-MERELY_NOTED = {"memory|usage", "config|get", "slowlog|get", "latency|latest", "lrange"}
+MERELY_NOTED = {"memory|usage", "dbsize", "config|get", "slowlog|get", "latency|latest", "lrange"}
 
 _SCRIPT = """
 local denied = {}

@@ -196,7 +196,7 @@ def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
                 if line["about"] == "Rights" and "is denied" in line["what"]
             }
 
-        optional = {"memory usage", "config get", "slowlog get", "latency latest"}
+        optional = {"memory usage", "dbsize", "config get", "slowlog get", "latency latest"}
         assert denied() == dict.fromkeys(optional, "note")
         for name in rights.IN_SCRIPTS:
             client.execute_command("ACL SETUSER", "crawler", f"-{name}")
@@ -218,12 +218,14 @@ def test_rights_one_by_one(redisq: Redisq, each_server: RedisServer) -> None:
 
 
 def test_rights_are_those_of_the_readme() -> None:
-    """Each command that README's user has is looked at."""
+    """Each command that README's user has is looked at, and what more it names is all the rest."""
     listed = {rule[1:] for rule in acl() if rule.startswith("+")}
     looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan", "subscribe"}
     assert listed - looked_at == {"ping", "select", "eval", "evalsha", "unsubscribe"}
     assert looked_at <= listed
     assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", README))
+    (more,) = re.findall(r"beside the ACL above,\n`(.*?)`", README)
+    assert {f"+{name}" for name in rights.BY_CLIENTS if name not in listed} == set(more.split())
 
 
 def test_a_user_of_other_keys(redisq: Redisq, redis_server: RedisServer) -> None:
@@ -296,6 +298,8 @@ def test_memory_that_will_not_do() -> None:
         "queue:a:0 takes 190.7 MiB",
     ]
     assert told(memory({**known, "full_in": 60}), "problem")
+    (line,) = memory({**known, "problem": "the user lacks a right: +dbsize"})
+    assert (line.level, "+dbsize" in line.why) == (Level.NOTE, True)
 
 
 # Settings

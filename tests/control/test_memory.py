@@ -73,18 +73,23 @@ def test_a_small_crawl_beside_a_large_one(
     assert told["bytes_per_request"] == pytest.approx(whole["bytes_per_request"], rel=0.1)
 
 
-def test_who_may_not_ask(each_server: RedisServer) -> None:
+@pytest.mark.parametrize("right", ["memory", "scan", "dbsize"])
+def test_who_may_not_ask(
+    each_server: RedisServer, monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
     """He is told what he lacks, and all that is known without it."""
+    monkeypatch.setattr(memory_module, "SCAN_BATCH", 1)
+    monkeypatch.setattr(memory_module, "SCAN_BATCHES", 1)
     with each_server.client() as client:
         client.execute_command(
-            *("ACL", "SETUSER", "blind", "on", ">x", "~*", "&*", "+@all", "-memory")
+            *("ACL", "SETUSER", "blind", "on", ">x", "~*", "&*", "+@all", f"-{right}")
         )
         url = each_server.url.replace("://", "://blind:x@")
         with Frontier.from_url(url, NAME) as frontier:
             frontier.push(["https://a.example/"])
             told = frontier.memory()
         client.execute_command("ACL", "DELUSER", "blind")
-    assert "+memory" in told["problem"]
+    assert f"+{right}" in told["problem"]
     assert (told["parts"], told["bytes"], told["bytes_per_url"]) == (None, None, None)
     assert told["used_bytes"] > 0
 
