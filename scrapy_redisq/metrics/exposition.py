@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import redis
@@ -20,15 +22,30 @@ PATIENCE = 5.0
 server that hangs are not asked any more."""
 
 MEMORY_EVERY = 60.0
-"""Seconds between two looks at what takes how much memory: these cost Redis some milliseconds."""
+"""Seconds between two looks at what takes how much memory of a crawl: these cost Redis some
+milliseconds, and with 100,000 keys a tenth of a second."""
+
+MEMORY_TAKES = 0.5
+"""Seconds of a scrape after which no other crawl's memory is looked at: the next ones go on."""
+
+_NEVER: tuple[float, dict[str, Any] | None] = -math.inf, None
 
 
 class Exposition:
-    """Looks at frontiers, one caller at a time; remembers what is not looked at each time."""
+    """Looks at frontiers, one caller at a time; remembers what is not looked at each time.
+
+    That is what takes how much memory. It was looked at within the last `MEMORY_EVERY` seconds, or
+    longer ago where that takes more than `MEMORY_TAKES` of each scrape: then crawls take turns, at
+    least one a scrape, so that of N crawls no figure is older than N scrapes. Until its first turn
+    a crawl has none; and none has for `MEMORY_EVERY` seconds after a server did not answer, be it
+    one on which they have nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._memory: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._memory: dict[str, tuple[float, dict[str, Any] | None]] = {}
+        self._memory_from = -math.inf
+        """When memory is looked at, and told of, again, after a server did not answer."""
 
     def text(self, frontiers: Iterable[Frontier], *, up: bool = True) -> bytes:
         """All metrics. Redis may be away: then ``redisq_up`` is 0, as it is if ``up`` is False
@@ -62,6 +79,7 @@ class Exposition:
         }
         began = time.monotonic()
         frontiers = [*frontiers]
+        looks: list[tuple[Frontier, Look]] = []
         lost = 0.0
         for frontier in frontiers:
             asked_at = time.monotonic()
@@ -77,16 +95,22 @@ class Exposition:
                 continue
             if look.status["state"] == "absent":
                 continue  # it was reset
-            families["redisq_crawl_up"].add_metric([frontier.name], 1)
-            for name, labels, value in samples(look):
-                values = value if isinstance(value, Histogram) else (value,)
-                families[name].add_metric([frontier.name, *labels], *values)
+            looks.append((frontier, look))
         names = {frontier.name for frontier in frontiers}
         self._memory = {name: look for name, look in self._memory.items() if name in names}
-        if self._memory and up:
-            _, memory = max(self._memory.values(), key=lambda look: look[0])
+        self._measure(frontier for frontier, _ in looks)
+        known = self._memory if time.monotonic() >= self._memory_from else {}
+        for frontier, look in looks:
+            _, memory = known.get(frontier.name, _NEVER)
+            families["redisq_crawl_up"].add_metric([frontier.name], 1)
+            for name, labels, value in samples(replace(look, memory=memory)):
+                values = value if isinstance(value, Histogram) else (value,)
+                families[name].add_metric([frontier.name, *labels], *values)
+        found = {at: memory for at, memory in known.values() if memory}
+        if found and up:
+            newest = found[max(found)]
             for name, field in (("", "used_bytes"), ("max_", "most_bytes")):
-                families[f"redisq_redis_memory_{name}bytes"].add_metric([], memory[field])
+                families[f"redisq_redis_memory_{name}bytes"].add_metric([], newest[field])
         families["redisq_look_duration_seconds"].add_metric([], time.monotonic() - began)
         families["redisq_up"].add_metric([], int(up))
         return [family for family in families.values() if family.samples]
@@ -98,13 +122,29 @@ class Exposition:
             return Look(status, {}, 0, None)
         wanted = frontier.wanted_workers(status=status).workers
         why = frontier.why(status)
-        return Look(status, why, wanted, self._memory_of(frontier))
+        return Look(status, why, wanted, None)
 
-    def _memory_of(self, frontier: Frontier) -> dict[str, Any] | None:
-        known = self._memory.get(frontier.name)
-        if known is None or time.monotonic() - known[0] >= MEMORY_EVERY:
-            known = self._memory[frontier.name] = time.monotonic(), frontier.memory()
-        return known[1]
+    def _measure(self, frontiers: Iterable[Frontier]) -> None:
+        """Look at the memory of those of which that was longest ago."""
+        began = time.monotonic()
+
+        def looked_at(frontier: Frontier) -> float:
+            return self._memory.get(frontier.name, _NEVER)[0]
+
+        for frontier in sorted(frontiers, key=looked_at):
+            now = time.monotonic()
+            if now < self._memory_from or now - looked_at(frontier) < MEMORY_EVERY:
+                return
+            memory = None
+            try:
+                memory = frontier.memory()
+            except FrontierError:
+                pass  # something foreign in the keys of this one
+            except (redis.RedisError, RedisqError, OSError):
+                self._memory_from = time.monotonic() + MEMORY_EVERY
+            self._memory[frontier.name] = now, memory
+            if time.monotonic() - began > MEMORY_TAKES:
+                return
 
 
 class _Collected:

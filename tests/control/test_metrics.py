@@ -16,10 +16,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from lab.cluster import KINDS, Cluster
 from lab.proxy import Proxy
-from lab.servers import RedisServer, wait_until
+from lab.servers import RedisServer, binaries, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.calls import prefix
+from scrapy_redisq.frontier.calls import meta_key, prefix
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.metrics import Exposition, metrics, scale
 from scrapy_redisq.metrics import exporter as exporter_module
@@ -28,6 +29,7 @@ from scrapy_redisq.metrics.families import METRICS
 from scrapy_redisq.server.connection import open_server
 from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Redisq
+from tests.harness.worker import EXACT
 
 prometheus = pytest.importorskip("prometheus_client.parser", reason="NO prometheus-client")
 
@@ -145,6 +147,80 @@ def test_memory_is_of_crawls_that_there_are(redis_server: RedisServer) -> None:
         after = values(exposition.text([second]).decode())
     name = "redisq_redis_memory_bytes"
     assert after[name] > before[name] + 19_000_000
+
+
+def measured(found: Values) -> set[str]:
+    """The crawls whose memory is told."""
+    return {name for name in "abc" if f"redisq_memory_bytes{{crawl={name},part=run}}" in found}
+
+
+def test_memory_of_many_crawls(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take turns where there is no time for all of them in a scrape: none is left out, and who
+    was looked at longest ago is next. The others keep what they had."""
+    monkeypatch.setattr("scrapy_redisq.metrics.exposition.MEMORY_TAKES", 0.0)
+    looked: list[str] = []
+    memory = Frontier.memory
+
+    def noted(frontier: Frontier) -> object:
+        looked.append(frontier.name)
+        return memory(frontier)
+
+    monkeypatch.setattr(Frontier, "memory", noted)
+    exposition = Exposition()
+    with contextlib.ExitStack() as opened:
+        frontiers = [
+            opened.enter_context(Frontier.from_url(redis_server.url, name)) for name in "abc"
+        ]
+        for frontier in frontiers:
+            frontier.push(some_urls(1))
+        told = [measured(values(exposition.text(frontiers).decode())) for _ in range(4)]
+        assert (told, looked) == ([{"a"}, {"a", "b"}, {*"abc"}, {*"abc"}], [*"abc"])
+        monkeypatch.setattr("scrapy_redisq.metrics.exposition.MEMORY_EVERY", 0.0)
+        for _ in range(4):
+            exposition.text(frontiers)
+        assert looked == [*"abcabca"]
+
+
+def test_memory_that_cannot_be_looked_at(redis_server: RedisServer) -> None:
+    """Something foreign in keys that it takes alone hides no other metric, and no other crawl's."""
+    url = redis_server.url
+    with Frontier.from_url(url, "a") as first, Frontier.from_url(url, "b") as second:
+        for frontier in (first, second):
+            frontier.push(some_urls(1))
+        first.client.set(prefix("a", 0) + "series:120", "no list")
+        found = values(Exposition().text([first, second]).decode())
+    assert found["redisq_up"] == found["redisq_crawl_up{crawl=a}"] == 1
+    assert found["redisq_requests{crawl=a,state=queued}"] == 1
+    assert measured(found) == {"b"}
+    assert found["redisq_redis_memory_bytes"] > 0
+
+
+def test_a_master_that_a_crawl_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is away the crawl is told of without what takes the memory; by each scrape that is
+    not tried again."""
+    monkeypatch.setattr("scrapy_redisq.metrics.exposition.MEMORY_EVERY", 1e9)
+    exposition = Exposition()
+    with (
+        Cluster(binaries()[KINDS[0]], "--cluster-require-full-coverage", "no") as cluster,
+        Frontier.from_url(cluster.url, "a", config=EXACT) as frontier,
+    ):
+        frontier.push(some_urls(1))
+        config = frontier.config()
+        assert config is not None
+        (shard,) = config.shard_numbers("a")
+        home = cluster.master_of(meta_key("a", shard))
+        away = next(server for server in cluster.servers if server is not home)
+        away.kill()
+        found = values(exposition.text([frontier]).decode())
+        away.start()
+        cluster.wait_until_in_order()
+        again = values(exposition.text([frontier]).decode())
+        back = values(Exposition().text([frontier]).decode())
+    for each in (found, again):
+        assert each["redisq_up"] == each["redisq_crawl_up{crawl=a}"] == 1
+        assert each["redisq_requests{crawl=a,state=queued}"] == 1
+        assert (measured(each), "redisq_redis_memory_bytes" in each) == (set(), False)
+    assert (measured(back), "redisq_redis_memory_bytes" in back) == ({"a"}, True)
 
 
 def test_an_exporter(redis_server: RedisServer) -> None:
