@@ -129,7 +129,10 @@ class Exporter:
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
         """-> status, content type and body for the path and query of a request."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError as error:
+            return 400, "text/plain", f"{error}\n".encode()
         if parts.path == "/metrics":
             try:
                 return 200, CONTENT_TYPE, self._scraped.text()
@@ -181,7 +184,11 @@ class _Listener(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
             self._came[request] = time.monotonic()
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except (RuntimeError, MemoryError):  # the machine has no thread for it
+                self._leave(request)
+                raise
         else:
             with contextlib.suppress(OSError):
                 request.sendall(b"HTTP/1.0 503 Too many ask\r\n\r\n")
@@ -191,8 +198,11 @@ class _Listener(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            del self._came[request]
-            self._free.release()
+            self._leave(request)
+
+    def _leave(self, request: Any) -> None:
+        del self._came[request]
+        self._free.release()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -307,6 +307,37 @@ def test_many_connections(redis_server: RedisServer, monkeypatch: pytest.MonkeyP
         assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
 
 
+def first_line(address: tuple[str, int], request: bytes) -> bytes:
+    """Of the answer to a request, which http.client need not take for one; b"" if there is none."""
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(request + b"\r\n\r\n")
+        return connection.recv(1_000).partition(b"\r\n")[0]
+
+
+def test_an_address_that_is_none(
+    redis_server: RedisServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Is answered, and no error of the exporter's."""
+    with address_of_exporter(redis_server.url) as address:
+        assert first_line(address, b"GET http://[x HTTP/1.1") == b"HTTP/1.0 400 Bad Request"
+    assert capfd.readouterr().err == ""
+
+
+def test_a_thread_that_is_not_to_be_had(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who came then takes nobody's place."""
+    monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
+    with address_of_exporter(redis_server.url) as address:
+        size = threading.stack_size(2**50)
+        try:
+            with socket.create_connection(address, timeout=20) as refused:
+                assert refused.recv(100) == b""
+        finally:
+            threading.stack_size(size)
+        assert first_line(address, b"GET /healthz HTTP/1.0") == b"HTTP/1.0 200 OK"
+
+
 def test_slow_and_lost_clients(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
