@@ -88,6 +88,11 @@ class Fleet:
                 )
                 process.kill()
 
+    @property
+    def ended_well(self) -> bool:
+        """One of those that are not judged yet has, by itself."""
+        return any(code == 0 and not process.stopping for process, code, _ in self._ended)
+
     def judge(self, *, over: bool, finished: int | None = None) -> None:
         """Those that have ended: as they should if there is nothing left to do (``over``), else too
         early. ``finished``: pages of the run, if that is known."""

@@ -77,6 +77,7 @@ class Supervisor:
         self.status: dict[str, Any] | None = None
         self.wanted, self.because = 0, ""
         self.away = ""
+        self._complete = False
 
     def stop(self) -> None:
         """A signal has come."""
@@ -183,13 +184,21 @@ class Supervisor:
         return bool(status["created"] <= status["finished"] and not status["posted"])
 
     def _is_complete(self) -> bool:
-        """Whether the run is, for which workers are started here."""
-        if self.status is None or self.away or self.status["state"] != "complete":
-            return False
-        if self._run_name:
-            # Or one that has ended before, so that its workers have nothing to do.
-            return self.status["run_name"] == self._run_name or 0 in self.fleet.codes
-        return bool(self.fleet.codes)
+        """Whether the run is, for which workers are started here. One with a name stays so when
+        somebody begins another one, until it is opened again."""
+        status = self.status
+        if status is None or self.away:
+            return self._complete
+        complete = status["state"] == "complete"
+        if not self._run_name:
+            self._complete = complete and bool(self.fleet.codes)
+        elif status["run_name"] == self._run_name:
+            self._complete = complete
+        elif complete:  # ours has ended before, so that its workers have nothing to do
+            self._complete = self._complete or 0 in self.fleet.codes
+        elif status["run_name"]:  # the same, else they are refused
+            self._complete = self._complete or self.fleet.ended_well
+        return self._complete
 
     def _wanted_here(self) -> int:
         """The frontier's number without the workers that were not started here."""

@@ -18,10 +18,20 @@ import pytest
 from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
-from scrapy_redisq.autoscale import CrawlCommand, Fleet, Load, Machine, Pace, Process
+from scrapy_redisq.autoscale import (
+    CrawlCommand,
+    Fleet,
+    Load,
+    Machine,
+    Orders,
+    Pace,
+    Process,
+    Supervisor,
+)
 from scrapy_redisq.autoscale.machine import exists, processors, resident
 from scrapy_redisq.commands.autoscale import _signals
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.calls import RunTerms
 from tests.harness.command import Redisq
 from tests.harness.crawl import PROJECT
 from tests.harness.worker import EXACT, Worker
@@ -456,6 +466,91 @@ def test_a_run_that_nobody_has_completed(
         client.set("redisq:{books:0}:workers", "something else")
         go_on.touch()
         wait_until(lambda: "worker 2 (pid" in log.read_text(), 30, f"its end, see {log}")
+
+
+MONDAY, TUESDAY = RunTerms(name="monday"), RunTerms(name="tuesday")
+
+
+def test_a_run_that_has_ended_before_another_one(
+    autoscale: Any, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A worker finds out at once that it has nothing to do, while those of others have: none is
+    started after it."""
+    with redis_server.client() as client:
+        monday = Worker(client, "follow", EXACT, terms=MONDAY)
+        monday.exchange()
+        assert monday.leave()
+        Worker(client, "follow", EXACT, terms=TUESDAY).send(["https://a.example/"])
+        command = [sys.executable, "-c", FORKED, str(tmp_path / "crawls.log")]
+        command += ["crawl", "follow", "-a", "site=http://127.0.0.1:1"]
+        command += ["-s", f"REDISQ_URL={redis_server.url}", "-s", "REDISQ_RUN=monday"]
+        process, log = autoscale("--max", "1", "--", *command)
+        wait_until(lambda: process.poll() is not None or "worker 2" in log.read_text(), 60, "it")
+        assert process.wait(10) == 0, log.read_text()
+    assert "the run monday is complete" in log.read_text()
+    assert "worker 2" not in log.read_text()
+
+
+def test_a_run_that_somebody_else_begins_meanwhile(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """When the workers of the one before have left nothing is started in it, unless that was opened
+    again."""
+    said: list[str] = []
+    audience: Any = SimpleNamespace(say=said.append, show=said.append)
+    orders = Orders(
+        words=["sleep", "100"],
+        run_name="monday",
+        concurrency=16,
+        logs=tmp_path,
+        least=1,
+        most=1,
+        most_cpu=0.0,
+        grace=math.inf,
+        pace=Pace(first_pause=0.0),
+    )
+    with (
+        redis_server.client() as client,
+        Frontier.from_url(redis_server.url, "books", config=EXACT) as frontier,
+    ):
+        supervisor = Supervisor(frontier, orders, audience)
+
+        def step() -> int | None:
+            supervisor.fleet.reap()
+            supervisor._look()
+            return supervisor._step()
+
+        def complete() -> None:
+            worker = Worker(client, "books", EXACT, terms=MONDAY)
+            for lease in worker.claim(10):
+                worker.finish(lease)
+            worker.exchange()
+            assert worker.leave()
+            assert step() is None
+
+        def end() -> None:
+            (process,) = supervisor.fleet.processes
+            process._process.kill()
+            process._process.wait(10)
+
+        try:
+            Worker(client, "books", EXACT, terms=MONDAY).leave()
+            assert step() is None
+            complete()
+            frontier.push(["https://a.example/"])
+            end()
+            assert step() is None
+            assert "worker 2 started" in said[-1]
+            complete()
+            Worker(client, "books", EXACT, terms=TUESDAY).send(["https://b.example/"])
+            assert step() is None
+            end()
+            assert step() == 0, said
+        finally:
+            for process in supervisor.fleet.processes:
+                process.kill()
+                process._process.wait(10)
+    assert said[-1] == "the run monday is complete"
 
 
 def test_signals(autoscale: Any) -> None:
