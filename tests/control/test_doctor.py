@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from lab.cluster import Cluster
+from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.doctor import Level, Line, Report, crawl, project, rights, speed
 from scrapy_redisq.doctor.crawl import memory
+from scrapy_redisq.doctor.examination import _clocks
 from scrapy_redisq.doctor.report import note, ok, problem, warning
 from scrapy_redisq.doctor.told import Told
 from scrapy_redisq.settings.settings import RedisqSettings
@@ -252,6 +256,20 @@ def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
     assert "3 shards on 3 of 3 masters" in found
     assert "the masters' clocks agree" in found
     assert any("it has no replica" in what for what in found)
+
+
+def test_clocks_of_masters_that_do_not_answer(redis_server: RedisServer) -> None:
+    """Nothing is said of them, nor that one agrees with itself; and that the next one is asked when
+    a time-out has passed makes no clock wrong."""
+    with Proxy(redis_server.port) as proxy, redis_server.client() as client:
+        hangs = redis.Redis(port=proxy.port, socket_timeout=1.5, retry=Retry(NoBackoff(), 0))
+        proxy.cut()
+        with hangs:
+            found = [told(_clocks(nodes)) for nodes in ([hangs, client], [client, hangs, client])]
+        found.append(told(_clocks([client, client])))
+    assert found == [
+        *([], ["the clocks of 2 masters that answered agree"], ["the masters' clocks agree"])
+    ]
 
 
 # The crawl
