@@ -145,8 +145,9 @@ class Listed(Generic[T]):
         for portion in portions(self._read()):
             entries += portion
             time.sleep(0)  # other threads, which answer requests, are due
-        self._whole, self._began = entries, began
-        self._growing = []
+        if began >= self._began:  # else another one, begun later, has more of what was changed
+            self._whole, self._began = entries, began
+            self._growing = []
 
 
 def portions(entries: Iterable[T]) -> Iterator[list[T]]:

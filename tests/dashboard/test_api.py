@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -453,6 +454,33 @@ def test_a_long_list_is_shown_as_it_comes() -> None:
             go.clear()
             assert await listed.get() == (some, True)
             go.set()
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_was_begun_before_a_change() -> None:
+    """It does not take the place of one that was begun afterwards and is done sooner."""
+    numbers = itertools.count()
+    begun, go = threading.Event(), threading.Event()
+
+    def read() -> Iterator[int]:
+        number = next(numbers)
+        if number == 0:
+            begun.set()
+            go.wait(10)
+        yield number
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor() as threads:
+            listed = Listed(threads, read, lasts=60.0)
+            assert await listed.get() == ([], False)
+            assert begun.wait(10)
+            listed.forget()
+            while not (found := await listed.get())[1]:
+                pass
+            assert found == ([1], True)
+            go.set()
+        assert await listed.get() == ([1], True)
 
     asyncio.run(scenario())
 
