@@ -48,12 +48,6 @@ def _is_of_get_retry_request() -> bool:
     return False
 
 
-def _is_being_cancelled() -> bool:
-    """Whether somebody has cancelled the task that runs; on Python 3.10 that is not known."""
-    task: Any = asyncio.current_task()
-    return hasattr(task, "cancelling") and task.cancelling() > 0
-
-
 class Engine:
     """What a worker needs of Scrapy's engine while a spider is open."""
 
@@ -153,7 +147,7 @@ class Engine:
                 # Scrapy cancels it as soon as it stops. What catches that has not read all.
                 self._start_raised = self._start_raised or self.closing
             except asyncio.CancelledError as error:
-                if self.closing or not self._engine.running or _is_being_cancelled():
+                if self.closing or not self._engine.running:
                     raise
                 self._start_raised = True
                 # Scrapy would take it for its own, and wait for the rest of start() for ever.

@@ -37,6 +37,7 @@ from scrapy_redisq.errors import (
     SinkUnavailable,
     WriteConflict,
     WriteFailed,
+    message_of,
 )
 from scrapy_redisq.pipelines.doubt import Doubts
 from scrapy_redisq.pipelines.rows import Row
@@ -173,7 +174,7 @@ class Writer:
                     await self._commit(batch, losses)
                 except Exception as error:  # a fault of this class must not stall the crawl
                     logger.exception("The item pipeline failed in an unexpected way")
-                    self.fail(SinkMismatch(str(error)))
+                    self.fail(SinkMismatch(message_of(error)))
                     self._give_back(batch)
             self._end_doubts()
             if not self.doubts:
@@ -377,7 +378,7 @@ class Writer:
 
     async def _pause(self, attempts: int, error: Exception) -> None:
         if attempts >= AWAY_AFTER:
-            self._is_away(str(error) or type(error).__name__)
+            self._is_away(message_of(error) or type(error).__name__)
         # Workers that met in a deadlock must not meet again.
         longest = min(RETRY_FIRST * 2 ** min(attempts, 10), RETRY_LAST)
         await asyncio.sleep(random.uniform(longest / 2, longest))

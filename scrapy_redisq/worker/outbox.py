@@ -18,7 +18,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import RedisqDupeFilter
-from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable
+from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable, message_of
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
@@ -433,7 +433,7 @@ class Outbox:
     ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
         another worker has it. ``asked_again``: by each worker's ``start()``."""
-        if request in self._local_requests or request in self._engine.in_progress:
+        if request in self._local_requests or self._in_progress.has(request):
             request = request.copy()  # each has a page of its own, which is known by the object
         slot, asking = self._slot(request), self._asking_page()
         if asking is not None and (asking_request := current_page.get()) is not None:
@@ -468,8 +468,9 @@ class Outbox:
         """A request that cannot be kept at all: its page is not done, it is dead; and where no page
         stands for it, it is a dead letter itself."""
         self._stats.inc_value(f"redisq/refused/{reason}")
-        logger.warning("Refused %.200s: %s", request, error)
-        problem = Problem(reason, f"{request!s:.500}: {error}", type_name(type(error)))
+        text = message_of(error)
+        logger.warning("Refused %.200s: %s", request, text)
+        problem = Problem(reason, f"{request!s:.500}: {text}", type_name(type(error)))
         if self._asking_page() is not None:
             self._in_progress.mark_failed(current_page.get(), problem)
             return

@@ -250,6 +250,7 @@ def test_what_is_cancelled(crawl: Run, redis_server: RedisServer) -> None:
     expected["of_items"] = ("item_error", "Cancelled")
     expected["not_told"] = ("item_error", "ValueError")
     expected["nameless"] = ("spider_error", "Nameless")
+    expected["asks"] = ("refused", "Nameless")
     expected["nameless_item"] = ("item_error", "Nameless")
     if scrapy.version_info >= (2, 14):
         expected["data:,of_handler"] = ("download", "Cancelled")

@@ -10,6 +10,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
 from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.request import RequestFingerprinter
 
 from crawls.spiders.follow import Follow, Hosts
 
@@ -313,6 +314,13 @@ class Nameless(Exception):
         return self.words  # which nobody has set
 
 
+class NamelessFingerprints(RequestFingerprinter):
+    def fingerprint(self, request):
+        if request.url.endswith("/nameless_fingerprint"):
+            raise Nameless
+        return super().fingerprint(request)
+
+
 class CancelledDownloads:
     """Downloads nothing."""
 
@@ -368,6 +376,7 @@ class Cancelled(scrapy.Spider):
         "SPIDER_MIDDLEWARES": {CancelledInput: 1},
         "ITEM_PIPELINES": {CancelledItems: 1},
         "LOG_FORMATTER": Speechless,
+        "REQUEST_FINGERPRINTER_CLASS": NamelessFingerprints,
     }
 
     def __init__(self, site="", **kwargs):
@@ -376,7 +385,7 @@ class Cancelled(scrapy.Spider):
 
     async def start(self):
         callbacks = (self.coroutine, self.async_generator, self.generator, self.of_items)
-        for callback in (*callbacks, self.nameless):
+        for callback in (*callbacks, self.nameless, self.asks):
             yield scrapy.Request(f"{self.site}/{callback.__name__}", callback=callback)
         for name in ("of_middleware", "not_told", "parse", "nameless_item"):
             yield scrapy.Request(f"{self.site}/{name}")
@@ -394,6 +403,9 @@ class Cancelled(scrapy.Spider):
     def generator(self, response):
         yield {"url": response.url}
         raise asyncio.CancelledError
+
+    def asks(self, response):
+        yield scrapy.Request(f"{self.site}/nameless_fingerprint")
 
     async def nameless(self, response):
         yield {"url": response.url}
