@@ -46,6 +46,9 @@ POSTS_AGAIN = 1_000
 LATE = 0.5
 """Seconds without an answer after which other shards are asked for what is wanted."""
 
+REOPEN_PAUSE = 0.05
+"""Seconds before a shard that is sealed again, just after it was opened, is opened once more."""
+
 STILL = 10.0
 """Seconds without a claim or a finish after which a worker beside a full Redis stands still."""
 
@@ -254,7 +257,7 @@ class ShardLoop:
         """-> the reply, None if this worker was taken for dead, or history was lost."""
         every, session = self._every, self.session
         reply: Reply | None = None
-        held = len(session.held)
+        held, reopen_pause = len(session.held), 0.0
         await every.run_session.leave_out_known(session)
         while reply is None:
             session.full = self.pace.still_full()
@@ -269,11 +272,24 @@ class ShardLoop:
                     raise ServerBusy(str(error)) from error
                 self._full(error)
                 self.pace.full()
+                if session.is_repeated:
+                    self._start_over("what was sent before may yet arrive, and Redis is full")
+                    return None
                 session.refused()
                 await every.run_session.look_up(session)
             except ScriptFailed as error:
+                if session.is_repeated:
+                    self._start_over("what was sent before may yet arrive, and fails now")
+                    return None
                 if not session.failed(every.server.redact(error)):
                     raise
+            if reply is not None and reply.status == "sealed":
+                reply = None
+                await every.run_session.open_shard(session)
+                # Again and again if shard 0 has lost when it was last visited, and its clock is
+                # behind.
+                await asyncio.sleep(reopen_pause)
+                reopen_pause = REOPEN_PAUSE
         self._trips.took(time.monotonic() - sent_at)
         if reply.in_the_way:
             every.warnings.warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
@@ -287,15 +303,14 @@ class ShardLoop:
                 f"frontier {session.name!r} is gone from Redis or was begun anew by others: "
                 f"this worker's run {session.run} is no longer there"
             )
-        if reply.status == "sealed":
-            await every.run_session.open_shard(session)
-            return await self._exchange(want, demand)
-        logger.warning(
-            "This worker's leases are void (%s); it goes on as a new worker",
-            "no sign of life in time" if reply.status == "gone" else "Redis lost recent writes",
+        self._start_over(
+            "no sign of life in time" if reply.status == "gone" else "Redis lost recent writes"
         )
-        every.mark_void(session)
         return None
+
+    def _start_over(self, why: str) -> None:
+        logger.warning("This worker's leases are void (%s); it goes on as a new worker", why)
+        self._every.mark_void(self.session)
 
     def _call(self, want: int, demand: Demand, told: list[TurnReport]) -> Call[Reply]:
         every, session = self._every, self.session

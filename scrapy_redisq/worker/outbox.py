@@ -191,8 +191,9 @@ class Outbox:
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
         if taken and request not in self._local_requests:
-            # Whoever has a void page by now asks for it, too: that page stands for it then.
-            if cacheable and not ((root := self._root()) and root.is_void):
+            # A page that links to it again may end before it is sent, so another one has to stand
+            # for it. A void one does not: the worker that has it by now asks for it, too.
+            if cacheable and (root := self._root()) and not root.is_void:
                 self._seen_cache.add(url)
             if not self._warned_shared and (request.meta or request.cb_kwargs):
                 self._note_shared(request)

@@ -420,6 +420,8 @@ class Worker:
 
     def rejoined(self) -> None:
         self._local_requests.rejoined()
+        # Until now pages whose leases are void were taken for held.
+        self._outbox.forgotten()
 
     def lost(self, error: Exception) -> None:
         self._lost = True

@@ -475,6 +475,46 @@ def test_a_worker_that_leaves_sends_again_what_the_server_has_lost(
         asyncio.run(crawl(client))
 
 
+def test_one_number_never_has_two_contents(redis_server: RedisServer) -> None:
+    """An exchange is late, and what is sent in its place is refused: the worker goes on as another
+    one, so that the late one, when it arrives after all, is nobody's."""
+
+    class Lossy(redis.asyncio.Redis):
+        late: list[tuple[Any, ...]] | None = None
+
+        async def execute_command(self, *args: Any, **options: Any) -> Any:
+            if self.late == [] and args[0] == "EVALSHA":
+                self.late.append(args)
+                raise redis.TimeoutError("late")
+            return await super().execute_command(*args, **options)
+
+    async def crawl(client: redis.Redis) -> None:
+        server = Lossy.from_url(redis_server.url)
+        puppet = Puppet()
+        run_session = RunSession(server, Terms(NAME, EXACT, 60.0, 5, 100, 10_000))
+        await run_session.join()
+        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        exchange_loop.start(puppet)
+        client.config_set("maxmemory", 1)
+        server.late = []
+        exchange_loop.enqueue(request(run_session, "found"))
+        exchange_loop.wake()
+        await until(lambda: "rejoined" in puppet.heard, "another worker")
+        assert client.execute_command(*server.late[0])[0] == b"gone"
+        client.config_set("maxmemory", 0)
+        await until(lambda: exchange_loop.waiting() == 0, "acknowledged")
+        await exchange_loop.stop()
+        await exchange_loop.leave()
+        assert await run_session.left_waiting() == 1
+        await server.aclose()
+
+    with redis_server.client() as client:
+        try:
+            asyncio.run(crawl(client))
+        finally:
+            client.config_set("maxmemory", 0)
+
+
 def test_an_end_by_a_server_that_may_not_count(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

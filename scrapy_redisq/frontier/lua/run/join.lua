@@ -262,7 +262,9 @@ if input.worker ~= '' then
   local same_run = decision == 'resume'
   ms_until_dead(same_run and meta.sign, same_run and meta.patient)
   redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
-  redis.call('HSET', worker_key(input.worker), 'seq', 0, 'ttl', input.ttl,
+  -- When this arrives once more, and late, the worker may have exchanged already.
+  redis.call('HSETNX', worker_key(input.worker), 'seq', 0)
+  redis.call('HSET', worker_key(input.worker), 'ttl', input.ttl,
     'since', integer(NOW), 'release', input.release, 'settings', input.settings,
     unpack(input.info))
   local was = redis.call('HGET', worker_key(input.worker), 'starting') == '1'
