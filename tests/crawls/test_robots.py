@@ -25,7 +25,7 @@ from lab.site import Answer, Site
 from scrapy_redisq import Addon, RedisqRobotsTxtMiddleware
 from scrapy_redisq._scrapy.robots import asked_delays
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import SettingError
+from scrapy_redisq.errors import ServerFull, SettingError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.middlewares.robots import CLOSED_FOR, DAY, ERROR_VALID, HOUR, slowest, valid_for
@@ -278,6 +278,28 @@ def test_delay_of_a_former_run(
     assert delay(client) == 9
     assert tell(new, 1) is True
     assert delay(client) == 1
+
+
+def test_no_memory_left(
+    robots: Callable[..., Any],
+    tell: Callable[..., bool],
+    worker: Worker,
+    client: redis.Redis,
+) -> None:
+    """At maxmemory a delay is kept, for pages wait until it is; texts that have expired go, and
+    make room for another one."""
+    robots("a", text=b"old", ttl=60)
+    client.zadd(key("robots_until"), {HOST: 1})
+    client.config_set("maxmemory", 1)
+    try:
+        assert tell(worker, 2) is True
+        robots("a", host="new", text=b"new", ttl=60)
+        with pytest.raises(ServerFull):
+            robots("a", host="newer", text=b"new", ttl=60)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert delay(client) == 2
+    assert client.hkeys(key("robots")) == [b"new"]
 
 
 # Crawls

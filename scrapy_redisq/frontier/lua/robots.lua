@@ -12,7 +12,8 @@
 -- Cost     O(log hosts + size of the text)
 -- Retry    safe
 -- Error    another key is in the place of one of these; nothing was changed
--- Memory   the first write of a text adds, so at maxmemory it is refused whole
+-- Memory   at maxmemory a text is refused whole, but in the place of some that have expired: then
+--          the first write removes
 -- Include  shared/keys shared/clock shared/foreign
 
 -- Microseconds.
@@ -36,11 +37,11 @@ local function forget(name)
 end
 
 if input.text then
-  keep('text' .. input.text, input.ttl * 1000)
   -- Some texts that nobody has asked for again.
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', ROBOTS_UNTIL, '-inf', NOW, 'LIMIT', 0, 10)) do
     forget(old)
   end
+  keep('text' .. input.text, input.ttl * 1000)
   return {'known', '', input.ttl}
 elseif input.release then
   if stored == mine then forget(host) end

@@ -6,6 +6,7 @@
 -- Cost     O(log slots)
 -- Retry    safe
 -- Error    another key is in the place of one that all slots share; nothing was changed
+-- Memory   the first write removes: pages wait until this is done, and make no room before
 -- Include  shared/keys shared/foreign shared/slots/state
 
 local foreign = foreign_key_of_slots()
@@ -21,8 +22,8 @@ if input.delay >= was or state.robots_by == by
   state.robots, state.robots_by = input.delay, input.delay > 0 and by or ''
 end
 if state.robots == 0 and was == 0 then return 0 end
-redis.call('HSET', META, 'limited', 1)
 save_slot(input.slot, state) -- which also keeps it from being forgotten
+redis.call('HSET', META, 'limited', 1)
 if state.robots == was then return 0 end
 look_again(input.slot, first_start(state) - EARLY)
 announce(input.slot, 0)
