@@ -358,9 +358,14 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         # It may have been handed out before the slot had a delay.
         self._in_use.gate.handed_out(request, slot)
 
+    def _told_at(self, rules: Rules, slot: str, agent: str) -> float:
+        told = rules.told.get((slot, agent), -math.inf)
+        # What was told before, the server may have lost with the end of its log.
+        return told if told > self._in_use.forgotten_at else -math.inf
+
     def _is_told(self, rules: Rules, slot: str, agent: str) -> bool:
         # The frontier forgets slots of which it has not heard for so long.
-        told = rules.told.get((slot, agent), -math.inf)
+        told = self._told_at(rules, slot, agent)
         return told > time.monotonic() - self._in_use.settings.slot_ttl / 2
 
     async def _tell_delay(self, request: Request, rules: Rules, slot: str, agent: str) -> None:
@@ -368,7 +373,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         host = host_of(request)
         most = self._in_use.settings.crawl_delay_max
         delay = min(most, slowest(asked_delays(rules.parser, agent)))
-        is_first = (slot, agent) not in rules.told
+        is_first = self._told_at(rules, slot, agent) == -math.inf
         if not delay and not rules.is_news:
             rules.told[slot, agent] = math.inf
             return
@@ -388,7 +393,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 # As with all limited slots: nothing begins that the frontier has not agreed to.
                 self._check(request)
                 await asyncio.sleep(AGAIN)
-        if is_first and delay:
+        if delay and (slot, agent) not in rules.told:
             self._count("redisq/robots/crawl_delay")
         rules.told[slot, agent] = time.monotonic() if delay else math.inf
         if changed or (is_first and delay):

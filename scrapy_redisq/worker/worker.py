@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -78,6 +79,9 @@ class Worker:
         self._held_up = False
         self._sinks_away = 0
         self._lost = False
+        self.forgotten_at = -math.inf
+        """When (time.monotonic()) the frontier was last found to have forgotten what this worker
+        knows of it, or part of that."""
         self._counted, self._count_at = (0, 0, 0), 0.0
         self._parts = parts
         self._appetite = Appetite(
@@ -413,6 +417,7 @@ class Worker:
 
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         # Pages in progress go on; the frontier counts their ends as stale.
+        self.forgotten_at = time.monotonic()
         self.stats.inc_value("redisq/leases_lost", sum(len(session.held) for session in sessions))
         self.inbox.clear(sessions)
         self.gate.forgotten(sessions)

@@ -457,6 +457,31 @@ def test_a_delay_that_was_forgotten(crawl: Run, redis_server: RedisServer) -> No
     assert shortest_gap(times[5:]) >= 0.3 - JITTER
 
 
+def test_a_delay_that_the_server_has_lost(crawl: Run, redis_server: RedisServer) -> None:
+    """With the end of its log: it is told again, and holds from the next page on."""
+    given = {**OBEY, "REDISQ_KEEP_ALIVE": "True"}
+    workers, slot = (calls.prefix("ordered", 0) + name for name in ("workers", "slot:127.0.0.1"))
+    with (
+        Site(with_robots(rules("Crawl-delay: 0.3"))) as site,
+        Frontier.from_url(redis_server.url, "ordered") as frontier,
+        redis_server.client() as client,
+    ):
+        worker = crawl("ordered", None, given)
+        worker.wait_for("Spider opened")
+        frontier.push([f"{site.url}/1{n}" for n in range(2)])
+        wait_until(lambda: frontier.status()["finished"] == 2, 20, "they are fetched")
+        (before,) = client.zrange(workers, 0, -1)
+        client.delete(slot)
+        client.hincrby(calls.prefix("ordered", 0) + f"worker:{before.decode()}", "seq", -1)
+        wait_until(lambda: client.zrange(workers, 0, -1) not in ([], [before]), 20, "it is back")
+        frontier.push([f"{site.url}/2{n}" for n in range(5)])
+        wait_until(lambda: len(site.hits) == 8, 20, "all are fetched")
+        worker.terminate()
+        worker.wait()
+    (times,) = pages(site).values()
+    assert shortest_gap(times[2:]) >= 0.3 - JITTER
+
+
 def test_a_new_run_fetches_anew(crawl: Run) -> None:
     """And heeds what it says now; a resumed run does not ask."""
     said = ["Disallow: /1"]
