@@ -92,6 +92,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             run_session.sessions,
             exchange_loop.wake,
             lease_ttl=settings.lease_ttl,
+            stays_here=local.has,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
             throttles=bool(settings.throttle),
             retries=crawler.settings.getbool("RETRY_ENABLED"),

@@ -145,6 +145,10 @@ class InProgress:
         """Whether a request of ``slot`` is in progress."""
         return any(page.lease.slot == slot for page in self._pages.values())
 
+    def to_begin(self, slot: str) -> bool:
+        """Whether a download of ``slot`` has yet to begin: it may wait in Scrapy for others'."""
+        return any(page.lease.slot == slot and not page.began for page in self._pages.values())
+
     def slot_of(self, request: Request) -> str:
         """The slot of a request in progress, "" for others."""
         page = self._pages.get(request)

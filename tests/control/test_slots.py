@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import DownloadGate, LeftAlone, SlotParked
+from scrapy_redisq.worker.politeness.turn import WATCH
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -583,6 +585,50 @@ def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
     assert min(at for at in of_first if at > resumed_at) < resumed_at + SOON + BUSY + late
     limited = [at for at in of_second if limited_at + SOON + late < at < unlimited_at]
     assert min((b - a for a, b in itertools.pairwise(limited)), default=1.0) > 0.44
+
+
+def pause_until_downloads_end(
+    frontier: Frontier, site: Site, slow: threading.Event, downloads: int
+) -> None:
+    """Pause the site's host, and resume it when the ``downloads`` of it that wait for ``slow`` have
+    ended: nothing of it begins meanwhile."""
+    frontier.pause("127.0.0.1")
+    time.sleep(2 * WATCH)
+    slow.set()
+    time.sleep(SOON)
+    assert len(site.hits) == downloads
+    frontier.resume("127.0.0.1")
+
+
+def test_what_waits_in_scrapy_is_paused_too(crawl: Run, redis_server: RedisServer) -> None:
+    """Behind slow downloads of a slot without limits, however long they take."""
+    slow = threading.Event()
+    with (
+        Site(lambda path: Answer("x", until=slow)) as site,
+        Frontier.from_url(redis_server.url, "ordered") as frontier,
+    ):
+        frontier.push([f"{site.url}/{n}" for n in range(2)])
+        worker = crawl("ordered", site, {"CONCURRENT_REQUESTS_PER_DOMAIN": 2})
+        wait_until(lambda: len(site.hits) == 2, 30, "two downloads")
+        frontier.push([f"{site.url}/{n}" for n in range(2, 7)])
+        wait_until(lambda: frontier.slot("127.0.0.1").leased == 7, 30, "the worker has the others")
+        pause_until_downloads_end(frontier, site, slow, 2)
+        assert worker.wait().reason == "finished"
+    assert len(site.counts()) == len(site.hits) == 7
+
+
+def test_what_stays_in_its_process_is_paused_too(crawl: Run, redis_server: RedisServer) -> None:
+    """Also where the worker has nothing else of the slot."""
+    slow = threading.Event()
+    with (
+        Site(lambda path: Answer("x", until=None if path == "/0" else slow)) as site,
+        Frontier.from_url(redis_server.url, "unstorable") as frontier,
+    ):
+        worker = crawl("unstorable", site, {"CONCURRENT_REQUESTS": 2})
+        wait_until(lambda: len(site.hits) == 3, 30, "two downloads")
+        pause_until_downloads_end(frontier, site, slow, 3)
+        assert worker.wait().reason == "finished"
+    assert len(site.counts()) == len(site.hits) == 7
 
 
 def test_a_paused_crawl_waits(crawl: Run, redis_server: RedisServer) -> None:

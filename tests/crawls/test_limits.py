@@ -27,6 +27,7 @@ from scrapy_redisq.frontier.operations import Reply, TurnGrant, TurnReport
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.politeness import turn as turn_module
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
@@ -600,6 +601,30 @@ def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
     assert turns.knows("host")
     turns.suspend("host", 0.0, told=True)
     wait_until(lambda: not told() and not turns.knows("host"), 5, "it is forgotten")
+
+
+def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long the downloads take that it waits for; but once the slot has no limits."""
+    monkeypatch.setattr(turn_module, "WATCH", 0.0)
+    waits = {"limited", "free"}
+    turns = Turns(has_more=waits.__contains__)
+    for slot in ("limited", "free", "over"):
+        turns.suspend(slot, 0.0, told=True)
+
+    def told(*grants: TurnGrant) -> list[str]:
+        reported = turns.report({}, lambda slot, stock: stock, lambda slot: True)
+        turns.received(grants, reported, time.monotonic())
+        return [item.slot for item in reported]
+
+    assert told(turn("free", left=FREE)) == ["limited", "free", "over"]
+    assert told() == []  # to tell of it once is enough
+    assert [turns.knows(slot) for slot in ("limited", "free", "over")] == [True, False, False]
+    assert turns.wait("limited") == NOT_NOW
+    waits.clear()
+    told()
+    assert not turns.knows("limited")
 
 
 def test_a_token_is_given_back_when_its_download_ends() -> None:

@@ -341,6 +341,12 @@ MUTANTS = [
         "tests/unit/test_turn.py",
     ),
     Mutant(
+        "worker/politeness/turns.py",
+        "is_over and (free or not self._has_more(slot))",
+        "is_over",
+        LIMITS,
+    ),
+    Mutant(
         "middlewares/retry.py",
         "retry.meta[DELAY_KEY] = pause",
         "",

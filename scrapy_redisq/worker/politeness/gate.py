@@ -59,6 +59,7 @@ class DownloadGate:
 
     Outcomes go to ``sessions``; ``wake`` has them sent early if that is needed. Without slots
     ``judge`` is None.
+    ``stays_here``: whether requests of a slot are in this process that cannot be shared.
     ``download_timeout``: seconds that a download may take whose request does not say.
     Without ``retries`` (RETRY_ENABLED) nothing that was tried is sent back.
     """
@@ -76,6 +77,7 @@ class DownloadGate:
         wake: Callable[[], None],
         *,
         lease_ttl: float,
+        stays_here: Callable[[str], bool] = lambda slot: False,
         download_timeout: float = DOWNLOAD_TIMEOUT,
         throttles: bool = False,
         retries: bool = True,
@@ -90,7 +92,12 @@ class DownloadGate:
         self._retries = retries
         self._valid_until: dict[ShardSession, float] = {}
         """After it other workers may take this one for dead on the shard."""
-        self._turns = Turns(lambda slot: self._valid_until.get(self._session_of(slot), math.inf))
+        self._stays_here = stays_here
+        self._turns = Turns(
+            lambda slot: self._valid_until.get(self._session_of(slot), math.inf),
+            # Scrapy begins these when others of the slot have ended, be it minutes later.
+            lambda slot: stays_here(slot) or in_progress.to_begin(slot),
+        )
         self._sessions = sessions
         self._next_start: asyncio.TimerHandle | None = None
         self._wake = wake
@@ -307,7 +314,12 @@ class DownloadGate:
         """It is published that ``slot`` is parked for some seconds, or with 0 that something else
         about it has changed."""
         ruled = parked <= 0 and self._turns.knows(slot)  # perhaps it was parked for an hour
-        if ruled or slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
+        if (
+            ruled
+            or slot in self._inbox.waiting()
+            or self._in_progress.of_slot(slot)
+            or self._stays_here(slot)
+        ):
             self._turns.suspend(slot, parked, told=True)
             self._wake()
 

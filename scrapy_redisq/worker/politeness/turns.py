@@ -35,15 +35,21 @@ class Turns:
     """The turns of one worker. Slots that are not in it have no limits.
 
     ``valid_until``: a function of a slot: when (time.monotonic()) other workers may take this one
-    for dead on its shard, and have its tokens.
+    for dead on its shard, and have its tokens. ``has_more``: whether this worker has requests of a
+    slot that are to be downloaded, and of which nothing is said here.
     """
 
-    def __init__(self, valid_until: Callable[[str], float] = lambda slot: math.inf) -> None:
+    def __init__(
+        self,
+        valid_until: Callable[[str], float] = lambda slot: math.inf,
+        has_more: Callable[[str], bool] = lambda slot: False,
+    ) -> None:
         self._turns: dict[str, Turn] = {}
         self._on_the_way: dict[Hashable, tuple[Turn, float]] = {}
         self._warm = False
         self._urgent = False
         self._valid_until = valid_until
+        self._has_more = has_more
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -79,7 +85,7 @@ class Turns:
         turn.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
         if grant.is_free:
             turn.ends = turn.tokens = None
-            self._drop_if_idle(grant.slot)
+            self._drop_if_idle(grant.slot, free=True)
             return False
         refused = grant.is_refused
         turn.tokens = None if grant.tokens < 0 else turn.flying if refused else grant.tokens
@@ -90,12 +96,14 @@ class Turns:
             turn.tat = max(turn.tat, now + grant.tat / 1e6)
         return refused
 
-    def _drop_if_idle(self, slot: str) -> None:
+    def _drop_if_idle(self, slot: str, *, free: bool = False) -> None:
+        """``free``: the slot has no limits, so what comes of it later need not ask."""
         turn = self._turns.get(slot)
         now = time.monotonic()
         if turn is None or turn.paused:  # for an hour, as it says, and perhaps for longer
             return
-        if turn.idle and max(turn.parked, turn.watched) <= now:
+        is_over = turn.idle and max(turn.parked, turn.watched) <= now
+        if is_over and (free or not self._has_more(slot)):
             del self._turns[slot]
 
     def suspend(self, slot: str, parked: float, *, told: bool = False) -> None:
