@@ -81,17 +81,18 @@ AGAIN = 1.0
 class Rules:
     """What a worker knows of a host's robots.txt.
 
-    Without a ``parser`` all is allowed, or with ``closed``, a status, nothing for now: a failure of
-    the slots that were ``counted``, and with 0 as another worker says. It is valid until a
-    time.monotonic(), and takes ``size`` characters. ``is_news``: other workers may not know
-    it yet. ``told`` is when the frontier was told of the delay of a slot for a user agent; infinity
-    where there is none.
+    Without a ``parser`` all is allowed, or with ``closed``, a status (0: it is not known), nothing
+    for now. That ``counts`` as a failure of each slot, once (``counted``), unless the frontier
+    knows of it already. It is valid until a time.monotonic(), and takes ``size`` characters.
+    ``is_news``: other workers may not know it yet. ``told`` is when the frontier was told of the
+    delay of a slot for a user agent; infinity where there is none.
     """
 
     parser: RobotParser | None
     until: float
     size: int = 0
     closed: int | None = None
+    counts: bool = True
     counted: set[str] = field(default_factory=set)
     is_news: bool = False
     told: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -152,7 +153,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             self._count("redisq/robots/closed")
             slot = self._slot_of(request)
             left = max(0.0, rules.until - time.monotonic())
-            counts = rules.closed > 0 and slot not in rules.counted
+            counts = rules.counts and slot not in rules.counted
             rules.counted.add(slot)
             gate = self._in_use.gate
             gate.put_off(request, slot, rules.closed, None if counts else left)
@@ -230,7 +231,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         self._count("redisq/robots/shared")
         until = time.monotonic() + found.valid
         if found.what == "closed":
-            return Rules(None, until, closed=0)
+            return Rules(None, until, closed=0, counts=False)
         parser, size = await self._parse(found.text, host, request)
         return Rules(parser, until, size)
 
@@ -283,15 +284,21 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         size = 0
         try:
             response = await downloading
-        except SlotParked:
+        except SlotParked as error:
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
-            # a worker that has a page of the host when it may be asked again fetches it then. Other
-            # workers must hear of the trouble before they may fetch it. Or it leads to another
-            # host, which is parked: then nothing else keeps this one from being asked again and
-            # again.
-            await self._in_use.outcomes_told(slot_name(urlparse_cached(request).hostname or ""))
-            await self._tell(host, None, 0.0)
-            return Rules(None, time.monotonic() + CLOSED_FOR, closed=0)
+            # a worker that has a page of the host when it may be asked again fetches it then.
+            if error.slot == self._slot_of(request):
+                # Other workers must hear of the trouble before they may fetch it.
+                await self._in_use.outcomes_told(error.slot)
+                await self._tell(host, None, 0.0)
+                return Rules(None, time.monotonic() + CLOSED_FOR, closed=0, counts=False)
+            # It leads to another host, or its pages are grouped: then nothing else keeps the page's
+            # slot from being asked again and again, and the crawl open.
+            if not self._in_use.gate.never_answers(error.slot):
+                await self._tell_closed(host)
+                return Rules(None, time.monotonic() + CLOSED_FOR, closed=0)
+            self._failed(error, f"Error downloading robots.txt of {host}")
+            text, valid = b"", ERROR_VALID
         except IgnoreRequest:
             # By a middleware of this worker, or because it is being closed: no news about the host.
             await self._tell(host, None, 0.0)

@@ -114,6 +114,20 @@ def test_a_status_is_news_once(judge: Judge) -> None:
     assert [judge.is_news(outcome) for outcome in outcomes if outcome] == [True, False, True, True]
 
 
+def test_a_host_that_never_answers(judge: Judge) -> None:
+    """It was tried more than once; any answer, be it that it wants peace, is one."""
+    for result, never in (
+        (ConnectionRefusedError(), False),
+        (TimeoutError(), True),
+        (answer(503), False),
+        (TimeoutError(), False),
+    ):
+        outcome = judged(judge, result)
+        assert outcome is not None
+        judge.is_news(outcome)
+        assert judge.never_answers("a.example") is never
+
+
 def test_entries_count_back_offs() -> None:
     """Up to 15; the request stays the same, and a requeued one begins anew."""
     serializer = Serializer(None, max_bytes=10_000)

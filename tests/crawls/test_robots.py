@@ -610,6 +610,59 @@ def test_a_robots_txt_that_leads_to_a_host_that_is_left_alone(
     assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 4
 
 
+@pytest.mark.parametrize("slot", ["", "group"])
+def test_a_robots_txt_that_cannot_be_had_for_long(
+    crawl: Run, redis_server: RedisServer, slot: str
+) -> None:
+    """It leads to a host that is left alone, or its pages are in a slot of their own: that one is
+    set aside as any that fails, and the crawl ends, though nothing of it was tried."""
+    sites: list[Site] = []
+
+    def answer() -> Answer:
+        if not slot and sites[0].hits[-1].host.startswith("127.0.0.1:"):
+            there = f"http://127.0.0.2:{sites[0].port}/robots.txt"
+            return Answer("", status=302, headers={"Location": there})
+        return Answer("later", status=503, headers={"Retry-After": "60"})
+
+    settings = {
+        **OBEY,
+        "RETRY_TIMES": 2,
+        "REDISQ_SLOT_GIVE_UP": 3,
+        "REDISQ_SET_ASIDE_WAIT": 1,
+    }
+    with Site(with_robots(answer), hosts=2) as site:
+        sites.append(site)
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=5, slot=slot).wait()
+    assert worker.reason == "slots_set_aside"
+    assert set(site.counts()) == {"/robots.txt"}
+    assert robots_hits(site)[f"127.0.0.{1 if slot else 2}:{site.port}"] == 1
+    with Frontier.from_url(redis_server.url, "hosts") as frontier:
+        status = frontier.status()
+        assert (status["queued"], status["dead"]) == (5, 0)
+
+
+def test_a_robots_txt_that_leads_to_a_host_that_never_answers(
+    crawl: Run, redis_server: RedisServer
+) -> None:
+    """Everything is allowed, as where its own host does not answer, though the other is left alone
+    after each attempt for longer than a retry waits."""
+
+    def page(path: str) -> Answer:
+        there = f"http://127.0.0.2:{site.port}/robots.txt"
+        if path == "/robots.txt":
+            return Answer("", status=302, headers={"Location": there})
+        return Answer("x")
+
+    site = Site(page)
+    with site, Frontier.from_url(redis_server.url, "ordered") as frontier:
+        frontier.push([f"{site.url}/{n}" for n in range(5)])
+        frontier.limit("127.0.0.2", delay=5)
+        worker = crawl("ordered", None, {**OBEY, "RETRY_TIMES": 2}).wait()
+        assert worker.reason == "finished"
+        assert frontier.status()["dead"] == 0
+    assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 5
+
+
 HOSTILE = {
     "plain": "User-agent: *\n" + "\n".join(f"Disallow: /p{n}" for n in range(60_000)),
     "wildcards": "User-agent: *\n" + "\n".join(f"Disallow: /*a{n}*b$" for n in range(60_000)),

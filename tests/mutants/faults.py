@@ -347,6 +347,12 @@ MUTANTS = [
         LIMITS,
     ),
     Mutant(
+        "worker/politeness/gate.py",
+        "told = replace(told, failed=None)",
+        "pass",
+        "tests/crawls/test_robots.py",
+    ),
+    Mutant(
         "middlewares/retry.py",
         "retry.meta[DELAY_KEY] = pause",
         "",

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import IgnoreRequest
@@ -45,7 +46,11 @@ are where there was none while the host answered other requests."""
 
 
 class SlotParked(IgnoreRequest):
-    """Nothing is downloaded from the slot for a while: a request of the frontier's goes back."""
+    """Nothing is downloaded from ``slot`` for a while: a request of the frontier's goes back."""
+
+    def __init__(self, text: str, slot: str) -> None:
+        super().__init__(text)
+        self.slot = slot
 
 
 class LeftAlone(Exception):
@@ -122,7 +127,11 @@ class DownloadGate:
             if turn is not None:
                 self._turns.ended(turn, began)
             if self._judge is not None:
-                self._judged(self._judge.judge(slot, request, result, began), turn)
+                told = self._judge.judge(slot, request, result, began)
+                if told and 300 <= told.status < 400 and request.meta.get(WAITS_NOT_KEY):
+                    # Where it leads, it may not be had: no page of the slot can be fetched by that.
+                    told = replace(told, failed=None)
+                self._judged(told, turn)
 
         return ended
 
@@ -131,13 +140,13 @@ class DownloadGate:
         if not closing and (parked <= LONG or not self.sends_back):
             return
         if self._in_progress.send_back(request, counted=False, paused=self._turns.paused(slot)):
-            raise SlotParked("the slot is parked")
+            raise SlotParked(f"{slot} is left alone", slot)
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)
             self._in_progress.interrupt(page, in_pipeline=in_pipeline)
             raise Interrupted("the spider is being closed")
         if request.meta.get(WAITS_NOT_KEY):
-            raise SlotParked("the slot is parked")
+            raise SlotParked(f"{slot} is left alone", slot)
         longest = request.meta.get("download_timeout") or self._download_timeout
         if parked > longest and request not in self._in_progress:
             raise LeftAlone(
@@ -189,8 +198,8 @@ class DownloadGate:
 
     def put_off(self, request: Request, slot: str, status: int, parked: float | None) -> None:
         """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
-        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if another
-        worker had it. It counts as a failure of the slot if ``parked`` is None; else it was
+        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if it is not
+        known. It counts as a failure of the slot if ``parked`` is None; else it was
         counted, and the slot is parked for so many seconds, no more.
 
         Without slots it becomes a dead letter.
@@ -203,7 +212,7 @@ class DownloadGate:
         begun = time.monotonic() - (0.0 if parked is None else LONG_AGO)
         self._judged(DownloadResult(slot, status, begun, failed=True, retry_after=parked), None)
         if self._in_progress.send_back(request, counted=False):
-            raise SlotParked("nothing is allowed for now")
+            raise SlotParked("nothing is allowed for now", slot)
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
 
     def allowed_at_once(self, request: Request, slot: str) -> int | None:
@@ -231,6 +240,10 @@ class DownloadGate:
         """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
         in Scrapy for something else than its slot."""
         self._check(request, slot, self._turns.parked(slot))
+
+    def never_answers(self, slot: str) -> bool:
+        """Whether this worker has tried ``slot`` more than once, and never had an answer."""
+        return self._judge is not None and self._judge.never_answers(slot)
 
     def waits_for_all(self, request: Request) -> None:
         """``request`` waits for something that all others of its slot would have to wait for, so

@@ -102,6 +102,10 @@ class Judge:
         """Whether this worker has had an answer from the slot."""
         return slot in self._answered
 
+    def never_answers(self, slot: str) -> bool:
+        """Whether at least two downloads of the slot have failed here, and none had an answer."""
+        return slot not in self._answered and self._failed.get(slot, (0.0, 0.0))[1] > 0
+
     def is_news(self, result: DownloadResult) -> bool:
         """Whether the status has to be told, because it is not the last one that was."""
         now = time.monotonic()
