@@ -176,11 +176,19 @@ class InProgress:
                 request.meta["retry_times"] = retry_times(request.meta) + before
 
     def send_back(
-        self, request: Request, *, counted: bool, most: int = 0, paused: bool = False
+        self,
+        request: Request,
+        *,
+        counted: bool,
+        most: int = 0,
+        paused: bool = False,
+        others_first: bool = False,
     ) -> bool:
         """Scrapy will be done with the request without the spider: other workers, or this one
         later, may try it. ``counted``: it has been tried, and may be sent back ``most`` times so.
         ``paused``: a person has paused its slot, for as long as that person likes.
+        ``others_first``: from the second failure of its slot on others are tried before it, as
+        before one that is ``counted``.
 
         -> False if it may not be sent back.
         """
@@ -200,6 +208,8 @@ class InProgress:
             return page.given_back
         if counted:
             page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
+        elif others_first:
+            page.entry = page.lease.entry
         page.given_back = True
         return True
 

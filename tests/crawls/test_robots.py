@@ -663,6 +663,21 @@ def test_a_robots_txt_that_leads_to_a_host_that_never_answers(
     assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 5
 
 
+def test_another_robots_txt_of_the_slot(crawl: Run) -> None:
+    """While one is answered with 5xx its pages do not keep those from being fetched that stand
+    behind them, and whose robots.txt is another one: that of another port."""
+    settings = {**OBEY, "REDISQ_SLOT_GIVE_UP": 0, "CONCURRENT_REQUESTS": 4}
+    with (
+        Site(with_robots(lambda: Answer("", status=500))) as broken,
+        Site(with_robots(rules())) as well,
+    ):
+        worker = crawl("hosts", None, settings, sites=f"{broken.url} {well.url}", pages=8)
+        wait_until(lambda: len(well.hits) == 9, 60, "the other port's pages")
+        worker.terminate()
+        worker.wait()
+    assert set(broken.counts()) == {"/robots.txt"}
+
+
 HOSTILE = {
     "plain": "User-agent: *\n" + "\n".join(f"Disallow: /p{n}" for n in range(60_000)),
     "wildcards": "User-agent: *\n" + "\n".join(f"Disallow: /*a{n}*b$" for n in range(60_000)),

@@ -198,8 +198,9 @@ class DownloadGate:
 
     def put_off(self, request: Request, slot: str, status: int, parked: float | None) -> None:
         """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
-        goes back; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if it is not
-        known. It counts as a failure of the slot if ``parked`` is None; else it was
+        goes back, from the second failure of its slot on behind others, whose robots.txt may be
+        another one; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if it is
+        not known. It counts as a failure of the slot if ``parked`` is None; else it was
         counted, and the slot is parked for so many seconds, no more.
 
         Without slots it becomes a dead letter.
@@ -211,7 +212,7 @@ class DownloadGate:
         # What began long ago is not counted again.
         begun = time.monotonic() - (0.0 if parked is None else LONG_AGO)
         self._judged(DownloadResult(slot, status, begun, failed=True, retry_after=parked), None)
-        if self._in_progress.send_back(request, counted=False):
+        if self._in_progress.send_back(request, counted=False, others_first=True):
             raise SlotParked("nothing is allowed for now", slot)
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
 
