@@ -272,17 +272,21 @@ class ShardLoop:
                     raise ServerBusy(str(error)) from error
                 self._full(error)
                 self.pace.full()
-                if session.is_repeated:
+                if session.may_arrive:
                     self._start_over("what was sent before may yet arrive, and Redis is full")
                     return None
                 session.refused()
                 await every.run_session.look_up(session)
             except ScriptFailed as error:
-                if session.is_repeated:
-                    self._start_over("what was sent before may yet arrive, and fails now")
+                if session.may_arrive:
+                    self._start_over(f"what was sent before may yet arrive, and fails now: {error}")
                     return None
                 if not session.failed(every.server.redact(error)):
                     raise
+            except BaseException as error:
+                # It was refused as a whole, or it is not known what became of it.
+                session.may_arrive |= not isinstance(error, ServerBusy)
+                raise
             if reply is not None and reply.status == "sealed":
                 reply = None
                 await every.run_session.open_shard(session)

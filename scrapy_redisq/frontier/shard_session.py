@@ -171,9 +171,10 @@ class ShardSession:
         self.in_one_log: Sequence[ShardSession] = ()
         """This session and the worker's others whose shards are on the same server."""
         self._answered_at = time.monotonic()
-        self.is_repeated = False
-        """The batch was sent before, and not answered. The server may have applied it or will, if
-        that arrives late, so nothing else may be sent under its number."""
+        self._is_repeated = False
+        self.may_arrive = False
+        """The batch was sent, and not answered. The server may have applied it or will, if that
+        arrives late, so nothing else may be sent under its number."""
 
     def __len__(self) -> int:
         """Operations that Redis has not acknowledged."""
@@ -225,6 +226,7 @@ class ShardSession:
         self._former.append(self.worker)
         self.run, self.worker = joined.run, worker
         self._acked = 0
+        self.may_arrive = False
         self.held.clear()
         self.suspects.clear()
         self.unsent.look_again()
@@ -276,7 +278,7 @@ class ShardSession:
         ``slot_ttl``: seconds for which slots with limits are remembered. ``report``: what this
         worker tells people of itself.
         """
-        self.is_repeated = self._in_flight is not None
+        self._is_repeated = self._in_flight is not None
         if self._in_flight is None:
             taken = self.unsent.take_past_enqueues if self.full else self.unsent.take
             operations = taken(self._limit)
@@ -372,7 +374,7 @@ class ShardSession:
     def is_silent(self, seconds: float) -> bool:
         """Whether the server has not answered for so long, although it was asked again. (Nobody may
         have asked it: by a callback that takes its time.)"""
-        return self.is_repeated and time.monotonic() - self._answered_at > seconds
+        return self._is_repeated and time.monotonic() - self._answered_at > seconds
 
     def forget_posted(self) -> None:
         """Leave to other workers what was not sent yet and has a post, which stands for it."""
@@ -398,7 +400,7 @@ class ShardSession:
         """
         if reply.status not in {"ok", "replayed"} or self._in_flight is None:
             return reply
-        self._answered_at, self.is_repeated = time.monotonic(), False
+        self._answered_at, self._is_repeated, self.may_arrive = time.monotonic(), False, False
         for operation in self._in_flight.operations:
             number = operation.number
             if self._in_flight.passes:  # what it has passed is not acknowledged

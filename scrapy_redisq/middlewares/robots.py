@@ -294,9 +294,11 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
                 return Rules(None, time.monotonic() + CLOSED_FOR, closed=0, counts=False)
             # It leads to another host, or its pages are grouped: then nothing else keeps the page's
             # slot from being asked again and again, and the crawl open.
-            if not self._in_use.gate.never_answers(error.slot):
+            gate, settings = self._in_use.gate, self._in_use.settings
+            if settings.robots_errors == "disallow" and not gate.never_answers(error.slot):
                 await self._tell_closed(host)
-                return Rules(None, time.monotonic() + CLOSED_FOR, closed=0)
+                counts = not gate.is_paused(error.slot)  # that is nobody's fault
+                return Rules(None, time.monotonic() + CLOSED_FOR, closed=0, counts=counts)
             self._failed(error, f"Error downloading robots.txt of {host}")
             text, valid = b"", ERROR_VALID
         except IgnoreRequest:

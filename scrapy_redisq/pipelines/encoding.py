@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from itemadapter import ItemAdapter
 
-from scrapy_redisq.errors import RowRefused
+from scrapy_redisq.errors import RowRefused, message_of
 
 __all__ = ["encoder", "unwritable"]
 
@@ -94,9 +94,11 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no plain value")
 
 
-def unwritable(name: object, why: object) -> RowRefused:
+def unwritable(name: object, why: str | BaseException) -> RowRefused:
     """The error for a field that cannot be written, in one line."""
-    words = f"{why:.300}" if isinstance(why, str) else f"{type(why).__name__}: {why!s:.300}"
+    words = (
+        f"{why:.300}" if isinstance(why, str) else f"{type(why).__name__}: {message_of(why):.300}"
+    )
     # Surrogates, which may be why, would be refused where this is written to.
     words = f"field {name!r:.100}: {words}"
     return RowRefused(words.encode("utf-8", "backslashreplace").decode())

@@ -88,7 +88,7 @@ class _Unknown(WriteFailed):
 
     def __init__(self, why: Exception) -> None:
         self.why = why
-        super().__init__(f"{global_object_name(type(why))}: {why}")
+        super().__init__(f"{global_object_name(type(why))}: {message_of(why)}")
 
 
 class Writer:

@@ -154,13 +154,7 @@ class Outbox:
 
     def _take(self, given: Request) -> bool:
         # Before all else: most links of a page are known.
-        cacheable = (
-            self._may_know_urls
-            and not given.dont_filter
-            and given.method == "GET"
-            and not given.body
-            and "verbatim_url" not in given.meta
-        )
+        cacheable = self._is_cacheable(given)
         # Fingerprints leave the fragment out, and real pages link to many.
         url = given.url.partition("#")[0] if cacheable else ""
         # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
@@ -192,12 +186,28 @@ class Outbox:
             self._stats.inc_value("redisq/delayed")
         if taken and request not in self._local_requests:
             # A page that links to it again may end before it is sent, so another one has to stand
-            # for it. A void one does not: the worker that has it by now asks for it, too.
+            # for it. A void one does not: the worker that has it by now asks for it, too. What no
+            # page stands for is known when it is `stored`.
             if cacheable and (root := self._root()) and not root.is_void:
                 self._seen_cache.add(url)
             if not self._warned_shared and (request.meta or request.cb_kwargs):
                 self._note_shared(request)
         return taken
+
+    def _is_cacheable(self, request: Request) -> bool:
+        """Whether its URL says all that its fingerprint does."""
+        return (
+            self._may_know_urls
+            and not request.dont_filter
+            and request.method == "GET"
+            and not request.body
+            and "verbatim_url" not in request.meta
+        )
+
+    def stored(self, request: Request) -> None:
+        """Redis has it, or had it before. No page stands for it: see `_take`."""
+        if self._is_cacheable(request):
+            self._seen_cache.add(request.url.partition("#")[0])
 
     def _check_body(self, request: Request) -> None:
         """Raise `EntryTooLarge` before there is a fingerprint: for one of Scrapy's own a body is
@@ -434,7 +444,8 @@ class Outbox:
     ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
         another worker has it. ``asked_again``: by each worker's ``start()``."""
-        if request in self._local_requests or self._in_progress.has(request):
+        here = self._local_requests, self._engine.in_progress
+        if any(request in some for some in here) or self._in_progress.has(request):
             request = request.copy()  # each has a page of its own, which is known by the object
         slot, asking = self._slot(request), self._asking_page()
         if asking is not None and (asking_request := current_page.get()) is not None:

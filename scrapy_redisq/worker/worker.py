@@ -23,7 +23,7 @@ from scrapy import signals
 from scrapy.http import Request
 
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, Undecodable
-from scrapy_redisq.frontier.operations import Claim, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -362,6 +362,8 @@ class Worker:
         for new in reply.accepted:
             if isinstance(new.tag, Request) and new.fingerprint is not None:
                 self._local_requests.accepted(new.tag)
+                if new.page is None:
+                    self._outbox.stored(new.tag)
         for claim in reply.claimed:
             self._local_requests.granted(claim, is_new=claim in reply.new_claims)
         for claim in reply.deadly:
@@ -374,6 +376,8 @@ class Worker:
                 continue
             if isinstance(enqueue, Claim) and not self._local_requests.refused(enqueue):
                 continue
+            if isinstance(enqueue, Enqueue) and enqueue.page is None:
+                self._outbox.stored(request)
             self._outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider

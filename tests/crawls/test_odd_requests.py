@@ -422,7 +422,7 @@ class TestCrawls:
         assert max(status[1] for status in statuses) > 0
 
     def test_idle_handlers_come_again(self, crawl: Run) -> None:
-        """At once, also when they have asked for what is known."""
+        """At once, also when they have asked for what is known; that alone keeps no crawl open."""
         with Site(lambda path: "x") as site:
             worker = crawl("idle", site).wait(30)
             assert worker.reason == "finished"

@@ -242,6 +242,10 @@ class DownloadGate:
         in Scrapy for something else than its slot."""
         self._check(request, slot, self._turns.parked(slot))
 
+    def is_paused(self, slot: str) -> bool:
+        """Whether a person has paused ``slot``, as far as this worker knows."""
+        return self._turns.paused(slot)
+
     def never_answers(self, slot: str) -> bool:
         """Whether this worker has tried ``slot`` more than once, and never had an answer."""
         return self._judge is not None and self._judge.never_answers(slot)

@@ -115,6 +115,7 @@ class Judge:
         if len(self._told) >= REMEMBERED:
             self._told.clear()
             self._answered.clear()
+            self._failed.clear()
         if result.status:
             self._answered.add(result.slot)
         self._told[result.slot] = (result.status, now)

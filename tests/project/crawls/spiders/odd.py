@@ -110,7 +110,7 @@ class OddPriority(Odd):
 
 
 class Idle(scrapy.Spider):
-    """Asks in each of ten rounds of `spider_idle` for one page more."""
+    """Asks in each of ten rounds of `spider_idle` for one page more, and then for the same."""
 
     name = "idle"
 
@@ -134,6 +134,7 @@ class Idle(scrapy.Spider):
             # The page of the round before is a duplicate.
             self.crawler.engine.crawl(scrapy.Request(f"{self.site}/{self.rounds // 2}"))
             raise DontCloseSpider
+        self.crawler.engine.crawl(scrapy.Request(f"{self.site}/1"))  # which is known
 
     def parse(self, response):
         yield {"url": response.url}
