@@ -617,6 +617,7 @@ def test_what_waits_in_scrapy_is_paused_too(crawl: Run, redis_server: RedisServe
     assert len(site.counts()) == len(site.hits) == 7
 
 
+@pytest.mark.long
 def test_what_stays_in_its_process_is_paused_too(crawl: Run, redis_server: RedisServer) -> None:
     """Also where the worker has nothing else of the slot."""
     slow = threading.Event()

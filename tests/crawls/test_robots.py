@@ -663,6 +663,7 @@ def test_a_robots_txt_that_leads_to_a_host_that_never_answers(
     assert len(pages(site)[f"127.0.0.1:{site.port}"]) == 5
 
 
+@pytest.mark.long
 def test_another_robots_txt_of_the_slot(crawl: Run) -> None:
     """While one is answered with 5xx its pages do not keep those from being fetched that stand
     behind them, and whose robots.txt is another one: that of another port."""

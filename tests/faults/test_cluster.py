@@ -247,6 +247,7 @@ def test_f59_cut_off_from_workers(rig: Rig) -> None:
     assert_quiet_about(rig, 1)
 
 
+@pytest.mark.long
 def test_f60_the_end_without_most_masters(rig: Rig) -> None:
     """All is done, and one master of three says so, on the lesser side of a split that nobody has
     noticed yet: no worker says `finished` before the others answer again."""

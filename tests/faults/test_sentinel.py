@@ -136,6 +136,7 @@ def test_f68_sentinels_away(rig: Rig) -> None:
         assert len(rig.warnings(worker, "No Sentinel of REDISQ_URL answers")) <= 1
 
 
+@pytest.mark.long
 def test_f65_split(rig: Rig) -> None:
     """A worker is cut off with the old primary: it fetches all that is left and does not end, while
     the others go on with a new one. Then the old one becomes a replica."""
