@@ -11,6 +11,7 @@
 #             tests), held against the table in docs/scrapys-tests.md
 # make mutants  small faults put into the code, one after the other, each of which the tests must find
 #             (about a quarter of an hour; MUTANTS="robots.lua turns" chooses)
+# make simulate  crawls on virtual time, as many as MINUTES (10) allow, each by another seed
 # make screenshots  the pictures of docs/dashboard.md, of the dashboard in chromium
 # make picture  docs/architecture.svg, drawn from the imports
 # make lint   style and types
@@ -23,7 +24,9 @@ DATABASE = sqlite
 # Hundreds of processes would compile the project anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test check test-servers faults mutants scrapy-tests picture screenshots lint clean
+MINUTES = 10
+
+.PHONY: demo test check test-servers faults mutants simulate scrapy-tests picture screenshots lint clean
 
 ifeq ($(filter $(DATABASE),sqlite postgres),)
 $(error DATABASE=$(DATABASE): the demo has sqlite (the default) and postgres; for other databases \
@@ -50,6 +53,9 @@ scrapy-tests: $(VENV)/.dev
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+simulate: $(VENV)/.dev
+	$(BIN)/python -m tests.simulation --minutes $(MINUTES) $(SIMULATE)
 
 screenshots: $(VENV)/.dev
 	$(BIN)/python -m tests.dashboard.screenshots

@@ -268,8 +268,8 @@ def prepare() -> None:
         path = importlib.import_module(package).__path__
         modules = pkgutil.walk_packages(path, f"{package}.", onerror=importlib.import_module)
         names |= {module.name for module in modules}
-    # pyarrow begins threads when it is imported; the handler for FTP of Scrapy 2.13 a reactor.
-    names = {name for name in names if not (".parquet" in name or name.endswith("handlers.ftp"))}
+    # pyarrow begins threads when it is imported.
+    names = {name for name in names if ".parquet" not in name}
     for name in sorted(names):
         try:
             importlib.import_module(name)

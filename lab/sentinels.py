@@ -172,9 +172,20 @@ class Sentinels:
         return next(server for server in self.servers if server.port == port)
 
     def fail_over(self) -> None:
-        """A planned failover, as ``SENTINEL FAILOVER`` begins it. It takes some seconds."""
-        with self.sentinels[0].client() as client:
-            client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        """A planned failover, as ``SENTINEL FAILOVER`` begins it. It takes some seconds. A Sentinel
+        that has just waited for a busy replica is asked again, as it finds none to promote."""
+
+        def begun() -> bool:
+            with self.sentinels[0].client() as client:
+                try:
+                    client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+                except redis.ResponseError as error:
+                    if "NOGOODSLAVE" not in str(error):
+                        raise
+                    return False
+            return True
+
+        wait_until(begun, 30, "a replica can be promoted")
 
     def wait_for_another(self, than: RedisServer, seconds: float = 30) -> RedisServer:
         """Wait until all Sentinels that answer name another primary; -> that."""

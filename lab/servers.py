@@ -104,6 +104,24 @@ def _copy_data(source: Path, target: Path) -> None:
         shutil.copyfile(file, copy)
 
 
+def log_in(folder: Path) -> Path:
+    """The append-only file in a server's folder that grows, when it is not just written anew; Redis
+    7 keeps it in a folder of its own, beside a base file."""
+
+    def found() -> list[Path]:
+        files = [*folder.glob("appendonly.aof"), *folder.glob("appendonlydir/*.incr.aof")]
+        return files if len(files) == 1 and not [*folder.glob("temp-rewrite*")] else []
+
+    (file,) = wait_until(found, 15, f"one append-only file in {folder}")
+    return Path(file)
+
+
+def tear(log: Path) -> None:
+    """Take the end of the last script away that an append-only file holds, as a power cut may: its
+    EXEC, and half of its last write."""
+    os.truncate(log, log.stat().st_size - len("*1\r\n$4\r\nEXEC\r\n") - 6)
+
+
 def watcher(pid: int, folder: Path, signal_name: str = "KILL") -> subprocess.Popen[bytes]:
     """Ends a server, and removes its folder, if this process dies without doing so: then its end of
     the pipe closes."""
@@ -197,12 +215,19 @@ class RedisServer:
 
     @property
     def log_file(self) -> Path:
-        """The append-only file that grows; Redis 7 keeps it in a folder, beside a base file."""
-        (found,) = [
-            *self.folder.glob("appendonly.aof"),
-            *self.folder.glob("appendonlydir/*.incr.aof"),
-        ]
-        return found
+        """The append-only file that grows, see `log_in`."""
+        return log_in(self.folder)
+
+    def renew_log(self) -> None:
+        """Have the append-only file written anew, as the first worker would, whose moment is not
+        known: for who cuts the file at a place of before."""
+        with self.client() as client:
+            client.bgrewriteaof()
+            wait_until(
+                lambda: client.info("persistence")["aof_last_rewrite_time_sec"] >= 0,
+                15,
+                "the log is written anew",
+            )
 
     @property
     def pid(self) -> int:

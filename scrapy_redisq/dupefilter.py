@@ -81,7 +81,7 @@ class RedisqDupeFilter(BaseDupeFilter):
         """
         settings = RedisqSettings.read(self._crawler.settings)
         spider = self._crawler.spider or self._crawler.spidercls
-        self._name = settings.frontier_name(spider.name)
+        self._name = settings.frontier_name(spider.name, self._crawler)
         self._server = open_server_of(settings, project_folder())
         try:
             self._server.wait()

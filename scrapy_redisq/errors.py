@@ -99,7 +99,7 @@ class FrontierError(RedisqError):
 class ConfigurationMismatch(FrontierError):
     """Raised when a crawl joins a frontier that was begun with another configuration.
 
-    ``differences`` maps each setting to ``(stored, given)``.
+    ``differences`` maps each setting to ``(stored, given)``; "-a" to the spider's arguments.
     """
 
     def __init__(self, frontier: str, differences: dict[str, tuple[str, str]]) -> None:
@@ -108,9 +108,19 @@ class ConfigurationMismatch(FrontierError):
             f"{name} is {stored!r} there and {given!r} here"
             for name, (stored, given) in sorted(differences.items())
         )
+        cure = (
+            f"Use the same settings, another REDISQ_FRONTIER, or 'scrapy redisq reset {frontier} "
+            f"--yes'"
+        )
+        if differences.keys() == {"-a"}:
+            cure = (
+                f"To resume it, give the same arguments. For a crawl of its own: -s "
+                f"REDISQ_FRONTIER={frontier}-2, or in the settings REDISQ_FRONTIER = "
+                f"'%(spider)s-%(arguments)s'. Workers with different arguments share a run with "
+                f"REDISQ_SAME_ARGUMENTS = False"
+            )
         super().__init__(
-            f"frontier {frontier!r} was begun with another configuration: {what}. Use the same "
-            f"settings, another REDISQ_FRONTIER, or 'scrapy redisq reset {frontier} --yes'"
+            f"frontier {frontier!r} was begun with another configuration: {what}. {cure}"
         )
 
 
@@ -192,6 +202,10 @@ class Unserializable(SerializationError):
     def __init__(self, message: str, cure: str = "") -> None:
         self.cure = cure
         super().__init__(message)
+
+    def explained(self) -> Unserializable:
+        """The same with all that can be said, which may take a look at each value."""
+        return self
 
 
 class EntryTooLarge(SerializationError):
@@ -293,3 +307,11 @@ def message_of(error: BaseException | None) -> str:
         return str(error)
     except Exception:
         return "<exception str() failed>"  # as Python's own tracebacks have it
+
+
+def reason(error: BaseException) -> str:
+    """An error for a message: its class and what it says, in at most 300 characters, without
+    surrogates, which logs could not write."""
+    text = f"{type(error).__name__}: {message_of(error)}"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 300 else text[:300] + "…"

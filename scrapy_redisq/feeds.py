@@ -43,9 +43,9 @@ def feed_uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
     return {"worker": worker, **params}
 
 
-def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider]) -> None:
-    """Log each feed that all workers would write to."""
-    for uri in shared_feeds(settings, spider):
+def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider], job: str = "") -> None:
+    """Log each feed that all workers would write to. ``job``: see `shared_feeds`."""
+    for uri in shared_feeds(settings, spider, job):
         logger.warning(
             "The feed %s is one for all workers, who break it for each other. Write items by a "
             "pipeline of scrapy_redisq.pipelines, or give each worker a feed of its own by "
@@ -55,11 +55,12 @@ def warn_of_shared_feeds(settings: BaseSettings, spider: type[Spider]) -> None:
         )
 
 
-def shared_feeds(settings: BaseSettings, spider: type[Spider]) -> Iterator[str]:
+def shared_feeds(settings: BaseSettings, spider: type[Spider], job: str = "") -> Iterator[str]:
     """Feeds, without passwords, that all workers would write to: the last of them replaces what the
     others wrote, or their blocks meet in the midst of an item.
 
-    What the class of the spider says is the same in all of them; its arguments may differ.
+    What the class of the spider says is the same in all of them; its arguments may differ. A feed
+    with the id of a scrapyd ``job`` in its name is this worker's own.
     """
     own_storages = settings.getdict("FEED_STORAGES")
     uris = [settings["FEED_URI"]] if settings["FEED_URI"] else []  # deprecated
@@ -67,7 +68,7 @@ def shared_feeds(settings: BaseSettings, spider: type[Spider]) -> Iterator[str]:
         scheme = "stdout" if uri.startswith("stdout:") else uri.partition("://")[0]
         if scheme == uri:
             scheme = ""  # a path
-        per_worker = not all(
+        per_worker = (job and job in uri) or not all(
             name in SAME_FOR_ALL or hasattr(spider, name) for name in PLACEHOLDER.findall(uri)
         )
         device = uri.removeprefix("file://").startswith("/dev/")

@@ -101,7 +101,7 @@ class Scheduler(BaseScheduler):
         """Take a request; False if it is already known to be a duplicate or cannot be taken.
 
         A duplicate that only Redis knows of is reported later, by ``request_dropped``. Never
-        raises: on Scrapy 2.14 and newer an exception here would stall the page for ever.
+        raises: an exception here would stall the page for ever.
         """
         return self.worker is not None and self.worker.take(request)
 

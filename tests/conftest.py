@@ -200,7 +200,8 @@ def redis_server(_one_server: RedisServer) -> RedisServer:
 
 @pytest.fixture(scope="session")
 def _one_cluster() -> Iterator[Cluster]:
-    with Cluster(binaries()[CLUSTER_KINDS[0]]) as cluster:
+    # None of its nodes dies. One that a busy machine has kept waiting must not be taken for dead.
+    with Cluster(binaries()[CLUSTER_KINDS[0]], node_timeout=60) as cluster:
         yield cluster
 
 

@@ -165,7 +165,12 @@ class Fleet:
         self._folder = Path(tempfile.mkdtemp(prefix="redisq-bench-"))
         self._go = self._folder / "go"
         self._options: dict[str, Any] = {
-            "settings": {"REDISQ_URL": server.url, **(settings or {})},
+            # Each has a report of its own.
+            "settings": {
+                "REDISQ_URL": server.url,
+                "REDISQ_SAME_ARGUMENTS": False,
+                **(settings or {}),
+            },
             "go": self._go if waiting else None,
             "spider": spider,
             "arguments": {"hosts": hosts} if hosts else None,

@@ -12,6 +12,5 @@ class OwnUserAgent:
     take it. Scrapy's own middleware then sets the header only where there is none.
     """
 
-    # Scrapy before 2.14 passes the spider.
-    def process_request(self, request: Any, spider: Any = None) -> None:
+    def process_request(self, request: Any) -> None:
         request.headers.pop("User-Agent", None)

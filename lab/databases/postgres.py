@@ -19,6 +19,7 @@ from typing import Any
 
 import sqlalchemy
 
+from lab import session
 from lab.databases.database import PASSWORD, DatabaseServer, engine
 from lab.servers import free_port, wait_until
 
@@ -58,10 +59,18 @@ def _reachable(install: Path) -> Path:
             **_other_user(),
         )
     except PermissionError:
-        copy = Path(tempfile.mkdtemp(prefix="redisq-postgres-"))
-        atexit.register(shutil.rmtree, copy, ignore_errors=True)
-        copy.chmod(0o755)
-        return Path(shutil.copytree(install, copy / "install"))
+        session.folder().chmod(0o711)
+        copy = session.folder() / "postgres"
+        with session.alone(copy):
+            if not copy.exists():
+                part = session.folder() / "postgres.part"
+                shutil.copytree(install, part / "package" / install.name)
+                # Where a wheel has its libraries, as the binaries know: three folders up.
+                libraries = install.parent.with_name(f"{install.parent.name}.libs")
+                if libraries.exists():
+                    shutil.copytree(libraries, part / libraries.name)
+                part.rename(copy)
+        return copy / "package" / install.name
     return install
 
 

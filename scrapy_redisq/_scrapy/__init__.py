@@ -1,4 +1,4 @@
-"""The one place that touches Scrapy's private names. Checked with Scrapy 2.13 to 2.19.
+"""The one place that touches Scrapy's private names. Checked with Scrapy 2.14.2 to 2.19.
 
 Scrapy tells a scheduler neither when a request has been dealt with nor how it ended, nor which
 page a new request comes from. All of it can be read from the engine and the scraper.

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
 from scrapy import Spider, signals
 from scrapy.core import downloader as scrapys_downloader
 from scrapy.crawler import Crawler
-from scrapy.pipelines import ItemPipelineManager
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_redisq.errors import RedisqError
 
@@ -62,6 +63,37 @@ def running_command() -> tuple[str, object] | None:
                 return str(called.get("cmdname")), called.get("cmd")
             frame = frame.f_back
     return None
+
+
+def spider_arguments(crawler: Crawler) -> dict[str, Any] | None:
+    """What the spider was made with, positional arguments by their number. None if that is not
+    known.
+
+    Scrapy keeps it nowhere. But the call of ``crawl()`` or ``crawl_async()`` lasts as long as the
+    crawl: it is on the stack, or waits and has the crawler among its variables.
+    """
+    for frame in _frames_around(crawler):
+        if (
+            frame.f_code.co_name in {"crawl", "crawl_async"}
+            and frame.f_globals.get("__name__") == Crawler.__module__
+            and frame.f_locals.get("self") is crawler
+        ):
+            given = frame.f_locals
+            return {**{str(n): one for n, one in enumerate(given["args"])}, **given["kwargs"]}
+    return None
+
+
+def _frames_around(crawler: Crawler) -> Iterator[FrameType]:
+    """Those of this stack, then those that wait somewhere and know the crawler."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+    for holder in gc.get_referrers(crawler):
+        # Before Python 3.11 the frame itself.
+        frame = getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", holder)
+        if isinstance(frame, FrameType):
+            yield frame
 
 
 _unopened: WeakSet[Spider] = WeakSet()
@@ -156,7 +188,7 @@ def heed_an_early_stop(crawler: Crawler) -> None:
         while not engine.running:
             await asyncio.sleep(STARTING_POLL)
         crawler.crawling = True
-        await _stop(crawler)
+        await crawler.stop_async()
 
     def started() -> None:
         if not crawler.crawling:
@@ -167,16 +199,9 @@ def heed_an_early_stop(crawler: Crawler) -> None:
     crawler.signals.connect(started, signals.engine_started, weak=False)
 
 
-async def _stop(crawler: Crawler) -> None:
-    if hasattr(crawler, "stop_async"):  # 2.14
-        await crawler.stop_async()
-    else:
-        await maybe_deferred_to_future(crawler.stop())
-
-
 def stop(crawler: Crawler) -> None:
     """Stop a crawl whose engine runs, as SIGTERM does, without waiting for it."""
-    deferred_from_coro(_stop(crawler))
+    deferred_from_coro(crawler.stop_async())
 
 
 def spider_with_limits(spider: Spider) -> Spider | None:
@@ -190,13 +215,6 @@ def scheduler_of(crawler: Crawler) -> Any:
     return engine._slot.scheduler
 
 
-def awaited(coroutine: Coroutine[Any, Any, None]) -> Any:
-    """What ``open_spider`` and ``close_spider`` of a pipeline return to be awaited."""
-    if hasattr(ItemPipelineManager, "open_spider_async"):  # 2.14
-        return coroutine
-    return deferred_from_coro(coroutine)
-
-
 def is_closing(crawler: Crawler) -> bool:
     """The spider is being closed."""
     engine: Any = crawler.engine
@@ -206,7 +224,4 @@ def is_closing(crawler: Crawler) -> bool:
 def close_spider(crawler: Crawler, reason: str) -> None:
     """Close the spider for ``reason``, without waiting for it."""
     engine: Any = crawler.engine
-    if hasattr(engine, "close_spider_async"):  # 2.14
-        deferred_from_coro(engine.close_spider_async(reason=reason))
-    else:
-        engine.close_spider(crawler.spider, reason)
+    deferred_from_coro(engine.close_spider_async(reason=reason))

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from scrapy.crawler import Crawler
 from scrapy.http import Request, Response
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import maybeDeferred
 
 from scrapy_redisq._scrapy.output import (
@@ -33,10 +32,7 @@ class Gate(Protocol):
 async def download(crawler: Crawler, request: Request) -> Response:
     """The response to a request on the side, through the downloader middlewares."""
     engine: Any = crawler.engine
-    if hasattr(engine, "download_async"):  # 2.14
-        response: Response = await engine.download_async(request)
-    else:
-        response = await maybe_deferred_to_future(engine.download(request))
+    response: Response = await engine.download_async(request)
     return response
 
 
@@ -49,6 +45,8 @@ class Downloads:
         self._in_middlewares: dict[Request, str] = {}
         """Requests that were handed to Scrapy and are not yet among their slot's, by slot."""
         self._askers: dict[Request, tuple[Request | None, bool]] = {}
+        self._slots: dict[Request, str] = {}
+        """The slots of requests that Scrapy has: see `slot_of`."""
 
     @property
     def free(self) -> int:
@@ -57,8 +55,12 @@ class Downloads:
         scraper_slot = self._engine.scraper.slot  # None until the spider is open
         if scraper_slot is not None and scraper_slot.needs_backout():
             return 0
-        total: int = self._downloader.total_concurrency
-        return max(0, total - len(self._downloader.active)) if total > 0 else UNLIMITED
+        return max(0, self.places - len(self._downloader.active))
+
+    @property
+    def places(self) -> int:
+        """How many requests Scrapy downloads at a time."""
+        return int(self._downloader.total_concurrency) or UNLIMITED
 
     @property
     def number(self) -> int:
@@ -66,8 +68,13 @@ class Downloads:
         return len(self._downloader.active)
 
     def slot_of(self, request: Request) -> str:
-        """The download slot of a request: ``meta["download_slot"]`` or its host."""
-        return str(self._downloader.get_slot_key(request))
+        """The slot of a request: of a request that Scrapy has, the one that it was handed out with.
+        Of any other one its download slot: ``meta["download_slot"]`` or its host.
+
+        A downloader middleware, as one that rotates proxies, may set another download slot. It
+        counts for Scrapy's own limits alone.
+        """
+        return self._slots.get(request) or str(self._downloader.get_slot_key(request))
 
     def handed_out(self, request: Request, slot: str) -> None:
         """Scrapy is about to start ``request``."""
@@ -89,7 +96,8 @@ class Downloads:
                 downloads = downloader.slots.get(request.meta.get(downloader.DOWNLOAD_SLOT))
             except TypeError:  # a list or a dict, which the downloader refuses as well
                 downloads = None
-            if downloads and request in downloads.active:
+            named = request.meta.get(downloader.DOWNLOAD_SLOT) == slot
+            if downloads and named and request in downloads.active:
                 del self._in_middlewares[request]
             else:
                 in_middlewares[slot] = in_middlewares.get(slot, 0) + 1
@@ -108,58 +116,41 @@ class Downloads:
         """Let no download begin before ``gate.begin()`` has returned."""
         handlers = self._downloader.handlers
 
-        def slot_of(request: Request) -> str:
-            return str(request.meta.get(self._downloader.DOWNLOAD_SLOT, ""))
+        download = handlers.download_request_async
 
-        if hasattr(handlers, "download_request_async"):  # 2.14
-            download_async = handlers.download_request_async
-
-            async def gated_async(request: Request) -> Any:
-                ended = await gate.begin(request, slot_of(request))
-                try:
-                    with cancellation_is_an_error():
-                        response = await download_async(request)
-                except BaseException as error:
-                    ended(error)
-                    raise
-                ended(response)
-                return response
-
-            handlers.download_request_async = gated_async
-            return
-
-        download = handlers.download_request
-
-        async def gated(request: Request, spider: Any) -> Any:
-            ended = await gate.begin(request, slot_of(request))
+        async def gated(request: Request) -> Any:
+            ended = await gate.begin(request, self.slot_of(request))
             try:
                 with cancellation_is_an_error():
-                    response = await maybe_deferred_to_future(download(request, spider))
+                    response = await download(request)
             except BaseException as error:
                 ended(error)
                 raise
             ended(response)
             return response
 
-        handlers.download_request = lambda request, spider: deferred_from_coro(
-            gated(request, spider)
-        )
+        handlers.download_request_async = gated
 
     def follow(
         self, is_page: Callable[[Request], bool], fetched: Callable[[Request], None]
     ) -> None:
         """Remember for whom each download is made, see `asker`. ``is_page``: whether a request was
         handed out by the scheduler. ``fetched(request)`` is called when the downloader and its
-        middlewares are done with a request, whatever became of it. A redirect or a retry on the
-        side, which Scrapy follows by itself, has the slot of its own host."""
+        middlewares are done with a request, whatever became of it. A redirect or a retry does not
+        have the download slot that the downloader or a middleware of it gave to its request."""
         fetch, slot_key = self._downloader.fetch, self._downloader.DOWNLOAD_SLOT
 
-        def over(result: Any, request: Request, *, ungroup: bool) -> Any:
+        def over(result: Any, request: Request, given: Any) -> Any:
             self._askers.pop(request, None)
+            self._slots.pop(request, None)
             self._in_middlewares.pop(request, None)
             fetched(request)
-            if ungroup and isinstance(result, Request):
-                result.meta.pop(slot_key, None)  # the downloader's, copied with the rest
+            if isinstance(result, Request):
+                slot = result.meta.get(slot_key)
+                if slot is not None and slot == request.meta.get(slot_key):  # copied
+                    result.meta[slot_key] = given
+                    if given is None:
+                        del result.meta[slot_key]
             return result
 
         def followed(request: Request, *spider: Any) -> Any:
@@ -168,12 +159,11 @@ class Downloads:
             item = current_item.get()
             in_pipeline = page is not request and item is not None and item[0] is page
             self._askers[request] = page, in_pipeline
-            ungroup = page is not request and slot_key not in request.meta
+            given = request.meta.get(slot_key)
+            self._slots[request] = self._in_middlewares.get(request) or self.slot_of(request)
             with dealing_with(page, downloading=True):
                 # A downloader of the project's own may answer at once, or raise.
-                return maybeDeferred(fetch, request, *spider).addBoth(
-                    over, request, ungroup=ungroup
-                )
+                return maybeDeferred(fetch, request, *spider).addBoth(over, request, given)
 
         self._downloader.fetch = followed
 
@@ -182,12 +172,12 @@ class Downloads:
         pipeline has asked for it."""
         return self._askers.get(request, (None, False))
 
-    def lift_limits(self, lifts: Callable[[Request, str], int | None], *, at_least: int) -> None:
+    def lift_limits(self, allowed: Callable[[str], int], *, at_least: int) -> None:
         """Let the downloader not hold up what is limited elsewhere.
 
-        ``lifts(request, slot)`` is asked when it gets a request: -> how many downloads of the slot
-        are allowed at a time, which are then possible, without any delay; None: the downloader's
-        own limits hold. ``at_least`` are possible in any other case. Raises `RedisqError` if the
+        ``allowed(slot)`` is asked when it gets a request: -> how many downloads of the slot are
+        allowed at a time, 0: any number. As many as it says, or ``at_least``, or the downloader
+        itself allows, are then possible, without any delay. Raises `RedisqError` if the
         downloader is not Scrapy's.
         """
         downloader = self._downloader
@@ -197,19 +187,17 @@ class Downloads:
                 f"{type(downloader).__qualname__} (DOWNLOADER)"
             )
         get_slot = downloader._get_slot
-        own_limits: dict[str, tuple[int, float]] = {}
+        own: dict[str, int] = {}
 
         def lifted_slot(request: Request, *spider: Any) -> tuple[str, Any]:
             known = downloader.get_slot_key(request) in downloader.slots
             key, slot = get_slot(request, *spider)
             if not known:
-                for forgotten in own_limits.keys() - downloader.slots.keys():
-                    del own_limits[forgotten]
-                own_limits[key] = slot.concurrency, slot.delay
-            slot.concurrency, slot.delay = own_limits[key]
-            if (allowed := lifts(request, key)) is not None:
-                slot.concurrency = max(slot.concurrency, allowed, at_least)
-                slot.delay = 0.0
+                for forgotten in own.keys() - downloader.slots.keys():
+                    del own[forgotten]
+                own[key] = slot.concurrency
+            slot.concurrency = max(own[key], allowed(self.slot_of(request)), at_least)
+            slot.delay = 0.0
             return key, slot
 
         downloader._get_slot = lifted_slot

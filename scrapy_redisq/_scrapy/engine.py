@@ -12,10 +12,7 @@ from typing import Any
 import scrapy
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Request, Response
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.crawl import close_spider, stop
@@ -73,7 +70,7 @@ class Engine:
         if missing:
             raise RedisqError(
                 f"Scrapy {scrapy.__version__} has no {', '.join(missing)}: this release of "
-                f"scrapy-redisq works with Scrapy 2.13 to 2.19"
+                f"scrapy-redisq works with Scrapy 2.14.2 to 2.19"
             )
         self._slot: Any = slot
         self.downloads = Downloads(engine)
@@ -139,7 +136,7 @@ class Engine:
                     if not isinstance(output, Request):
                         await self._room_for_items()
                     # Not ended before it is closed: it would look as if all had been read. Scrapy
-                    # cancels this since 2.14.
+                    # cancels this.
                     while self.closing:
                         await asyncio.sleep(CLOSING_POLL)
                         if self._closed:
@@ -178,14 +175,12 @@ class Engine:
     def _copy_what_is_in_progress(self) -> None:
         """Let a page that downloads its own request again, on the side, go on being in progress:
         Scrapy takes a request for done when any of its downloads has ended."""
-        engine = self._engine
-        name = "download_async" if hasattr(engine, "download_async") else "download"  # 2.14
-        download = getattr(engine, name)
+        download = self._engine.download_async
 
         def download_another(request: Request) -> Any:
             return download(request.copy() if request in self.in_progress else request)
 
-        setattr(engine, name, download_another)
+        self._engine.download_async = download_another
 
     def watch_retries(self, gave_up: Callable[[Request, str], None]) -> None:
         """``gave_up(page, stat)`` is called when ``get_retry_request()`` returns None to a callback
@@ -201,8 +196,8 @@ class Engine:
                     gave_up(page, key)
 
         stats.inc_value = watched_inc_value
-        # Since 2.14 Scrapy keeps under this name what it calls in its place: the same with a check
-        # of the arguments, which `inc_value` has.
+        # Scrapy keeps under this name what it calls in its place: the same with a check of the
+        # arguments, which `inc_value` has.
         stats._cached_inc_value = watched_inc_value
 
     def stop(self) -> bool:
@@ -222,7 +217,7 @@ class Engine:
 
     @property
     def _closed(self) -> bool:
-        return self._engine.spider is None  # Scrapy 2.13 keeps its slot
+        return self._engine.spider is None
 
     def pace_links(self, may_go: Callable[[Request], Awaitable[None]]) -> None:
         """Await ``may_go(page)`` before a request that ``page`` has asked for is taken."""
@@ -253,7 +248,7 @@ class Engine:
         scrape = scraper._scrape
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
-            if isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
+            if isinstance(result, Failure):
                 failed(request, result)
             elif isinstance(result, Response):
                 arrived(request, result)
@@ -277,11 +272,8 @@ class Engine:
 
         async def watched_scrape(result: Any, request: Request) -> None:
             try:
-                scraped = scrape(result, request)
-                if isinstance(scraped, Deferred):  # before 2.14
-                    scraped = maybe_deferred_to_future(scraped)
                 with cancellation_is_an_error():
-                    await scraped
+                    await scrape(result, request)
             except Exception:
                 failure = Failure()  # type: ignore[no-untyped-call]
                 watched_spider_error(failure, request, result)
@@ -300,9 +292,5 @@ class Engine:
         scraper.enqueue_scrape = watched_enqueue_scrape
         scraper.call_spider_async = watched_call_spider
         scraper.handle_spider_error = watched_spider_error
-        scraper._scrape = (
-            watched_scrape
-            if hasattr(scraper, "_wait_for_processing")  # 2.14
-            else lambda *args: deferred_from_coro(watched_scrape(*args))
-        )
+        scraper._scrape = watched_scrape
         watch_output(self._crawler, item_failed)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Request
-from scrapy.pipelines import ItemPipelineManager
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 logger = logging.getLogger(__name__)
@@ -80,27 +75,6 @@ async def _uncancelled_async(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
             yield one
 
 
-def _made(request: Request, output: Iterable[Any]) -> Iterator[Any]:
-    iterator = iter(output)
-    while True:
-        with dealing_with(request):
-            try:
-                one = next(iterator)
-            except StopIteration:
-                return
-        yield one
-
-
-async def _made_async(request: Request, output: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    while True:
-        with dealing_with(request):
-            try:
-                one = await output.__anext__()
-            except StopAsyncIteration:
-                return
-        yield one
-
-
 ItemFailed = Callable[["Request | None", Failure], None]
 
 
@@ -118,32 +92,16 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
     scraper._redisq_watched = True
     handle_output = scraper.handle_spider_output_async
     # Items are passed to it in the order in which the callback yields them.
-    start_name = (
-        "start_itemproc_async" if hasattr(scraper, "start_itemproc_async") else "start_itemproc"
-    )
-    start_itemproc = getattr(scraper, start_name)
-
-    contexts: dict[int, contextvars.Context] = {}
-    # Before 2.14 what a callback yields is made, and processed, in the context of whichever page
-    # made Twisted's cooperator run.
-    own_context = hasattr(scraper, "_process_spidermw_output_async")
-
-    def output_of(request: Request, result: Any) -> Any:
-        is_async = isinstance(result, AsyncIterator)
-        result = (_uncancelled_async if is_async else _uncancelled)(result)
-        if own_context:
-            return result
-        return (_made_async if is_async else _made)(request, result)
+    start_itemproc = scraper.start_itemproc_async
 
     async def watched_handle_output(result: Any, request: Request, response: Any) -> None:
         numbers = _numbers.set(itertools.count())
+        is_async = isinstance(result, AsyncIterator)
         try:
             with dealing_with(request):
-                contexts[id(response)] = contextvars.copy_context()
-                await handle_output(output_of(request, result), request, response)
+                output = (_uncancelled_async if is_async else _uncancelled)(result)
+                await handle_output(output, request, response)
         finally:
-            # A downloader middleware may have given one response to several requests.
-            contexts.pop(id(response), None)
             _numbers.reset(numbers)
 
     def watched_start_itemproc(item: Any, *, response: Any) -> Any:
@@ -152,10 +110,7 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
         comes_from_page = response is not None and page is not None and numbers is not None
         current_item.set((page, next(numbers)) if comes_from_page else None)  # type: ignore
         processed = start_itemproc(item, response=response)
-        if not isinstance(processed, Deferred):
-            return dealt_with(processed, page, is_of_start=response is None)
-        processed = maybe_deferred_to_future(processed)  # before 2.14
-        return deferred_from_coro(dealt_with(processed, page, is_of_start=response is None))
+        return dealt_with(processed, page, is_of_start=response is None)
 
     # Scrapy closes a spider when the last response has been dealt with; an item of start() that was
     # still in the pipelines then would keep it open for ever.
@@ -179,30 +134,7 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
                 close_if_idle()
 
     scraper.handle_spider_output_async = watched_handle_output
-    if not own_context:
-        process_output = scraper._process_spidermw_output
-
-        def watched_process_output(output: Any, response: Any) -> Any:
-            context = contexts.get(id(response))
-            if context is None:
-                return process_output(output, response)
-            return context.copy().run(process_output, output, response)
-
-        scraper._process_spidermw_output = watched_process_output
-        # Likewise a pipeline after one that returns a Deferred, as media pipelines do.
-        itemproc: Any = scraper.itemproc
-        is_scrapys = type(itemproc) is ItemPipelineManager
-
-        async def process_item(item: Any, spider: Spider) -> Any:
-            for process in itemproc.methods["process_item"]:
-                item = await maybe_deferred_to_future(maybeDeferred(process, item, spider))
-            return item
-
-        if is_scrapys:
-            itemproc.process_item = lambda item, spider: deferred_from_coro(
-                process_item(item, spider)
-            )
-    setattr(scraper, start_name, watched_start_itemproc)
+    scraper.start_itemproc_async = watched_start_itemproc
 
 
 def pace_output(crawler: Crawler, may_go: Callable[[Request], Awaitable[None]]) -> None:

@@ -15,11 +15,12 @@ WITH_VALUE = {
 
 @dataclass
 class CrawlCommand:
-    """``settings`` that it gives, and the ``spider`` (or file) that it names; "" where it is not
-    seen to be a ``crawl`` or ``runspider``, as of a shell script."""
+    """``settings`` and spider's ``arguments`` that it gives, and the ``spider`` (or file) that it
+    names; "" where it is not seen to be a ``crawl`` or ``runspider``, as of a shell script."""
 
     words: Sequence[str]
     settings: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
     spider: str = ""
 
     def __post_init__(self) -> None:
@@ -29,9 +30,9 @@ class CrawlCommand:
         if verb is None:
             return
         for option, value in _parsed(self.words[verb + 1 :]):
-            if option in {"-s", "--set"}:
+            if option in {"-s", "--set", "-a"}:
                 name, _, text = value.partition("=")
-                self.settings[name] = text
+                (self.arguments if option == "-a" else self.settings)[name] = text
             elif not option:
                 self.spider = self.spider or value
 

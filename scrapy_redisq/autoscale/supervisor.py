@@ -16,6 +16,7 @@ from scrapy_redisq.autoscale.fleet import Fleet, Pace
 from scrapy_redisq.autoscale.machine import Load, Machine, exists
 from scrapy_redisq.autoscale.process import Process
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.scaling import OVER
 from scrapy_redisq.errors import FrontierError, ServerError
 
 TICK = 0.2
@@ -133,7 +134,7 @@ class Supervisor:
                 least=self.fleet.least,
                 concurrency=self._orders.concurrency,
                 status=status,
-                run=self._begins(),
+                run=self._begins(status),
             )
         except (redis.RedisError, ServerError) as error:
             self.away = f"Redis is away, trying again: {error}"
@@ -145,9 +146,11 @@ class Supervisor:
         self.status = status
         self.wanted, self.because = wanted.workers, wanted.because
 
-    def _begins(self) -> str:
-        """The name of the run that may have to be begun; any, where workers name it themselves."""
-        return self._run_name or ("" if self.fleet.codes else "that the command names")
+    def _begins(self, status: Mapping[str, Any]) -> str:
+        """The name of the run that may have to be begun; any, where workers name it themselves and
+        none goes on."""
+        names_it = status["state"] in OVER and not self.fleet.codes
+        return self._run_name or ("that the command names" if names_it else "")
 
     def _step(self) -> int | None:
         """Start and stop workers; -> the exit code if it is over."""

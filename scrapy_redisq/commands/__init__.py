@@ -7,8 +7,8 @@ rest is imported when it is run:
              ``options``
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
-``status``, ``slots``, ``workers``, ``url``, ``push``, ``dead``, ``reset``, ``server``,
-``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
+``status``, ``slots``, ``pause`` (and resume), ``workers``, ``url``, ``push``, ``dead``, ``reset``,
+``server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
 ``export``   files of dead letters
 ``display``, ``slot_table``, ``table``  tables for people; ``fleet_display`` what autoscale shows
 """
@@ -32,8 +32,8 @@ class RedisqCommand(ScrapyCommand):
 
     def syntax(self) -> str:
         return (
-            "{status,slots,workers,url,push,dead,reset,server,doctor,autoscale,exporter,"
-            "dashboard} …"
+            "{status,slots,pause,resume,workers,url,push,dead,reset,server,doctor,autoscale,"
+            "exporter,dashboard} …"
         )
 
     def short_desc(self) -> str:

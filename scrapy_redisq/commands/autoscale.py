@@ -22,6 +22,8 @@ from scrapy_redisq.commands.fleet_display import FleetDisplay
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.settings.arguments import Arguments
+from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 
 TEXT = """\
 Start and stop worker processes on this machine, between --min and --max, as many as have work: by
@@ -40,7 +42,7 @@ its workers stop by themselves on Linux; elsewhere they go on.
 EXAMPLES = """\
 examples:
   scrapy redisq autoscale -- scrapy crawl books
-  scrapy redisq autoscale --min 2 --max 8 books -- uv run scrapy crawl books -a part=1
+  scrapy redisq autoscale --min 2 --max 8 books -- scrapy crawl books -a part=1
 """
 
 
@@ -51,7 +53,7 @@ def add_options(commands: Any) -> None:
         help="start and stop workers on this machine, as many as have work",
         description=TEXT,
         epilog=EXAMPLES + "\n" + GLOBAL_OPTIONS,
-        usage="%(prog)s [--min N] [--max N] [NAME] -- scrapy crawl SPIDER …",
+        usage="%(prog)s [--min N] [--max N] [NAME] -- scrapy crawl SPIDER",
     )
     autoscale.set_defaults(error=autoscale.error)
     autoscale.add_argument(
@@ -128,7 +130,7 @@ def _orders(
     return Orders(
         words=words,
         run_name=run_name,
-        concurrency=max(1, project.scrapys.getint("CONCURRENT_REQUESTS")),
+        concurrency=downloads_at_once(project.scrapys),
         logs=logs,
         least=arguments.min,
         most=arguments.max if arguments.max is not None else max(processors(), arguments.min),
@@ -148,7 +150,9 @@ def _project_of(
     if name is None:
         if not command.spider or command.spider.endswith(".py"):
             raise SettingError("NAME", None, "the frontier's name: the command names no spider")
-        name = Project(given).settings.frontier_name(command.spider)
+        name = Project(given).settings.frontier_name(
+            command.spider, Arguments.of(command.arguments)
+        )
     return Project(given, name), name
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import os
+import secrets
 import signal
+import stat
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -19,8 +22,7 @@ from scrapy_redisq.doctor import Report
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
-
-TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
+from scrapy_redisq.settings.setting import TOKEN_VARIABLE
 
 M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
@@ -34,8 +36,9 @@ TEXT = """\
 Serve pages that show all crawls of the server, and let people steer them: charts, hosts, workers,
 dead letters, URLs. Runs until Ctrl-C.
 
-On 127.0.0.1 anybody on this machine may look. On another address whoever asks needs a token: give
---token-file FILE or REDISQ_DASHBOARD_TOKEN, and put TLS in front of it.
+Whoever asks needs its token: that of --token-file FILE, else of REDISQ_DASHBOARD_TOKEN, else one
+that is drawn into .scrapy/redisq-dashboard-token, which only this user can read. A terminal shows
+an address with a drawn token. On another address than 127.0.0.1 put TLS in front of it.
 """
 
 
@@ -49,7 +52,7 @@ def add_options(commands: Any) -> None:
     )
     add_bind(dashboard, 8765)
     dashboard.add_argument(
-        "--token-file", metavar="FILE", help="whoever asks needs the token that is in FILE"
+        "--token-file", metavar="FILE", help="the token is in FILE (default: it is drawn)"
     )
     dashboard.add_argument(
         "--host",
@@ -84,12 +87,10 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
     from scrapy_redisq.dashboard.listening import listening  # noqa: PLC0415
 
     host, port = arguments.bind
-    rules = Rules.of(
-        host,
-        token_of(arguments.token_file),
-        read_only=arguments.read_only,
-        hosts=frozenset(arguments.host or ()),
-    )
+    folder = project.folder or Path.cwd()
+    token, drawn = token_of(arguments.token_file, folder / ".scrapy" / "redisq-dashboard-token")
+    hosts = frozenset(name.lower() for name in arguments.host or ())
+    rules = Rules(token, arguments.read_only, hosts)
 
     def open_to_push(server: Server, name: str) -> Frontier:
         # With the custom_settings of the spider whose frontier it is.
@@ -106,7 +107,11 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
     app = make_app(Crawls(server, open_to_push, examine), rules)
     async with listening(app, host, port) as bound:
         shown = f"[{host}]" if ":" in host else host
-        print(f"http://{shown}:{bound}/ shows {server.address}", flush=True)
+        # What is after # stays in the browser. A log may be read by others.
+        key = f"#token={token}" if drawn and sys.stdout.isatty() else ""
+        print(f"http://{shown}:{bound}/{key} shows {server.address}", flush=True)
+        if drawn:
+            print(f"Its token is in {drawn}", flush=True)
         await _until_ended()
 
 
@@ -124,14 +129,41 @@ async def _until_ended() -> None:
     await ended.wait()
 
 
-def token_of(file: str | None) -> str:
-    """The token of the file, else of the environment; "" if there is none. Raises OSError."""
+def token_of(file: str | None, drawn: Path) -> tuple[str, Path | None]:
+    """The token: of the file, else of the environment, else of ``drawn``, which is told then.
+    Raises OSError."""
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE, "").strip()
+        if given := os.environ.get(TOKEN_VARIABLE, "").strip():
+            return given, None
+        return kept_token(drawn), drawn
     path = Path(file)
     token = path.read_text("utf-8").strip()
     if not token:
         raise NoDashboard(f"{file} holds no token")
     if path.is_file() and path.stat().st_mode & 0o077:
         print(f"scrapy redisq: {file} can be read by others: chmod 600 {file}", file=sys.stderr)
-    return token
+    return token, None
+
+
+def kept_token(path: Path) -> str:
+    """The token in ``path``, drawn if there is none. Raises `NoDashboard` unless only this user can
+    read that file: in a folder of others they could have made it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "r+") as file:
+            found = os.fstat(file.fileno())
+            is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+            if not is_ours or found.st_mode & 0o077:
+                raise PermissionError("it is not a file that only this user can read: remove it")
+            fcntl.flock(file, fcntl.LOCK_EX)  # another dashboard may start at the same time
+            token = file.read().strip()
+            if not token:
+                token = secrets.token_urlsafe(32)
+                file.write(token + "\n")
+            return token
+    except OSError as error:
+        raise NoDashboard(
+            f"the token cannot be kept in {path} ({error.strerror or error}); or give "
+            "--token-file FILE"
+        ) from None

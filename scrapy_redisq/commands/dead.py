@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from scrapy_redisq.commands.display import ago, clean, console
+from scrapy_redisq.commands.display import ago, clean, clean_lines, console
 from scrapy_redisq.commands.export import export, purge_exported
 from scrapy_redisq.commands.options import add_command, add_json, add_limit, add_name
 from scrapy_redisq.commands.project import Project
@@ -191,8 +191,8 @@ def _show(arguments: Namespace, frontier: Frontier) -> int:
         if value is not None:
             print(f"{name:<{width}}  {clean(str(value))}")
     if request is not None:
-        print(clean(json.dumps({"request": request}, indent=2, ensure_ascii=False)))
-    print(clean(detail))
+        print(clean_lines(json.dumps({"request": request}, indent=2, ensure_ascii=False)))
+    print(clean_lines(detail))
     return 0
 
 

@@ -35,12 +35,17 @@ BACKENDS = {
 }
 
 # Names, URLs and reasons come from Redis and from pages: they must not steer the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """``text`` with control characters and what cannot be printed made visible."""
+    """``text`` on one line, with control characters and what cannot be printed made visible."""
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def clean_lines(text: str) -> str:
+    """The same of a text that has lines, and tabs in them."""
+    return re.sub(r"[^\n\t]+", lambda part: clean(part[0]), text)
 
 
 def one_line(text: str) -> str:
@@ -141,6 +146,7 @@ def _why(why: Mapping[str, Any]) -> list[RenderableType]:
 def _title(status: Mapping[str, Any]) -> Text:
     began = f", began {ago(status['began'])} ago" if status["began"] else ""
     spider = f", spider {clean(status['spider'])}" if status["spider"] else ""
+    arguments = f", -a {clean(status['arguments'])}" if status["arguments"] else ""
     state, run = clean(status["state"]), clean(status["run"] or "")
     if status["run_name"]:
         run = f"{clean(status['run_name'])} ({run})"
@@ -148,7 +154,7 @@ def _title(status: Mapping[str, Any]) -> Text:
         (clean(status["frontier"]), "bold"),
         "  ",
         (state, STATE_STYLES.get(state, "")),
-        (f"  run {run}{began}{spider}", "dim"),
+        (f"  run {run}{began}{spider}{arguments}", "dim"),
     )
 
 

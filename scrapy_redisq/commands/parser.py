@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from functools import cache
+from itertools import groupby
 from typing import Any, NoReturn, Protocol
 
 from scrapy_redisq.commands import (
@@ -12,6 +14,7 @@ from scrapy_redisq.commands import (
     dead,
     doctor,
     exporter,
+    pause,
     push,
     reset,
     server,
@@ -39,6 +42,8 @@ COMMANDS: dict[str, Command] = {
     "autoscale": autoscale,
     "exporter": exporter,
     "slots": slots,
+    "pause": pause,
+    "resume": pause,
     "url": url,
     "workers": workers,
     "push": push,
@@ -53,11 +58,22 @@ COMMANDS: dict[str, Command] = {
 _ACTIONS = {"slots": slots.ACTION_TEXTS, "workers": workers.ACTION_TEXTS}
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal is: paragraphs are filled, lines that are set in stay."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for set_in, found in groupby(text.splitlines(), lambda line: line[:1] in ("", " ")):
+            paragraph = list(found)
+            lines += paragraph if set_in else textwrap.wrap(" ".join(paragraph), width)
+        return super()._fill_text("\n".join(lines) + "\n", width, indent)
+
+
 class _Parser(argparse.ArgumentParser):
     """Without abbreviations: they would change their meaning with each new option."""
 
     def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("formatter_class", _Help)
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -92,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    for command in COMMANDS.values():
+    for command in dict.fromkeys(COMMANDS.values()):
         command.add_options(commands)
     return parser
 

@@ -27,9 +27,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.doctor import Line
-from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
+from scrapy_redisq.errors import FrontierError, RedisqError, SettingError, reason
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
 from scrapy_redisq.settings.server import open_server_of, project_folder
@@ -64,12 +63,13 @@ def only_frontier(server: Server) -> str:
 class Project:
     """The settings of one call: Scrapy's, the spider's whose frontier it is, and the add-ons'.
 
-    ``frontier`` is the name of the frontier that is meant, if one is. Raises `SettingError`.
+    ``frontier`` is the name of the frontier that is meant, if one is; ``others`` are those of all
+    spiders where none of them has one so called. Raises `SettingError`.
     """
 
     def __init__(self, settings: Settings, frontier: str | None = None) -> None:
         self.given = settings
-        spider = _spider_of(settings, frontier) if frontier else None
+        spider, self.others = _spider_of(settings, frontier) if frontier else (None, [])
         self.spider_name: str = spider.name if spider else ""
         # It never crawls; it is how Scrapy puts settings together and builds what they name.
         self._crawler = Crawler(spider or Spider, settings)
@@ -158,6 +158,7 @@ class Project:
                 fingerprint=fingerprint,
                 max_bytes=self.settings.max_entry_bytes,
                 schemes=self.settings.schemes,
+                meta_keys=self.settings.meta_keys,
             ),
             # A worker has what its spider says, and nobody knows here which one that is.
             keep_config=not self.spider_name,
@@ -168,6 +169,13 @@ class Project:
         frontier.by = _person()
         try:
             stored = frontier.config()
+            if stored is None and self.others:
+                names = ", ".join(self.others[:MOST_NAMES]) + " …" * (len(self.others) > MOST_NAMES)
+                print(
+                    f"scrapy redisq push: {name!r} is the frontier of no spider of this project "
+                    f"(theirs: {names}); a new one begins",
+                    file=sys.stderr,
+                )
             if stored is not None and stored.fingerprinter != path:
                 raise SettingError(
                     "REQUEST_FINGERPRINTER_CLASS", path, f"{stored.fingerprinter!r} for {name!r}"
@@ -208,13 +216,14 @@ class Project:
             ) from error
 
 
-def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
+def _spider_of(settings: Settings, frontier: str) -> tuple[type[Spider] | None, list[str]]:
     """The spider whose frontier is called so: its ``custom_settings`` count as they do for workers.
 
-    None if there is none in this project, or several that share the frontier.
+    None if there is none in this project, with the frontiers that there are, or if several spiders
+    share the frontier.
     """
     if not settings.getlist("SPIDER_MODULES"):
-        return None
+        return None, []
     try:
         loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
         spiders: list[type[Spider]] = [loader.load(name) for name in loader.list()]
@@ -224,8 +233,8 @@ def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
             f"scrapy redisq: custom_settings of spiders are left out: {reason(error)}",
             file=sys.stderr,
         )
-        return None
-    found = []
+        return None, []
+    found, others, names_all = [], [], True
     for spider in spiders:
         try:
             own = Crawler(spider, settings).settings
@@ -235,11 +244,15 @@ def _spider_of(settings: Settings, frontier: str) -> type[Spider] | None:
                 f"{reason(error)}",
                 file=sys.stderr,
             )
+            names_all = False
             continue
         pattern = own.get(RedisqSettings.frontier.name) or RedisqSettings.frontier.default
         try:
-            if pattern % {"spider": spider.name} == frontier:
-                found.append(spider)
+            name = pattern % {"spider": spider.name}
         except (TypeError, ValueError, KeyError):
-            continue  # a bad value: its own worker says so
-    return found[0] if len(found) == 1 else None
+            names_all = False  # a bad value: its own worker says so
+            continue
+        if name == frontier:
+            found.append(spider)
+        others.append(name)
+    return (found[0] if len(found) == 1 else None), others if names_all and not found else []

@@ -58,7 +58,7 @@ EXAMPLES = """\
 examples:
   scrapy redisq push books https://books.example/
   scrapy redisq push books - < urls.txt
-  echo '{"url": "https://books.example/1", "priority": 10, "callback": "parse_book"}' \\
+  echo '{"url": "https://books.example/1", "callback": "parse_book"}' \\
       | scrapy redisq push books -
 """
 

@@ -56,7 +56,7 @@ Without NAME: the only frontier of the server. One that is called like an action
 
 Actions, each with its own help (scrapy redisq slots pause -h):
   pause    start nothing of a slot until it is resumed
-  resume   let a slot go on at once, after a pause, in a back-off, or when it was set aside
+  resume   let a slot go on at once: after a pause, in a back-off, or set aside
   limit    give a slot another limit than that of the settings
   drop     give up a slot's requests
 They take effect within a second, while the crawl runs.

@@ -24,6 +24,7 @@ from scrapy_redisq.errors import (
     ServerFull,
     ShardAway,
     Unserializable,
+    reason,
 )
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import number
@@ -33,7 +34,6 @@ from scrapy_redisq.frontier.runs import drive
 from scrapy_redisq.frontier.seen import SeenFilter, probe, seen_filter
 from scrapy_redisq.frontier.slot_names import numbers_of_any
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.meta import milliseconds
 from scrapy_redisq.server.connection import Client, Server
 from scrapy_redisq.settings.server import open_server_of
@@ -125,7 +125,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         REDISQ_KEEP_SEEN. An unfinished run stays as it is. ``fingerprint`` is for crawls with a
         REQUEST_FINGERPRINTER_CLASS of their own: their fingerprinter's method. ``project_dir`` is
         where ``embedded://`` without a path has its ``.scrapy/redisq``. ``settings`` also say which
-        classes may be pushed beside Scrapy's own (REDISQ_REQUEST_CLASSES, REDISQ_VALUE_CLASSES).
+        classes may be pushed beside Scrapy's own (REDISQ_REQUEST_CLASSES, REDISQ_VALUE_CLASSES),
+        and which keys of meta that are not safe (REDISQ_META_KEYS).
         """
         keep_config = config is None and settings is None
         settings = settings or RedisqSettings.read({})
@@ -139,6 +140,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                 schemes=settings.schemes,
                 request_classes=settings.request_classes,
                 value_classes=settings.value_classes,
+                meta_keys=settings.meta_keys,
             )
             return cls(
                 server,
@@ -269,8 +271,9 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                 try:
                     seeds.append((at, self._seeds.read(item)))
                 except Unserializable as error:
-                    cure = f"; {error.cure}" if error.cure else ""
-                    result.errors.append((at, f"{error}{cure}"))
+                    told = error.explained()
+                    cure = f"; {told.cure}" if told.cure else ""
+                    result.errors.append((at, f"{told}{cure}"))
                 except (RedisqError, ValueError, TypeError) as error:
                     result.errors.append((at, str(error)))
                 except Exception as error:  # of a fingerprinter of the project, or nested too deep

@@ -52,13 +52,22 @@ def wanted_workers(
     longer than ``rest_after`` seconds, or for a person, and no worker holds anything.
 
     ``run`` is the name that workers are given (REDISQ_RUN): where there is no run of that name yet,
-    one worker is wanted, which begins it.
+    one worker is wanted, which begins it. While workers of a run with another name are alive none
+    is, for it would be refused; and one where they have left that run, which says so or, with
+    REDISQ_RESUME=False, begins.
     """
-    if run and status["state"] in OVER and status["run_name"] != run:
+    other = status["run_name"]
+    if run and status["state"] in OVER and other != run:
         return Wanted(max(1, least), f"the run {run} has not begun")
+    if run and other not in {None, run} and status["state"] != "resetting":
+        refused = status["state"] == "running"
+        return Wanted(0 if refused else 1, f"the run {other} is not finished, and {run} not begun")
     look = _Look(status, list(waits))
     if reason := look.over():
         return Wanted(0, reason)
+    if status["crawl_paused"]:
+        rests = rest_after < math.inf and not status["leased"]
+        return Wanted(0 if rests else max(1, least), "the crawl is paused")
     if (wait := look.wait()) is not None and wait > rest_after:
         what = "a person" if wait == math.inf else f"{wait:,.0f} s"
         return Wanted(0, f"everything waits for {what}")

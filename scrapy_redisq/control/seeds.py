@@ -50,10 +50,12 @@ class SeedReader:
         schemes: Collection[str] = CrawlSettings.schemes.default,
         request_classes: Sequence[type | str] = (),
         value_classes: Sequence[type | str] = (),
+        meta_keys: Collection[str] = (),
     ) -> None:
         self._fingerprint = fingerprint
         self._max_bytes = max_bytes
         self._schemes = schemes
+        self._meta_keys = meta_keys
         self._value_classes = ValueClasses(value_classes)
         self._serializer = Serializer(
             None,
@@ -61,6 +63,7 @@ class SeedReader:
             schemes=schemes,
             request_classes=request_classes,
             value_classes=self._value_classes,
+            meta_keys=meta_keys,
         )
 
     @property
@@ -121,6 +124,7 @@ class SeedReader:
                 identify=identify,
                 schemes=self._schemes,
                 value_classes=self._value_classes,
+                meta_keys=self._meta_keys,
             )
         slot = request.meta.get("download_slot")
         if slot is None:  # as Scrapy's downloader sees it

@@ -30,10 +30,13 @@ class SlotStatus:
 
     ``leased`` requests are those that workers hold: in progress, or about to be. ``next_start`` is
     None while the slot is paused. ``delay`` is the longest of those of the ``limit``, of
-    robots.txt, of AutoThrottle and of back-off, and ``delay_from`` says of which; ``limit_from`` is
-    "settings", "person" or None. ``failures`` are counted in a row; ``status`` is that of the last
-    answer, None if there was none or it is forgotten. ``due_for``: for how long it might have been
-    claimed from, and was not; None if it waits for something, or has no requests.
+    robots.txt and of AutoThrottle, and ``delay_from`` says of which; ``limit_from`` is "settings",
+    "person" or None. ``failures`` are counted in a row: while there are some, one request is tried
+    at a time. ``back_off`` is the longest pause that the last failure led to. ``status`` is that of
+    the last answer, robots.txt's among them, None if there was none or it is forgotten.
+    ``due_for``: for how long it might have been claimed from, and was not; None if it waits for
+    something, or has no
+    requests.
     """
 
     slot: str
@@ -75,7 +78,6 @@ class SlotStatus:
             (record.limit_delay, limit_from or ""),
             (record.robots_delay, "robots.txt"),
             (record.throttle_delay, "AutoThrottle"),
-            (record.back_off_delay, "back-off"),
             key=lambda known: known[0],
         )
         return cls(
@@ -93,7 +95,7 @@ class SlotStatus:
             set_aside=_utc(record.set_aside),
             paused=_utc(record.paused),
             ruled=_utc(record.ruled),
-            status=record.status or None,
+            status=abs(record.status) if record.status not in {0, -1} else None,
             due_for=None if record.paused or record.due_for < 0 else record.due_for / 1e6,
         )
 
@@ -178,6 +180,28 @@ class SlotMethods(StoredFrontier):
         """Let ``slot`` go on at once: after `pause`, in a back-off, or when it was set aside."""
         self._rule(calls.resume, slot)
         self._note("resume", slot)
+
+    def pause_crawl(self) -> None:
+        """Start nothing of the crawl before `resume_crawl`; what is being downloaded goes on.
+
+        Holds for all hosts and workers, also those that come later, within a second, through
+        restarts and in the next runs. Workers stay. Raises `FrontierError` if there is no frontier.
+        """
+        self._pause_crawl(paused=True)
+        self._note("pause", "the crawl")
+
+    def resume_crawl(self) -> None:
+        """Let the crawl go on after `pause_crawl`. Slots that were paused stay so."""
+        self._pause_crawl(paused=False)
+        self._note("resume", "the crawl")
+
+    def _pause_crawl(self, *, paused: bool) -> None:
+        config = self.config()
+        if config is None:
+            raise FrontierError(f"there is no frontier {self.name!r}")
+        # Shard 0 last: what it has is what people are shown, and then all have it.
+        for shard in reversed(config.shard_numbers(self.name)):
+            self._run(calls.pause_run(self.name, shard, paused=paused))
 
     def limit(self, slot: str, **options: Any) -> SlotLimit:
         """Give ``slot`` a limit in the place of that of the settings, for all workers within a

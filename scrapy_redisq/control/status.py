@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from scrapy_redisq.frontier.calls import number, pairs
-from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.config import FrontierConfig, shown_arguments
 from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.seen import SeenStatus
 
@@ -33,6 +34,7 @@ class _Report(msgspec.Struct):
     in_callbacks: _Number | None = None
     waiting_for_sink: _Number | None = None
     waiting_to_send: _Number | None = None
+    kept: _Number | None = None
     sink: str | None = None
     quiet: bool | None = None
 
@@ -40,6 +42,9 @@ class _Report(msgspec.Struct):
 _report = msgspec.json.Decoder(_Report).decode
 REPORTED = _Report.__struct_fields__
 """What a worker tells of itself."""
+
+STATUS_COUNT = re.compile(r"status_([0-9](?:\d\d|xx))", re.ASCII)
+"""The name of a count of responses."""
 
 SINK_COUNTS = ("rows", "batches", "seconds", "retries", "refused")
 """What the item pipelines of all workers did in this run."""
@@ -68,13 +73,16 @@ def absent(name: str) -> dict[str, Any]:
         **dict.fromkeys((*COUNTS, "done", "queued", "delayed", "leased", "seen"), 0),
         "set_aside": 0,
         "paused": 0,
+        "crawl_paused": None,
         "posted": 0,
         "dupefilter": None,
         "scheduling": None,
         "order": None,
         "shards": 0,
         "spider": "",
+        "arguments": None,
         "sink": dict.fromkeys(SINK_COUNTS, 0),
+        "responses": {},
         "exchanges": _exchanges({}),
         "workers": [],
     }
@@ -91,7 +99,7 @@ def summary(
     totals: dict[str, int] = {}
     for shard in shards:
         for field_name, value in pairs(shard.get("counts", [])).items():
-            totals[field_name] = totals.get(field_name, 0) + number(value)
+            totals[field_name] = totals.get(field_name, 0) + _counted(value)
     counts = {field_name: totals.get(field_name, 0) for field_name in COUNTS}
     delayed = sum(int(shard.get("delayed", 0)) for shard in shards)
     leased = totals.get("leased", 0)
@@ -111,7 +119,7 @@ def summary(
         "run": meta.get("run"),
         "run_name": meta.get("name"),
         "state": state,
-        "began": _utc(number(meta.get("began", 0))),
+        "began": _utc(_counted(meta.get("began", 0))),
         **counts,
         "done": counts["finished"] - counts["dead"] - counts["dropped"],
         "queued": max(0, unfinished - leased - delayed),
@@ -120,6 +128,7 @@ def summary(
         "seen": seen.count,
         "set_aside": sum(int(shard.get("aside", 0)) for shard in shards),
         "paused": sum(int(shard.get("paused", 0)) for shard in shards),
+        "crawl_paused": _utc(number(meta["paused"])) if "paused" in meta else None,
         "posted": posted,
         "dupefilter": {
             "kind": config.dupefilter,
@@ -133,9 +142,15 @@ def summary(
         "order": config.order,
         "shards": config.shards,
         "spider": config.spider,
+        "arguments": shown_arguments(config.arguments) if config.arguments else None,
         "sink": {
             **{name: totals.get(f"sink_{name}", 0) for name in SINK_COUNTS},
             "seconds": totals.get("sink_us", 0) / 1e6,
+        },
+        "responses": {
+            found[1]: totals[name]
+            for name in sorted(totals)
+            if (found := STATUS_COUNT.fullmatch(name))
         },
         "exchanges": _exchanges(totals),
         "workers": workers,
@@ -159,6 +174,15 @@ def _of_itself(info: Mapping[str, str]) -> dict[str, Any]:
     return {"told": told, **{name: getattr(report, name) for name in REPORTED}}
 
 
+def _counted(text: Any) -> int:
+    """`number`, unless no script counts as far: that would be no float, as in metrics. Raises
+    OverflowError."""
+    counted = number(text)
+    if abs(counted) > 2**53:
+        raise OverflowError(f"{text!r:.40} is more than a script counts")
+    return counted
+
+
 def _utc(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, timezone.utc).isoformat(timespec="seconds")
 
@@ -170,22 +194,22 @@ def workers_of(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
         now = status.get("now", 0)
         for worker_id, deadline, leased, flat in status.get("workers", []):
             info = pairs(flat)
-            heartbeat = deadline - number(info.get("ttl", 0))
+            heartbeat = deadline - _counted(info.get("ttl", 0))
             worker = workers.setdefault(
                 worker_id,
                 {
                     "id": worker_id,
                     "host": info.get("host", ""),
-                    "pid": number(info.get("pid", 0)),
+                    "pid": _counted(info.get("pid", 0)),
                     "spider": info.get("spider", ""),
                     "release": info.get("release", ""),
                     "settings": info.get("settings", ""),
                     "leased": 0,
-                    "pages": number(info.get("pages", 0)),
-                    "items": number(info.get("items", 0)),
-                    "since": _utc(number(info.get("since", 0))),
+                    "pages": _counted(info.get("pages", 0)),
+                    "items": _counted(info.get("items", 0)),
+                    "since": _utc(_counted(info.get("since", 0))),
                     "seen_ago": 0.0,
-                    "alive": deadline >= now and "fenced" not in info,
+                    "alive": deadline >= now,
                     "told": "",
                     **dict.fromkeys(REPORTED),
                 },

@@ -61,8 +61,11 @@ def exported(name: str, letter: DeadLetter) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """``value`` in JSON's types: bytes as text, other sequences as lists, the rest as text."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, int):
+        # Python writes no number of more than 4,300 digits, and few programs read such.
+        return value if value.bit_length() <= 64 else hex(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):

@@ -14,13 +14,12 @@ from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods, dead_l
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.control.status import config_of
-from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable
+from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable, reason
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
 from scrapy_redisq.frontier.operations import parse_lease
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.entries import reason
 from scrapy_redisq.serialization.fields import loads_fields
 
 MOST_LOOKED_AT = 100_000

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -97,6 +98,8 @@ class _Look:
         self.alive = [worker for worker in workers if worker["alive"]]
         self.dead = [worker for worker in workers if not worker["alive"]]
         self.leased = status.get("leased", 0)
+        self.keeping = [worker for worker in self.alive if worker.get("kept")]
+        self.kept = sum(worker["kept"] for worker in self.keeping)
         first = {wait.shard: wait for wait in reversed(waits)}  # what is told of a whole shard
         self.slots = sum(wait.slots for wait in first.values())
         self.due = sum(wait.due for wait in first.values())
@@ -127,12 +130,15 @@ class _Look:
         self.kinds: dict[str, float] = {}
         self.causes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
         self.allowed = 0
+        self.in_use = 0.0
         for wait in waits:
             scale = max(1.0, slots[wait.shard] / max(1, looked[wait.shard]))
             for kind, (count, by) in wait.kinds.items():
                 self.kinds[kind] = self.kinds.get(kind, 0) + count * scale
                 if kind == "concurrency":
                     self.allowed += sum(by)
+                elif kind == "due" and by:
+                    self.in_use += dict(by)["busy"] * scale
                 elif by and kind in self.causes:
                     self.causes[kind].update({str(what): int(n) for what, n in dict(by).items()})
         if self.estimated:
@@ -180,6 +186,12 @@ class _Look:
             return "complete", f"The run is complete: {_n(self.status['finished'], 'request')}."
         if state == "resetting":
             return "resetting", "What is left of a former run is being deleted."
+        if since := self.status.get("crawl_paused"):
+            held = f"; {_n(self.leased, 'request')} with workers" if self.leased else ""
+            return "paused", (
+                f"The crawl is paused by a person since {since}{held}: nothing is started before "
+                f"scrapy redisq resume {shlex.quote(self.status['frontier'])}."
+            )
         if not self.alive:
             return "no_workers", self._no_workers()
         if all(worker.get("quiet") for worker in self.alive):
@@ -211,22 +223,34 @@ class _Look:
                 f" ({_n(len(self.dead), 'worker')} that gave no sign of life for {_time(silent)} "
                 f"still {'hold' if len(self.dead) > 1 else 'holds'} {_n(self.leased, 'request')})"
             )
-        spider = f" {self.status['spider']}" if self.status.get("spider") else ""
-        return f"{text}; scrapy crawl{spider} resumes the run."
+        return f"{text}; {self._resuming()} resumes the run."
+
+    def _resuming(self) -> str:
+        """The command that goes on with this run, and with no other."""
+        words = ["scrapy", "crawl"]
+        if spider := self.status.get("spider"):
+            words.append(spider)
+            for argument in _words(self.status.get("arguments") or ""):
+                words += ["-a", shlex.quote(argument)]
+            if self.status["frontier"] != spider:
+                words += ["-s", f"REDISQ_FRONTIER={shlex.quote(self.status['frontier'])}"]
+        if name := self.status.get("run_name"):
+            words += ["-s", f"REDISQ_RUN={shlex.quote(name)}"]
+        return " ".join(words)
 
     def _without_slots(self) -> tuple[str, str]:
         """Nothing waits in a queue."""
-        if self.leased:
-            last = (
-                f"All that is left is in progress: {_n(self.leased, 'request')} of "
-                f"{_n(len(self.alive), 'worker')}"
-            )
+        if self.leased or self.kept:
+            left = []
+            if self.leased:
+                left.append(f"{_n(self.leased, 'request')} of {_n(len(self.alive), 'worker')}")
+            if self.kept:
+                kept, workers = _n(self.kept, "request"), _n(len(self.keeping), "worker")
+                left.append(f"{kept} that cannot be stored, in {workers}")
             if self.delayed:
-                last += (
-                    f", and {_n(self.delayed, 'delayed request')}, the next in "
-                    f"{_time(self.first_delayed)}"
-                )
-            return "in_progress", f"{last}."
+                delayed = _n(self.delayed, "delayed request")
+                left.append(f"{delayed}, the next in {_time(self.first_delayed)}")
+            return "in_progress", f"All that is left is in progress: {', and '.join(left)}."
         if self.delayed:
             text = f"Only {_n(self.delayed, 'delayed request')} (retries and other delays)"
             if self.delayed == 1:
@@ -266,12 +290,14 @@ class _Look:
                 "working",
                 f"{_n(len(self.alive), 'worker')} {works} on {_n(self.leased, 'request')}.",
             )
-        return "working", (
+        text = (
             f"{_n(len(self.alive), 'worker')} {'work' if len(self.alive) > 1 else 'works'} on "
-            f"{_n(self.leased, 'request')} of {_n(self.busy, 'host')}; "
-            f"{'about ' if self.estimated and kept_back else ''}{_n(free, 'more host')} could "
-            "start now."
+            f"{_n(self.leased, 'request')} of {_n(self.busy, 'host')}"
         )
+        if more := max(0, free - round(self.in_use)):
+            about = "about " if self.estimated else ""
+            text += f"; {about}{_n(more, 'more host')} could start now"
+        return "working", f"{text}."
 
     def _kept_back(self, kept_back: Mapping[str, int]) -> str:
         about = "about " if self.estimated else ""
@@ -314,7 +340,7 @@ class _Look:
         if kind == "parked":
             several = len(causes) > 1
             after = [
-                ("no answer" if status == "0" else status) + (f" ({count:,})" if several else "")
+                _answer(status) + (f" ({count:,})" if several else "")
                 for status, count in causes.most_common(4)
             ]
             return f"{be}parked after {' and '.join(after) or 'failures'}"
@@ -363,6 +389,22 @@ def _with_requests(told: tuple[int, int, int]) -> float:
 
 
 # Words
+
+
+def _answer(status: str) -> str:
+    """What a host has answered: a status as slots have it (see ``shared/slots/state.lua``)."""
+    if status == "0":
+        return "no answer"
+    if status == "-1":
+        return "robots.txt that cannot be had"
+    return f"{status[1:]} for robots.txt" if status.startswith("-") else status
+
+
+def _words(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError:  # of another hand
+        return []
 
 
 def _n(number: float, what: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any
 
 from scrapy import Spider
 from scrapy.settings import BaseSettings
@@ -12,7 +11,9 @@ from scrapy.utils.conf import build_component_list
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.feeds import shared_feeds
-from scrapy_redisq.settings.setting import PREFIX, settings_of
+from scrapy_redisq.settings.scrapy_redis import kept_lines
+from scrapy_redisq.settings.scrapys_limits import downloads_at_once
+from scrapy_redisq.settings.setting import PREFIX, TOKEN_VARIABLE, path_of, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 
 PROJECT = "Settings"
@@ -61,10 +62,6 @@ def _is_set(scrapys: BaseSettings, name: str) -> bool:
     return (scrapys.getpriority(name) or 0) > 0
 
 
-def _path(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
-
-
 def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
     if not settings.enabled:
         yield note(
@@ -74,16 +71,18 @@ def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
             "REDISQ_ENABLED True, when the spider has been tried",
         )
         return
-    if not _path(scrapys["SCHEDULER"]).startswith(OURS):
+    if not path_of(scrapys["SCHEDULER"]).startswith(OURS):
         yield problem(
             PROJECT,
-            f"SCHEDULER is {_path(scrapys['SCHEDULER'])}",
+            f"SCHEDULER is {path_of(scrapys['SCHEDULER'])}",
             "Crawls join no frontier: each worker fetches everything.",
             'ADDONS = {"scrapy_redisq.Addon": 500}',
         )
         return
+    for kept in kept_lines(scrapys):
+        yield warning(PROJECT, kept.what, f"{kept.why}.", kept.write)
     chain = [
-        _path(one) for one in build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
+        path_of(one) for one in build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
     ]
     for name, (scrapys_own, why) in IN_PLACE_OF.items():
         used = scrapys_own in chain
@@ -162,7 +161,7 @@ def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
             "%(worker)s in its name, or a pipeline of scrapy_redisq.pipelines",
         )
     feeds = scrapys.getdict("FEEDS") or scrapys["FEED_URI"]
-    sinks = [_path(one) for one in scrapys.getwithbase("ITEM_PIPELINES")]
+    sinks = [path_of(one) for one in scrapys.getwithbase("ITEM_PIPELINES")]
     if feeds and not any(one.startswith(OURS) for one in sinks):
         yield note(
             PROJECT,
@@ -174,18 +173,19 @@ def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
 
 
 def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
-    at_once, most = scrapys.getint("CONCURRENT_REQUESTS"), settings.max_leases
-    if most and most < at_once:
+    given, most = scrapys.getint("CONCURRENT_REQUESTS"), settings.max_leases
+    at_once = downloads_at_once(scrapys)
+    if most and most < given:
         yield warning(
             PROJECT,
-            f"REDISQ_MAX_LEASES is {most}, CONCURRENT_REQUESTS {at_once}",
+            f"REDISQ_MAX_LEASES is {most}, CONCURRENT_REQUESTS {given}",
             "A worker cannot hold as many requests as it might download at a time.",
             f"REDISQ_MAX_LEASES 0, or {2 * at_once}",
         )
     elif most > 20 * at_once:
         yield note(
             PROJECT,
-            f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {at_once}",
+            f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {given}",
             "What one worker holds others cannot have, and it is fetched again if that one dies.",
             f"REDISQ_MAX_LEASES 0, which is {2 * at_once}",
         )
@@ -239,7 +239,7 @@ def _of_one_process(scrapys: BaseSettings) -> Iterator[Line]:
 
 
 def _misspelt(scrapys: BaseSettings) -> Iterator[Line]:
-    known = {setting.name for setting in settings_of(RedisqSettings)}
+    known = {*(setting.name for setting in settings_of(RedisqSettings)), TOKEN_VARIABLE}
     for name in scrapys:
         if isinstance(name, str) and name.startswith(PREFIX) and name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)

@@ -135,6 +135,14 @@ def _persistence(told: Told) -> Iterator[Line]:
             )
         else:
             yield ok(SERVER, f"appendonly is yes, appendfsync {fsync}")
+        if told.number("aof_last_rewrite_time_sec") == -1:
+            yield note(
+                SERVER,
+                "its append-only file was not written anew since it was started",
+                "If a power cut has torn a script in it, half of that is applied at the next "
+                "start. Workers ask for a new file when they join, where they may.",
+                "BGREWRITEAOF once after each start, or ACL SETUSER … +bgrewriteaof",
+            )
     elif snapshots or (snapshots is None and told.number("rdb_changes_since_last_save")):
         ago = time.time() - told.number("rdb_last_save_time", time.time())
         lost = int(told.number("rdb_changes_since_last_save"))

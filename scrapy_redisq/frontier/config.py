@@ -37,7 +37,9 @@ class FrontierConfig:
     ``dupefilter`` is "bloom", "exact", or the import path of a foreign filter (then the frontier
     itself only keeps start requests apart, exactly). ``backend`` is what keeps it in Redis:
     "redisbloom", "bitmap" or "exact"; the worker that begins a run chooses it for all.
-    ``error_rate`` concerns Bloom filters only. ``spider`` may be "" for producers.
+    ``error_rate`` concerns Bloom filters only. ``spider`` may be "" for producers. ``arguments``
+    are the spider's: a digest, a space, and the words that people are shown; "" for producers, and
+    for workers whose arguments are not compared.
     ``spread``: the shards are on several servers. ``any_shards`` is not stored: a run that has
     another number of shards is taken as it is.
     """
@@ -52,6 +54,7 @@ class FrontierConfig:
     spread: bool = False
     fingerprinter: str = "scrapy.utils.request.RequestFingerprinter"
     spider: str = ""
+    arguments: str = ""
     any_shards: bool = False
 
     def to_meta(self) -> dict[str, str]:
@@ -62,7 +65,7 @@ class FrontierConfig:
     def from_meta(cls, meta: dict[str, str]) -> FrontierConfig:
         """Raises `FrontierCorrupt` if something is missing or is no number."""
         try:
-            known = {name: meta[name] for name in STORED - {"spread"}}
+            known = {name: meta[name] for name in STORED - {"spread", "arguments"}}
             if known["backend"] not in BACKENDS:
                 raise ValueError(f"no dupefilter is called {known['backend']!r}")
             shards = int(known["shards"])
@@ -75,6 +78,7 @@ class FrontierConfig:
                     "capacity": int(known["capacity"]),
                     "shards": shards,
                     "spread": meta.get("spread") == "True",
+                    "arguments": meta.get("arguments", ""),
                 }  # type: ignore[arg-type]
             )
         except (KeyError, ValueError) as error:
@@ -102,6 +106,11 @@ class FrontierConfig:
         return self.shard_numbers(name)[shard_of(slot, self.shards)]
 
 
+def shown_arguments(stored: str) -> str:
+    """Of ``arguments`` the words that people are shown, quoted as a shell takes them."""
+    return stored.partition(" ")[2]
+
+
 STORED = {field.name for field in fields(FrontierConfig)} - {"any_shards"}
 """The fields that are kept in ``meta``."""
 
@@ -115,5 +124,6 @@ SETTING_OF = {
     "spread": "REDISQ_URL",
     "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
     "spider": "the spider",
+    "arguments": "-a",
 }
 """The setting behind each field, for messages."""

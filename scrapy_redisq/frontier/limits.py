@@ -18,7 +18,7 @@ MOST = 10_000
 """The highest concurrency and the largest burst."""
 
 OPTION_TAKES = {
-    "delay": f"seconds from 0 to {LONGEST:,.0f}",
+    "delay": f"seconds from 0 to {LONGEST:,.0f}, such as 1.5",
     "concurrency": f"a whole number from 0 to {MOST:,}",
     "rate": RATE_TAKES,
     "burst": f"from 1 to {MOST:,}",
@@ -105,23 +105,22 @@ def parse_rate(value: Any) -> float:
 
 def parse_limit(options: Any, base: SlotLimit | None = None) -> SlotLimit:
     """A limit of its options; those that are left out are as in ``base``. Raises ValueError."""
-    limit = base or SlotLimit()
+    given: dict[str, Any] = {}
     if not isinstance(options, Mapping) or set(options) - {"delay", "concurrency", "rate", "burst"}:
         raise ValueError(LIMIT_TAKES)
     for name, value in options.items():
-        if name == "rate":
-            limit = replace(limit, rate=parse_rate(value))
-            continue
-        if isinstance(value, bool):
-            raise ValueError(LIMIT_TAKES)
-        number = float(value)
-        low, high = {"delay": (0, LONGEST), "concurrency": (0, MOST), "burst": (1, MOST)}[name]
-        if not low <= number <= high or (name != "delay" and number != int(number)):
-            raise ValueError(LIMIT_TAKES)
-        if name == "delay":
-            limit = replace(limit, delay=number)
-        elif name == "concurrency":
-            limit = replace(limit, concurrency=int(number))
-        else:
-            limit = replace(limit, burst=int(number))
-    return limit
+        try:
+            given[name] = parse_rate(value) if name == "rate" else _number(name, value)
+        except (ValueError, TypeError):
+            raise ValueError(f"{name} {value!r:.100}: takes {OPTION_TAKES[name]}") from None
+    return replace(base or SlotLimit(), **given)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError(name)
+    number = float(value)
+    low, high = {"delay": (0, LONGEST), "concurrency": (0, MOST), "burst": (1, MOST)}[name]
+    if not low <= number <= high or (name != "delay" and number != int(number)):
+        raise ValueError(name)
+    return number if name == "delay" else int(number)

@@ -263,7 +263,8 @@ Operation = Enqueue | Finish | Letter | Claim | Settle | GoesOn | Delivered
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """What came of a request, for its slot. ``status`` 0: there was no answer.
+    """What came of a request, for its slot. ``status`` 0: there was no answer; negative: that of
+    its robots.txt, -1: not known.
 
     It was ``begun`` at a time.monotonic(). ``failed`` is None if it says nothing about the slot.
     ``retry_after``: seconds that the host asks to be left alone; ``latency`` in seconds.

@@ -125,6 +125,7 @@ class RunSession:
         # Kept until a join has been answered: one that is repeated under another id would leave a
         # worker behind that all others wait for until its TTL has passed.
         self._next_id = _new_worker_id()
+        self._since = calls.JUST_NOW
 
     async def run(self, call: Call[T]) -> T:
         """Run one script; raises as `execute_async` does."""
@@ -153,6 +154,8 @@ class RunSession:
 
         May be called again if the connection broke, or if workers may come back.
         """
+        if self._since == calls.JUST_NOW:
+            self._since = await self.do(runs.started_at(self.terms.name, self.terms.started))
         newcomer = self._newcomer()
         self.joined = await self.do(runs.join(self.terms.name, newcomer))
         self._numbers = self.joined.config.shard_numbers(self.terms.name)
@@ -197,8 +200,9 @@ class RunSession:
             self.terms.release,
             self.terms.settings,
         )
-        age = time.monotonic() - self.terms.started
-        return runs.Newcomer(registration, self.terms.config, self.terms.run, age)
+        return runs.Newcomer(
+            registration, self.terms.config, self.terms.run, self._since, self.terms.rewind
+        )
 
     async def rejoin(self, sessions: Sequence[ShardSession]) -> None:
         """Come back to these shards under a new id, after this worker was reaped there or its

@@ -12,7 +12,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 Steps = Generator[Call[Any], Any, T]
 """What a procedure is: it yields calls, is sent what they return, and returns a T."""
+
+PROMPT = 0.5
+"""Seconds that the answer to a question for the time may take."""
 
 ATTEMPTS = 20
 """How often a run is joined anew because other processes began one at the same time."""
@@ -81,17 +84,29 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker that joins. ``age``: seconds since it was started, as of ``made``."""
+    """A worker that joins. ``since``: when it was started, see `started_at`; ``rewind``:
+    REDISQ_REWIND, in seconds."""
 
     registration: Registration
     config: FrontierConfig
     terms: RunTerms = ANY_RUN
-    age: float = 0.0
-    made: float = field(default_factory=time.monotonic)
+    since: int = calls.JUST_NOW
+    rewind: float = 0.0
 
-    def age_now(self) -> float:
-        """To join may take long, where much has to be deleted first."""
-        return self.age + time.monotonic() - self.made
+
+def started_at(name: str, started: float) -> Steps[int]:
+    """When a worker was started, in us by shard 0's clock; ``started``: by time.monotonic().
+
+    A worker asks before it joins for the first time. A join that is on its way for long, or is sent
+    again, then makes nobody younger, and neither does a clock that is put forward. An answer that
+    takes long says little, so there is a second question, and a third.
+    """
+    answers: list[tuple[float, int]] = []
+    while len(answers) < 3 and min(answers, default=(PROMPT, 0))[0] >= PROMPT:
+        asked = time.monotonic()
+        now: int = yield calls.clock(name)
+        answers.append((time.monotonic() - asked, now - int((asked - started) * 1e6)))
+    return min(answers)[1]
 
 
 # Joining
@@ -99,15 +114,16 @@ class Newcomer:
 
 def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]:
     """Begin a run, which is then called ``run``, or resume one. Raises as `calls.join` does."""
+    lost = 0
     if newcomer.config.spread:
-        yield from _check_shard_0(name, newcomer.config)
+        lost = yield from _check_shard_0(name, newcomer.config, newcomer.rewind)
     if not newcomer.terms.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
         with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
             yield from conclude(name)
 
     def on_shard_0() -> Call[Joined]:
-        intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.age_now())
+        intent = calls.Crawl(run or new_id(), newcomer.terms, newcomer.since, lost)
         return calls.join(name, 0, intent, newcomer.config, newcomer.registration)
 
     def on_others(shard: int, first: Joined) -> Call[Joined]:
@@ -172,9 +188,13 @@ def _join_all(
     )
 
 
-def _check_shard_0(name: str, config: FrontierConfig) -> Steps[None]:
+def _check_shard_0(name: str, config: FrontierConfig, rewind: float = 0.0) -> Steps[int]:
     """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others. It would begin
-    another one."""
+    another one.
+
+    That may be so if the lost run began less than ``rewind`` seconds ago: what shard 0 had of it is
+    asked for again. -> when that run began, else 0.
+    """
     later = 0
     for shard in config.shard_numbers(name)[1:]:
         found: calls.Look = yield calls.look(name, shard)
@@ -182,7 +202,11 @@ def _check_shard_0(name: str, config: FrontierConfig) -> Steps[None]:
     if later:
         first: calls.Look = yield calls.look(name, 0)  # the last one: a run begins there first
         if first.began < later:
-            raise ShardLost(name, 0)
+            now: int = yield calls.clock(name)
+            if now - later >= rewind * 1e6:
+                raise ShardLost(name, 0)
+            return later
+    return 0
 
 
 def _join_shard(name: str, shard: int, call: Callable[[], Call[Joined]]) -> Steps[Joined]:

@@ -173,6 +173,7 @@ class ShardLoop:
                 if self.is_silent:
                     self.is_silent = False
                     self.pace.found_more()
+                    await asyncio.to_thread(self._every.server.renew_log)
                 if self._away:
                     self._away = False
                     logger.warning("Redis answers again; the crawl goes on")
@@ -278,10 +279,11 @@ class ShardLoop:
                 session.refused()
                 await every.run_session.look_up(session)
             except ScriptFailed as error:
+                why = every.server.redact(error)
                 if session.may_arrive:
-                    self._start_over(f"what was sent before may yet arrive, and fails now: {error}")
+                    self._start_over(f"what was sent before may yet arrive, and fails now: {why}")
                     return None
-                if not session.failed(every.server.redact(error)):
+                if not session.failed(why):
                     raise
             except BaseException as error:
                 # It was refused as a whole, or it is not known what became of it.

@@ -388,7 +388,7 @@ class ShardSession:
                 left.append(operation)
         self.unsent.keep(left)
 
-    def has_outcomes(self, slot: str) -> bool:
+    def has_results(self, slot: str) -> bool:
         """What it knows of a slot has not reached the frontier."""
         flying = self._in_flight.download_results if self._in_flight else ()
         return any(result.slot == slot for result in (*self.download_results, *flying))

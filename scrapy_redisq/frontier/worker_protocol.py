@@ -102,3 +102,5 @@ class ServerHelp:
     `scrapy_redisq.server.connection.Server.confirm_primary`. Raises `ServerBusy` and the like."""
     primary_vouched: Callable[[], float] = time.monotonic
     """Since when what was acknowledged may have been by a server that no longer counts."""
+    renew_log: Callable[[], None] = lambda: None
+    """Look after the log of a server that may have been started anew; blocks."""

@@ -160,21 +160,31 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 class _Listener(ThreadingHTTPServer):
-    """A thread for each connection, but not for any number of them."""
+    """A thread for each connection, but not for any number of them. Where there is none left, the
+    connection that has been without a request for longest goes."""
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.Semaphore(MOST_ASKING)
-        self._came: dict[Any, float] = {}
+        self._silent: dict[Any, float] = {}
+        """Connections that have not yet said what they ask for, and since when; oldest first."""
         super().__init__(*arguments)
 
     def service_actions(self) -> None:
         """Now and then: to who has been asking for too long, however little comes at a time, nobody
-        listens any more. What is being answered is answered."""
+        listens any more."""
         late = time.monotonic() - SILENT
-        for request, came in self._came.copy().items():
+        for request, came in self._silent.copy().items():
             if came < late:
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RD)
+                self._hang_up(request)
+
+    @staticmethod
+    def _hang_up(request: Any) -> None:
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RD)
+
+    def asked(self, request: Any) -> None:
+        """It has said what it asks for, and is answered."""
+        self._silent.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Of clients that went away nothing is said."""
@@ -182,8 +192,8 @@ class _Listener(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            self._came[request] = time.monotonic()
+        if self._free.acquire(blocking=False) or self._has_made_room():
+            self._silent[request] = time.monotonic()
             try:
                 super().process_request(request, client_address)
             except (RuntimeError, MemoryError):  # the machine has no thread for it
@@ -194,6 +204,13 @@ class _Listener(ThreadingHTTPServer):
                 request.sendall(b"HTTP/1.0 503 Too many ask\r\n\r\n")
             self.shutdown_request(request)
 
+    def _has_made_room(self) -> bool:
+        """Whether a silent connection went, and left its thread."""
+        for oldest in list(self._silent)[:1]:
+            self._hang_up(oldest)
+            return self._free.acquire(timeout=1)
+        return False
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
@@ -201,7 +218,7 @@ class _Listener(ThreadingHTTPServer):
             self._leave(request)
 
     def _leave(self, request: Any) -> None:
-        del self._came[request]
+        self.asked(request)
         self._free.release()
 
 
@@ -213,6 +230,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "scrapy-redisq", ""
 
     def do_GET(self) -> None:
+        assert isinstance(self.server, _Listener)
+        self.server.asked(self.connection)
         status, content_type, body = self.answer(self.path)
         self.send_response(status)
         self.send_header("Content-Type", content_type)

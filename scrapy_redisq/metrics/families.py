@@ -40,6 +40,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "redisq_pages_total": ("counter", "Pages that left a worker for good.", ("crawl",)),
     "redisq_items_total": ("counter", "Items of these pages.", ("crawl",)),
     "redisq_errors_total": ("counter", "Callbacks that raised, downloads given up.", ("crawl",)),
+    "redisq_responses_total": ("counter", "Responses by HTTP status.", ("crawl", "status")),
     "redisq_sink_rows_total": ("counter", "Rows that sinks have written.", ("crawl",)),
     "redisq_sink_batches_total": ("counter", "Batches that these came in.", ("crawl",)),
     "redisq_sink_seconds_total": ("counter", "Seconds that writing them took.", ("crawl",)),
@@ -55,6 +56,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "redisq_workers_cut_off": ("gauge", "Workers whose sink is away.", ("crawl",)),
     "redisq_workers_memory_bytes": ("gauge", "Memory of the workers' processes.", ("crawl",)),
     "redisq_slots": ("gauge", "Hosts with requests by what they wait for.", ("crawl", "state")),
+    "redisq_why": ("gauge", "1 for what status gives as the reason.", ("crawl", "reason")),
     "redisq_oldest_due_seconds": ("gauge", "How long a host has been due at most.", ("crawl",)),
     "redisq_next_start_seconds": ("gauge", "Until a host that waits may go on.", ("crawl",)),
     "redisq_posted_pages": ("gauge", "Pages whose links to other servers may be lost.", ("crawl",)),
@@ -105,6 +107,8 @@ def samples(look: Look) -> Iterator[Sample]:
         yield "redisq_requests_total", (event,), status[field] + back
     for field in ("pages", "items", "errors"):
         yield f"redisq_{field}_total", (), status[field]
+    for code, number in status["responses"].items():
+        yield "redisq_responses_total", (code,), number
     for field, value in status["sink"].items():
         yield f"redisq_sink_{field}_total", (), value
     yield "redisq_exchange_duration_seconds", (), _histogram(status["exchanges"])
@@ -115,6 +119,7 @@ def samples(look: Look) -> Iterator[Sample]:
     for state in WAITS:
         yield "redisq_slots", (state,), waiting.get(state, 0)
     yield "redisq_slots", ("due",), max(0, why["slots"] - sum(waiting.values()))
+    yield "redisq_why", (why["reason"],), 1
     yield "redisq_oldest_due_seconds", (), why["oldest_due"] or 0.0
     if why["next_start"] is not None:
         yield "redisq_next_start_seconds", (), why["next_start"]

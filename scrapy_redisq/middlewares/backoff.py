@@ -37,7 +37,7 @@ class RedisqBackOffMiddleware:
         if self._worker is not None:
             self._worker.gate.sends_back = True
 
-    # Scrapy before 2.14 passes the spider as well.
+    # A subclass may pass a spider on, as to middlewares of Scrapy itself.
 
     def process_response(
         self, request: Request, response: Response, *args: Any, **kwargs: Any

@@ -39,7 +39,7 @@ class RedisqRetryMiddleware(RetryMiddleware):
         crawler.signals.connect(spider_opened, signals.spider_opened, weak=False)
         return middleware
 
-    # Scrapy before 2.14 passes the spider as well.
+    # A subclass may pass a spider on, as to middlewares of Scrapy itself.
 
     def process_response(
         self, request: Request, response: Response, *args: Any, **kwargs: Any

@@ -136,7 +136,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         stats: Any = self.crawler.stats
         stats.inc_value(name)
 
-    # Scrapy before 2.14 passes the spider as well.
+    # A subclass may pass a spider on, as to middlewares of Scrapy itself.
 
     def process_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """To be awaited: returns when the host's robots.txt allows the request, and the frontier
@@ -289,7 +289,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             # a worker that has a page of the host when it may be asked again fetches it then.
             if error.slot == self._slot_of(request):
                 # Other workers must hear of the trouble before they may fetch it.
-                await self._in_use.outcomes_told(error.slot)
+                await self._in_use.results_told(error.slot)
                 await self._tell(host, None, 0.0)
                 return Rules(None, time.monotonic() + CLOSED_FOR, closed=0, counts=False)
             # It leads to another host, or its pages are grouped: then nothing else keeps the page's

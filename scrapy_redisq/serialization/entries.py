@@ -19,7 +19,7 @@ from scrapy_redisq.errors import (
     ForeignEntry,
     Undecodable,
     Unserializable,
-    message_of,
+    reason,
 )
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import (
@@ -402,10 +402,3 @@ def shown(value: object) -> str:
         text = repr(value[:80] if isinstance(value, (str, bytes)) else value)
         return text if len(text) <= 80 else text[:80] + "…"
     return f"of type {type_name(type(value))}"
-
-
-def reason(error: BaseException) -> str:
-    """An error for a message: short, and without surrogates, which logs could not write."""
-    text = f"{type(error).__name__}: {message_of(error)}"
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= 300 else text[:300] + "…"

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from scrapy.http import Request
 
-from scrapy_redisq.errors import Unserializable
+from scrapy_redisq.errors import Unserializable, reason
 from scrapy_redisq.serialization.entries import (
     decode_fields,
     encode_request,
-    reason,
     shown,
 )
+from scrapy_redisq.serialization.meta import check_safe
 from scrapy_redisq.serialization.request_classes import CODES, REQUEST
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 
@@ -35,6 +35,7 @@ def entry_from_fields(
     identify: Callable[[Request], bytes | None] = lambda request: None,
     schemes: Collection[str] = ("http", "https"),
     value_classes: ValueClasses = NONE,
+    meta_keys: Collection[str] = (),
 ) -> tuple[bytes, Request]:
     """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
 
@@ -44,8 +45,8 @@ def entry_from_fields(
     the worker can check), ``priority`` and ``dont_filter``; None is as good as left out. The
     request has no callbacks; it is for the fingerprint, the slot and the priority. ``identify``
     gives what the request is known by, None if that is its fingerprint; objects of
-    ``value_classes`` may be in it. Raises `Unserializable`
-    with the name of the field, and `EntryTooLarge`.
+    ``value_classes`` may be in it, and ``meta_keys`` though they are not safe. Raises
+    `Unserializable` with the name of the field, and `EntryTooLarge`.
     """
     given: dict[str, Any] = {}
     for name, value in fields.items():
@@ -65,6 +66,7 @@ def entry_from_fields(
     if urlsplit(url).scheme not in schemes:
         takes = f"takes {_INPUTS['url'][0]}, not {shown(url)}"
         raise Unserializable(f"field 'url': {takes}: {scheme_refused(url, schemes)}")
+    check_safe(given.get("meta", {}), meta_keys)
     callback = given.pop("callback", None)
     errback = given.pop("errback", None)
     try:

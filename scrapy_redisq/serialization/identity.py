@@ -32,10 +32,13 @@ NO_MARKS = b""
 
 UNMARKED_META = frozenset(
     {
-        # Of this package, of proxies, and what Scrapy itself writes.
+        # Of this package, of proxies, what Scrapy itself writes, and the numbers that Scrapinghub's
+        # entry point counts up in each process.
         "redisq_delay",
         "proxy",
         "_auth_proxy",
+        "_hsid",
+        "_hsparent",
         "is_start_request",
         "depth",
         "download_latency",
@@ -132,7 +135,9 @@ def _add_canonical(value: Any, parts: list[bytes]) -> None:
     else:
         # repr() of other values may hold the address, and what they hold may be drawn at random.
         parts.append(b"t" + type_name(type(value)).encode() + b";")
-        if isinstance(value, Enum):
+        if isinstance(value, type):
+            _add_canonical(type_name(value), parts)
+        elif isinstance(value, Enum):
             _add_canonical(value.name, parts)
         elif is_data_class(type(value)):
             _add_canonical(attributes_of(value), parts)

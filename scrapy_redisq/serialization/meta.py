@@ -1,12 +1,14 @@
-"""What a request's meta says of its time: how long it waits, and how often it was retried."""
+"""What a request's meta says: how long it waits, how often it was retried, and what is not safe."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from scrapy.http import Request
+
+from scrapy_redisq.errors import Unserializable
 
 DELAY_KEY = "redisq_delay"
 """In a request's meta: seconds that the frontier keeps it back."""
@@ -40,3 +42,85 @@ def retry_times(meta: Mapping[str, Any], key: str = "retry_times") -> int:
 def milliseconds(seconds: float) -> int:
     """As the frontier counts delays; rounded up, so that nothing is early."""
     return math.ceil(seconds * 1000)
+
+
+# Keys that are not safe in an entry, which anybody may have written who can write to Redis
+
+_UNSAFE = (
+    "camoufox_",
+    "ftp_local_filename",  # written by Scrapy's handler of ftp://
+    "impersonate_",  # arguments of curl: files, sockets, file:// URLs
+    "nodriver_",
+    "playwright_",  # arguments of a browser's start, callbacks, methods that write files
+    "pyppeteer_",
+    "referrer_policy",  # imported by Scrapy's RefererMiddleware
+    "zyte_api_retry_policy",  # imported
+)
+"""Beginnings of keys by which Scrapy and plugins import code, start processes or open files. Of a
+plugin that has several of them all are meant: a later release may have more."""
+
+_BROWSERS = ("camoufox", "nodriver", "playwright")
+_SAY_HOW = ("context", "include_page", "page_goto_kwargs", "security_details", "suggested_filename")
+_SAFE = frozenset(
+    {
+        "impersonate_request_bytes",
+        "impersonate_response_bytes",
+        *(f"{browser}_{key}" for browser in _BROWSERS for key in _SAY_HOW),
+    }
+)
+"""Keys that begin so, and name nothing of that."""
+
+_REFERRER_POLICIES = frozenset(
+    {
+        "",
+        "no-referrer",
+        "no-referrer-when-downgrade",
+        "origin",
+        "origin-when-cross-origin",
+        "same-origin",
+        "scrapy-default",
+        "strict-origin",
+        "strict-origin-when-cross-origin",
+        "unsafe-url",
+    }
+)
+"""Names that Scrapy looks up. All else it imports, before it looks any further."""
+
+
+_harmless: set[str] = set()
+"""Keys that do not begin so, as far as they were met: each link is looked at."""
+
+_MOST_HARMLESS = 1_000
+"""Spiders may draw keys without end, and whoever writes to Redis long ones."""
+
+
+def check_safe(meta: Mapping[Any, Any], listed: Collection[str]) -> None:
+    """Raise `Unserializable` for an `unsafe_key`, with the setting that lets it pass."""
+    if (key := unsafe_key(meta, listed)) is not None:
+        what = ", and is no policy's name" if key == "referrer_policy" else ""
+        raise Unserializable(
+            f"meta[{key!r:.80}] may name code, processes or files{what}",
+            f"list {key!r:.80} in REDISQ_META_KEYS if you trust whoever can write to Redis",
+        )
+
+
+def unsafe_key(meta: Mapping[Any, Any], listed: Collection[str]) -> str | None:
+    """A key by which code, processes or files are named, unless it is ``listed``; or None."""
+    if _harmless.issuperset(meta):
+        return None
+    for key in meta:
+        if not isinstance(key, str):
+            continue
+        if not key.startswith(_UNSAFE) or key in _SAFE:
+            if type(key) is str and len(key) <= 50 and len(_harmless) < _MOST_HARMLESS:
+                _harmless.add(key)
+        elif key not in listed and not (key == "referrer_policy" and _is_policy(meta[key])):
+            return key
+    return None
+
+
+def _is_policy(value: Any) -> bool:
+    """Whether it is a referrer policy by name, or a list of them in one text, or None."""
+    if not isinstance(value, str):
+        return value is None
+    return _REFERRER_POLICIES.issuperset(name.strip() for name in value.lower().split(","))

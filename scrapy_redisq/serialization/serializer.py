@@ -8,8 +8,9 @@ of the spider's class, and values have the plain types of `serialization.values`
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any, TypeAlias
 
@@ -18,16 +19,22 @@ from scrapy.http import Headers, Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.misc import load_object
 
-from scrapy_redisq.errors import SchemeRefused, SettingError, Undecodable, Unserializable
+from scrapy_redisq.errors import (
+    SchemeRefused,
+    SettingError,
+    Undecodable,
+    Unserializable,
+    reason,
+)
 from scrapy_redisq.serialization.entries import (
     CallbackName,
     RequestClass,
     decode_fields,
     encode_request,
-    reason,
     shown,
 )
 from scrapy_redisq.serialization.fields import scheme_refused
+from scrapy_redisq.serialization.meta import check_safe, unsafe_key
 from scrapy_redisq.serialization.request_classes import SCRAPY_CLASSES
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import decoder, is_plain, type_name
@@ -35,6 +42,10 @@ from scrapy_redisq.serialization.values import decoder, is_plain, type_name
 _CALLBACKS_OF_ALL = {"parse", "_parse"}
 """Methods of Scrapy's `Spider` that are callbacks."""
 
+_OF_A_RESPONSE = {"response", "failure"}
+"""What the parameter of a callback is called that Scrapy calls it with."""
+
+_CALL_IT_SO = "call that parameter so, or give the arguments by name or in cb_kwargs"
 _MAKE_A_METHOD = "make it a method of the spider's class"
 _NAME_IT = "push a mapping instead, with the method's name: {'url': …, 'callback': 'parse'}"
 
@@ -45,7 +56,8 @@ class Serializer:
     ``spider`` may be None, for requests without callbacks. ``max_bytes`` is
     ``REDISQ_MAX_ENTRY_BYTES``, ``schemes`` is ``REDISQ_SCHEMES`` (None: all that there are);
     ``request_classes`` is ``REDISQ_REQUEST_CLASSES``, classes or their import paths; objects of
-    ``value_classes`` may be in requests. Raises `SettingError` for one that is no request class.
+    ``value_classes`` may be in requests, ``meta_keys`` (``REDISQ_META_KEYS``) in their meta though
+    they are not safe. Raises `SettingError` for one that is no request class.
     """
 
     def __init__(
@@ -56,8 +68,10 @@ class Serializer:
         request_classes: Sequence[type | str] = (),
         schemes: Collection[str] | None = None,
         value_classes: ValueClasses = NONE,
+        meta_keys: Collection[str] = (),
     ) -> None:
         self._spider = spider
+        self._meta_keys = frozenset(meta_keys)
         self._max_bytes = max_bytes
         self._schemes = None if schemes is None else frozenset(schemes)
         self._by_class = {kind.cls: kind for kind in SCRAPY_CLASSES}
@@ -96,6 +110,7 @@ class Serializer:
                 f"class {type_name(type(request))} is not listed in REDISQ_REQUEST_CLASSES",
                 "list it there",
             )
+        check_safe(request.meta, self._meta_keys)
         callback = request.callback
         errback = request.errback
         return encode_request(
@@ -117,6 +132,7 @@ class Serializer:
             and type(request) in self._by_class
             and is_plain(request.meta)
             and is_plain(request.cb_kwargs)
+            and unsafe_key(request.meta, self._meta_keys) is None
         )
 
     def _is_own_method(self, callback: object) -> bool:
@@ -131,11 +147,14 @@ class Serializer:
         fields = decode_fields(entry, self._decode)
         try:
             self._check_scheme(fields["url"])
+            check_safe(fields.get("meta", {}), self._meta_keys)
             return self._request(fields)
         except Undecodable:
             raise
         except SchemeRefused as error:
             raise Undecodable(str(error)) from None
+        except Unserializable as error:
+            raise Undecodable(f"{error}: {error.cure}") from None
         except Exception as error:
             # Constructors of request classes check their arguments, each in its own way.
             raise Undecodable(f"not a request: {reason(error)}") from error
@@ -153,7 +172,10 @@ class Serializer:
         if callback is NO_CALLBACK:
             return False
         if type(callback) is partial:
-            return [self._name(callback.func, role), list(callback.args), dict(callback.keywords)]
+            of = self._name(callback.func, role)
+            if fault := self._fault(of, len(callback.args)):
+                raise Unserializable(f"{role}: {fault}", _CALL_IT_SO)
+            return [of, list(callback.args), dict(callback.keywords)]
         function = callback
         kind: type = staticmethod
         if type(callback) is MethodType:
@@ -180,7 +202,10 @@ class Serializer:
             return NO_CALLBACK
         if isinstance(name, list):
             name, arguments, keywords = name
-            return partial(self._method(name, role), *arguments, **keywords)
+            function = self._method(name, role)
+            if fault := self._fault(name, len(arguments)):
+                raise Undecodable(f"{role}: {fault}")
+            return partial(function, *arguments, **keywords)
         method = self._methods.get(name)
         if method is None:
             raise Undecodable(f"{role} {shown(name)} is not a method of {self._spider_name()}")
@@ -188,6 +213,23 @@ class Serializer:
             return _function(method)
         owner = type(self._spider) if type(method) is classmethod else self._spider
         return MethodType(_function(method), owner)
+
+    def _fault(self, name: CallbackName, leading: int) -> str:
+        """What is wrong with a partial of a method that has so many ``leading`` arguments, or "".
+
+        With arguments before the response any method could be called in any way: with the path of a
+        file, for example. So it must be a callback, by the name of the parameter behind them.
+        """
+        if not leading or not isinstance(name, str):
+            return ""
+        method = self._methods[name]
+        at = leading + (type(method) is not staticmethod)
+        if _OF_A_RESPONSE.intersection(_parameters(_function(method))[at : at + 1]):
+            return ""
+        return (
+            f"{name!r} has no parameter 'response' or 'failure' behind the {leading} that the "
+            f"partial gives it"
+        )
 
     def _spider_name(self) -> str:
         if self._spider is None:
@@ -220,7 +262,7 @@ class Serializer:
         url = fields["url"]
         if request.url != url:
             # w3lib's safe_url_string is not idempotent for UTF-16 and for blanks in a host. A
-            # private name, the same in Scrapy 2.13 to 2.19.
+            # private name, the same in Scrapy 2.14.2 to 2.19.
             request._url = url
         return request
 
@@ -270,6 +312,11 @@ Method: TypeAlias = "FunctionType | staticmethod[..., Any] | classmethod[Any, ..
 
 def _function(method: Method) -> Callable[..., Any]:
     return method if isinstance(method, FunctionType) else method.__func__
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 def _methods(cls: type) -> dict[str, Method]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from scrapy import Item, Spider
 from scrapy.utils.misc import load_object
 
-from scrapy_redisq.errors import SettingError, Undecodable, message_of
+from scrapy_redisq.errors import SettingError, Undecodable, reason
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ SETTING = "REDISQ_VALUE_CLASSES"
 TAKES = "classes or their import paths: of items, dataclasses, enums, or of objects with attributes"
 
 CURE = f"list the class in {SETTING}"
+PLAIN = "give plain values in its place"
 
 
 class NotStorable(Exception):
@@ -131,6 +132,8 @@ class _NamedTupleClass(ValueClass):
 
 def _value_class(cls: type) -> ValueClass:
     """Raises TypeError for a class whose objects cannot be stored."""
+    if cls.__module__.partition(".")[0] == "asyncio":
+        raise TypeError("its objects are of one process")
     if issubclass(cls, Item):
         return _ItemClass(cls)
     if issubclass(cls, Enum):
@@ -163,25 +166,49 @@ class ValueClasses:
             self._by_class[known.cls] = self._by_name[name] = known
 
     def take_apart(self, value: Any) -> Stored | None:
-        """What is stored for an object, None if its class is not known. Raises `NotStorable`."""
-        known = self._by_class.get(type(value))
-        return None if known is None else Stored(class_name(known.cls), known.take_apart(value))
+        """What is stored for an object, None if its class is not known; for such a class itself,
+        as scrapy-poet's ``meta["inject"]`` has them, its name alone. Raises `NotStorable`."""
+        known = self._by_class.get(value if isinstance(value, type) else type(value))
+        if known is None:
+            return None
+        parts = None if value is known.cls else known.take_apart(value)
+        return Stored(class_name(known.cls), parts)
 
     def build(self, name: str, parts: Any) -> Any:
-        """The object again; raises `Undecodable` if its class is not known, or is another one."""
+        """The object or class again; raises `Undecodable` if the class is not known, or is another
+        one."""
         known = self._by_name.get(name) if isinstance(name, str) else None
         if known is None:
             raise Undecodable(f"class {name!r:.100} is not known: {CURE}")
+        if parts is None:
+            return known.cls
         try:
             return known.build(parts)
         except Exception as error:
-            raise Undecodable(
-                f"no object of {name}: {type(error).__name__}: {message_of(error):.100}"
-            ) from error
+            raise Undecodable(f"no object of {name}: {reason(error)}") from error
 
 
 NONE = ValueClasses()
 """No classes at all."""
+
+
+class AnyClasses(ValueClasses):
+    """All classes of which objects can be stored, to try what listing some would lead to."""
+
+    def __init__(self, known: ValueClasses) -> None:
+        self._by_class, self._by_name = known._by_class.copy(), known._by_name.copy()
+        self.more: list[str] = []
+        """Those that are not ``known``, as far as objects were taken apart."""
+
+    def take_apart(self, value: Any) -> Stored | None:
+        kind = value if isinstance(value, type) else type(value)
+        if kind not in self._by_class:
+            try:
+                self._register(_value_class(kind))
+            except TypeError:
+                return None
+            self.more.append(class_name(kind))
+        return super().take_apart(value)
 
 
 def _listed(given: type | str) -> ValueClass:
@@ -228,15 +255,6 @@ def is_data_class(kind: type) -> bool:
         or "__attrs_attrs__" in vars(kind)
         or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
     )
-
-
-def cure_for(kind: type) -> str:
-    """What helps where an object of a class cannot be stored."""
-    try:
-        _value_class(kind)
-    except TypeError:
-        return "give plain values in its place"
-    return CURE
 
 
 # Where the classes of a project are

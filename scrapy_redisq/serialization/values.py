@@ -21,13 +21,15 @@ from zoneinfo import ZoneInfo
 from lxml.etree import _ElementUnicodeResult as SmartString  # type: ignore[import-untyped]
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from scrapy_redisq.errors import EntryTooLarge, Unserializable, message_of
+from scrapy_redisq.errors import EntryTooLarge, Unserializable, reason
 from scrapy_redisq.serialization.value_classes import (
     NONE,
+    PLAIN,
+    SETTING,
+    AnyClasses,
     NotStorable,
     Stored,
     ValueClasses,
-    cure_for,
 )
 
 MAX_DEPTH = 100
@@ -97,11 +99,50 @@ def pack(value: Any, name: str, max_bytes: int, classes: ValueClasses = NONE) ->
     """
     try:
         return _Packer(max_bytes, classes).pack(value, MAX_DEPTH)
+    except _UnknownClassError as error:
+        raise _UnknownClass(value, name, error, classes) from None
     except _RefusedError as error:
-        text = f"{name}{''.join(reversed(error.path))}: {error.reason}"
-        raise Unserializable(text, error.cure) from None
+        raise error.told(name) from None
     except RecursionError:
         raise Unserializable(f"{name}: nested too deeply") from None
+
+
+_MOST_TRIED = 1_000
+"""Values; an object that holds more of them, with all that these hold, is none to be stored."""
+
+
+class _UnknownClass(Unserializable):
+    """Raised for an object whose class is not known. Each link of a page may hold one, so what
+    helps is looked for when it is to be told."""
+
+    def __init__(
+        self, value: Any, name: str, error: _UnknownClassError, classes: ValueClasses
+    ) -> None:
+        super().__init__(str(error.told(name)), error.cure)
+        self._given = (value, name, error, classes)
+
+    def explained(self) -> Unserializable:
+        return _with_cure(*self._given)
+
+
+def _with_cure(
+    value: Any, name: str, error: _UnknownClassError, classes: ValueClasses
+) -> Unserializable:
+    """What is said of an object whose class is not known: all classes that are to be listed; or,
+    where that would only lead to what cannot be stored, that."""
+    tried = AnyClasses(classes)
+    try:
+        _Packer(_MOST_TRIED, tried).pack(value, MAX_DEPTH)
+    except _RefusedError as worse:
+        if worse.path[-len(error.path) :] != error.path:
+            return worse.told(name)
+        if isinstance(worse, _UnknownClassError) and len(worse.path) > len(error.path):
+            error.reason += f", which holds {worse.reason}"
+    except (EntryTooLarge, RecursionError):
+        pass
+    else:
+        error.cure = f"list {', '.join(tried.more)} in {SETTING}"
+    return error.told(name)
 
 
 class _RefusedError(Exception):
@@ -112,6 +153,13 @@ class _RefusedError(Exception):
         self.reason = reason
         self.cure = cure
         self.path: list[str] = []
+
+    def told(self, name: str) -> Unserializable:
+        return Unserializable(f"{name}{''.join(reversed(self.path))}: {self.reason}", self.cure)
+
+
+class _UnknownClassError(_RefusedError):
+    """An object of a class that is not known."""
 
 
 class _Packer:
@@ -155,10 +203,9 @@ class _Packer:
         except NotStorable as error:
             raise _RefusedError(f"{type_name(kind)}: {error}") from None
         except Exception as error:  # of the project's own code
-            text = f"{type_name(kind)}: {type(error).__name__}: {message_of(error)}"
-            raise _RefusedError(text) from None
+            raise _RefusedError(f"{type_name(kind)}: {reason(error)}") from None
         if stored is None:
-            raise _RefusedError(type_name(kind), cure_for(kind))
+            raise _UnknownClassError(_what(value), PLAIN)
         self.left -= 1
         return Ext(OBJECT, encode([stored.name, self.pack(stored.parts, depth)]))
 
@@ -191,6 +238,12 @@ class _Packer:
             return dict(zip(keys, values, strict=True))
         pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
         return Ext(DICT, encode(pairs))
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, type):
+        return f"class {type_name(value)}"
+    return type_name(type(value))
 
 
 def _shown(key: Any) -> str:

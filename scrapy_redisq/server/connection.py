@@ -18,13 +18,13 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, OutOfMemoryError
 
 from scrapy_redisq.errors import ServerBusy, ServerUnreachable, ServerUnsuitable
 from scrapy_redisq.server.address import Address, ClusterNodes, SentinelService, parse
 from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterRoute, nodes_of
 from scrapy_redisq.server.embedded import EmbeddedServer
-from scrapy_redisq.server.requirements import ServerFacts, ask, assess
+from scrapy_redisq.server.requirements import ServerFacts, ask, assess, renew_log
 from scrapy_redisq.server.route import AsyncClient, Client, OneServerRoute, Route
 from scrapy_redisq.server.sentinel.finder import PrimaryUnknown
 from scrapy_redisq.server.sentinel.route import SentinelRoute
@@ -41,11 +41,14 @@ LOADING_PAUSE = 0.25
 """Seconds between attempts while a server loads its data."""
 BETWEEN_WORDS = 10.0
 """Seconds between lines that say how far it is."""
+READ_PATIENCE = 4.0
+"""Seconds for which who only reads waits for a server, at most: a person looks on."""
 SHORTEST_ATTEMPT = 1.0
 """Seconds that one attempt may take even at the end of REDISQ_CONNECT_TIMEOUT."""
 
-# First words of errors that pass by themselves: a long script, a full disk, a failover. All others
-# (wrong database, not allowed) are for a person.
+# First words of errors that pass by themselves: a long script, a full disk, a failover. So does a
+# full memory, of which redis-py leaves out the word. All others (wrong database, not allowed) are
+# for a person.
 PASSING_ERRORS = {"BUSY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN"}
 
 
@@ -100,6 +103,7 @@ class Server:
     ) -> None:
         address = parse(url)
         self._secrets = address.passwords
+        self._tls = address.tls
         self._cluster = isinstance(address, ClusterNodes)
         self.masters = 0
         self.by_sentinels = isinstance(address, SentinelService)
@@ -182,9 +186,11 @@ class Server:
         A server that is loading its data is waited for, however long that takes, and says now and
         then how far it is. Raises `ServerUnreachable` at the end of the time, and at once if
         waiting cannot help: a wrong password, no permission, a certificate that cannot be verified.
-        Where ``to_write`` is false, one whose disk is full will do (MISCONF): it can be read.
+        Where ``to_write`` is false, one whose disk is full will do (MISCONF): it can be read; and
+        it is waited for no longer than `READ_PATIENCE`.
         """
-        waiting = _Waiting(self)
+        longest = self.connect_timeout if to_write else min(self.connect_timeout, READ_PATIENCE)
+        waiting = _Waiting(self, longest)
         while True:
             try:
                 self._try(waiting.attempt_timeout)
@@ -200,7 +206,7 @@ class Server:
 
     async def wait_async(self) -> None:
         """`wait`, without blocking the loop."""
-        waiting = _Waiting(self)
+        waiting = _Waiting(self, self.connect_timeout)
         while True:
             try:
                 await self._try_async(waiting.attempt_timeout)
@@ -310,6 +316,27 @@ class Server:
             logger.warning("%s", warning)
         return warnings
 
+    def doubt(self, error: Exception) -> str:
+        """What may be wrong with the URL where a server takes a connection and says nothing: it
+        waits for the rest of what it takes for TLS, or for plain text, or it hangs up."""
+        if self._tls and (
+            isinstance(error, redis.TimeoutError) or _comes_from(error, ssl.SSLError)
+        ):
+            return ". Does this port speak TLS? If not, let REDISQ_URL begin with redis, not rediss"
+        hung_up = re.search("reset by peer|closed by server", str(error))
+        if not self._tls and hung_up and not self.embedded:
+            return ". Does this port speak TLS? Then let REDISQ_URL begin with rediss, not redis"
+        return ""
+
+    def renew_log(self) -> None:
+        """To be called when a server that was away answers again, for it may have been started
+        anew: see `requirements.renew_log`. Blocks for some milliseconds; never raises.
+        """
+        with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
+            for node in nodes_of(client):
+                with contextlib.suppress(redis.RedisError, OSError):
+                    renew_log(node)
+
     def remedy(self, error: Exception) -> str:
         """What to do about an error that waiting does not mend."""
         text = str(error).lower()
@@ -349,9 +376,10 @@ def _route(address: Address, timeout: float) -> Route:
 class _Waiting:
     """How long to wait, and what to say; shared by the blocking and the asyncio wait."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, longest: float) -> None:
         self._server = server
-        self._deadline = time.monotonic() + server.connect_timeout
+        self._longest = longest
+        self._deadline = time.monotonic() + longest
         self._pause = FIRST_PAUSE
         self._warned = False
         self._tell_at = 0.0
@@ -364,7 +392,7 @@ class _Waiting:
     def pause_while_loading(self) -> float:
         """Seconds until the next attempt; the time to give up begins anew, for it has answered."""
         now = time.monotonic()
-        self._deadline = now + self._server.connect_timeout
+        self._deadline = now + self._longest
         if now >= self._tell_at:
             self._tell_at = now + BETWEEN_WORDS
             logger.warning(
@@ -398,11 +426,13 @@ class _Waiting:
                 f"the Redis server at {server.address} refuses this connection: {shown}. "
                 f"{server.remedy(error)}"
             ) from None
+        shown += server.doubt(error)
         left = self._deadline - time.monotonic()
         if left <= 0:
+            setting = " (REDISQ_CONNECT_TIMEOUT)" * (self._longest == server.connect_timeout)
             raise ServerUnreachable(
                 f"no Redis server could be used at {server.address} (REDISQ_URL) within "
-                f"{server.connect_timeout:g} s (REDISQ_CONNECT_TIMEOUT): {shown}"
+                f"{self._longest:g} s{setting}: {shown}"
             ) from None
         if not self._warned:
             self._warned = True
@@ -410,7 +440,7 @@ class _Waiting:
                 "No Redis server can be used at %s (REDISQ_URL) yet: %s. Trying for %g s",
                 server.address,
                 shown,
-                server.connect_timeout,
+                self._longest,
             )
         pause, self._pause = min(self._pause, left), min(self._pause * 2, LONGEST_PAUSE)
         return pause
@@ -425,7 +455,7 @@ def _comes_from(error: BaseException | None, kind: type[Exception]) -> bool:
 def _is_final(error: Exception) -> bool:
     if isinstance(error, (redis.AuthenticationError, redis.exceptions.AuthorizationError)):
         return True
-    if isinstance(error, redis.ResponseError):
+    if isinstance(error, redis.ResponseError) and not isinstance(error, OutOfMemoryError):
         return str(error).partition(" ")[0] not in PASSING_ERRORS
     # An answer that is not Redis at all; a host name that cannot be one.
     unusable = (redis.InvalidResponse, redis.DataError, ValueError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import redis
 
 from scrapy_redisq.errors import ServerUnsuitable
 
-__all__ = ["ServerFacts", "ask", "assess"]
+__all__ = ["ServerFacts", "ask", "assess", "renew_log"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class ServerFacts:
     """``min-replicas-to-write``; asked only where a replica may take its place."""
     may_wait: bool = True
     """Whether WAIT is allowed; asked only where failovers are followed."""
+    may_renew_log: bool = True
+    """Whether BGREWRITEAOF is allowed; asked only where `renew_log` wants it."""
 
 
 def ask(client: redis.Redis, *, failovers: bool = False) -> ServerFacts:
@@ -67,6 +70,7 @@ def ask(client: redis.Redis, *, failovers: bool = False) -> ServerFacts:
         primary=primary,
         min_replicas=None if min_replicas is None else int(min_replicas),
         may_wait=not failovers or _may_wait(client),
+        may_renew_log=renew_log(client),
     )
 
 
@@ -86,6 +90,29 @@ def _may_wait(client: redis.Redis) -> bool:
         client.wait(0, 1)
     except redis.exceptions.NoPermissionError:
         return False
+    return True
+
+
+def renew_log(client: redis.Redis) -> bool:
+    """Have the server write its append-only file anew, unless it has since its start; -> whether
+    this user may ask for that.
+
+    A power cut may tear a script in that file. At its start the server forgets the script, but
+    before Valkey 9.1 it leaves the first half in the file (redis/redis, valkey-io/valkey#4342), and
+    applies that half at the start after the next write. INFO does not say whether that was so.
+    Costs one rewrite for each start of the server.
+    """
+    try:
+        told: dict[str, Any] = client.info("persistence")
+    except redis.ResponseError:  # denied
+        return True
+    is_due = told.get("aof_enabled") and told.get("aof_last_rewrite_time_sec") == -1
+    if is_due and not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]):
+        try:
+            client.bgrewriteaof()
+        except redis.ResponseError as error:
+            # Else another worker was faster.
+            return not re.search("noperm|unknown command", f"{error!r}", re.IGNORECASE)
     return True
 
 
@@ -144,6 +171,13 @@ def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[s
             f"{address} keeps data in memory only: if it restarts, the frontier is lost and the "
             "crawl must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
             "redis.conf)"
+        )
+    if not facts.may_renew_log:
+        warnings.append(
+            f"{address} has not written its append-only file anew since it was started, and this "
+            "user may not ask for it. If a power cut has torn that file in the middle of a script, "
+            "half of the script is applied at the next start: requests may be missing then. Say "
+            "BGREWRITEAOF after each start, or ACL SETUSER … +bgrewriteaof"
         )
     if cluster and facts.version is not None:
         name, version = facts.version

@@ -181,7 +181,11 @@ frontier_name = text(
     lambda value: len(value) <= LONGEST_NAME and _FRONTIER_NAME.fullmatch(value),
 )
 
-frontier_pattern = pattern(frontier_name.takes, frontier_name.convert)
+ARGUMENTS = "%(arguments)s"
+frontier_pattern = text(
+    f"{frontier_name.takes}; {_SPIDER_TAKES}, {ARGUMENTS} its arguments (`-a`)",
+    lambda value: frontier_name.convert(value % {**_SPIDER, "arguments": "arguments"}),
+)
 
 _run_name = pattern(
     f"text of at most {LONGEST_RUN_NAME} characters",
@@ -230,6 +234,16 @@ def schemes(value: Any) -> tuple[str, ...]:
     return names
 
 
+def names(of_what: str) -> Check[tuple[str, ...]]:
+    @taking(f"a list of {of_what}")
+    def check(value: Any) -> tuple[str, ...]:
+        items = _listed(value)
+        _require(all(isinstance(item, str) for item in items))
+        return tuple(items)
+
+    return check
+
+
 def paths(of_what: str) -> Check[tuple[Any, ...]]:
     @taking(f"a list of {of_what}")
     def check(value: Any) -> tuple[Any, ...]:
@@ -263,7 +277,8 @@ def rate(value: Any) -> str:
     return str(value or "")
 
 
-_SLOT = re.compile(r"\*|(\*\.)?[^*\x00-\x20]+")
+# A URL is none: the limit would never hold, as slots are hosts.
+_SLOT = re.compile(r"\*|(\*\.)?(?!.*://)[^*\x00-\x20]+")
 
 
 def _by_slot(

@@ -90,6 +90,12 @@ class CrawlSettings:
         "with `dont_filter` are each worker's own, as where `start()` takes jobs from a queue or "
         "has no end.",
     )
+    same_arguments = Setting(
+        True,
+        checks.boolean,
+        "All workers of a run have the same spider arguments (`-a`): one with others is refused. "
+        "`False`: workers with different ones share a run.",
+    )
     rewind = Setting(
         REWIND,
         checks.seconds(0, 3_600),
@@ -112,7 +118,7 @@ class CrawlSettings:
         0,
         checks.whole(0, 10_000),
         "Most requests that one worker holds, waiting and in progress. "
-        "0: twice `CONCURRENT_REQUESTS`.",
+        "0: twice `CONCURRENT_REQUESTS`, or 200 where that is 0.",
     )
     max_deliveries = Setting(
         5,
@@ -171,6 +177,14 @@ class CrawlSettings:
         "Classes whose objects requests may hold, in `meta`, `cb_kwargs` or arguments of a "
         "callback. Items, dataclasses, attrs classes, enums and named tuples in the spider's "
         "module and in the project's `items` are found by themselves.",
+    )
+    meta_keys = Setting(
+        (),
+        checks.names("keys of meta"),
+        "Keys of `meta` that may be stored though Scrapy or a plugin imports, starts or opens what "
+        "they name (`playwright_page_methods`, an import path as `referrer_policy`). Others are "
+        "refused when they are pushed, and a dead letter where they are stored: see "
+        "[SECURITY.md](SECURITY.md).",
     )
     shards = Setting(
         None,

@@ -1,13 +1,14 @@
-"""Scrapy's own limits, read as those of the whole fleet (REDISQ_FLEET_LIMITS, REDISQ_AUTOTHROTTLE).
+"""Scrapy's own limits: what a worker downloads at a time, and what the whole fleet keeps.
 
-The fleet is then as polite to a slot as one process of Scrapy with the same settings.
+With REDISQ_FLEET_LIMITS or REDISQ_AUTOTHROTTLE the fleet is as polite to a slot as one process of
+Scrapy with the same settings.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from scrapy.settings import default_settings
+from scrapy.settings import BaseSettings, default_settings
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import LONGEST, MOST, Throttle
@@ -15,6 +16,9 @@ from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.checks import Check
 from scrapy_redisq.settings.setting import SettingsSource
 from scrapy_redisq.settings.slots import SlotSettings
+
+NO_LIMIT = 100
+"""What counts as the downloads of a worker at a time where CONCURRENT_REQUESTS = 0: no limit."""
 
 _CHECKS: dict[str, Check[Any]] = {
     "DOWNLOAD_DELAY": checks.seconds(0, LONGEST),
@@ -25,6 +29,12 @@ _CHECKS: dict[str, Check[Any]] = {
     "AUTOTHROTTLE_MAX_DELAY": checks.seconds(0, LONGEST),
     "AUTOTHROTTLE_TARGET_CONCURRENCY": checks.number(0.001, MOST),
 }
+
+
+def downloads_at_once(settings: BaseSettings) -> int:
+    """CONCURRENT_REQUESTS, or `NO_LIMIT`: a worker must not hold leases without a limit."""
+    number = settings.getint("CONCURRENT_REQUESTS")
+    return number if number > 0 else NO_LIMIT
 
 
 def adopt(values: dict[str, Any], source: SettingsSource, spider: object = None) -> Throttle | None:

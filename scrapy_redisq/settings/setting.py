@@ -11,6 +11,9 @@ T = TypeVar("T")
 
 PREFIX = "REDISQ_"
 
+TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
+"""Of the environment, for the dashboard alone; no setting, also where these come from there."""
+
 
 class SettingsSource(Protocol):
     """What is read from: Scrapy's ``Settings`` or any mapping."""
@@ -60,6 +63,11 @@ class Setting(Generic[T]):
         """The checked value, or the default. Raises `SettingError`."""
         value = source.get(self.name)
         return self.default if value is None else self.check.read(self.name, value)
+
+
+def path_of(value: Any) -> str:
+    """The import path of a class that a setting names, as that or as the class itself."""
+    return value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
 
 
 def settings_of(declaring: type) -> Iterator[Setting[Any]]:

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scrapy.crawler import Crawler
+
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.growth import GrowthLimit
 from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, parse_rate
 from scrapy_redisq.settings import checks, scrapys_limits
+from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.crawl import CrawlSettings
-from scrapy_redisq.settings.setting import PREFIX, SettingsSource, settings_of
+from scrapy_redisq.settings.setting import PREFIX, TOKEN_VARIABLE, SettingsSource, settings_of
 from scrapy_redisq.settings.sinks import SinkSettings
 from scrapy_redisq.settings.slots import SlotSettings
 
@@ -44,7 +47,7 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         is: a misspelt setting would otherwise be ignored in silence.
         """
         declared = list(settings_of(cls))
-        _warn_of_unknown(source, {setting.name for setting in declared})
+        _warn_of_unknown(source, {*(setting.name for setting in declared), TOKEN_VARIABLE})
         values = {setting.attribute: setting.read(source) for setting in declared}
         throttle = scrapys_limits.adopt(values, source, spider)
         settings = cls(values, throttle)
@@ -96,9 +99,18 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
         """The name of the run for the spider called ``spider``, or ""."""
         return self.run % {"spider": spider}
 
-    def frontier_name(self, spider: str) -> str:
-        """The frontier's name for the spider called ``spider``; raises `SettingError`."""
-        return check_frontier_name(self.frontier % {"spider": spider})
+    def frontier_name(self, spider: str, arguments: Arguments | Crawler | None = None) -> str:
+        """The frontier's name for the spider called ``spider``, with its ``arguments`` or those of
+        a crawl. Raises `SettingError`, also if the name has arguments that are not known."""
+        filled = {"spider": spider}
+        if checks.ARGUMENTS in self.frontier:
+            if isinstance(arguments, Crawler):
+                arguments = Arguments.of_crawl(arguments)
+            if arguments is None:
+                takes = f"a name without {checks.ARGUMENTS} where nobody knows the arguments (-a)"
+                raise SettingError(type(self).frontier.name, self.frontier, takes)
+            filled["arguments"] = arguments.name
+        return check_frontier_name(self.frontier % filled)
 
 
 def _warn_of_unknown(source: SettingsSource, known: set[str]) -> None:

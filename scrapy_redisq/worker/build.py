@@ -13,6 +13,7 @@ from typing import Any
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
+from scrapy.http import Request, Response
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
@@ -27,6 +28,9 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
+from scrapy_redisq.settings.arguments import Arguments
+from scrapy_redisq.settings.scrapy_redis import kept_lines
+from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.back_pressure import BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
@@ -58,6 +62,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         schemes=settings.schemes,
         request_classes=settings.request_classes,
         value_classes=ValueClasses(settings.value_classes, find_classes(spider, crawler.settings)),
+        meta_keys=settings.meta_keys,
     )
     fingerprinter: Any = crawler.request_fingerprinter
     dupefilter = make_dupefilter(crawler)
@@ -66,13 +71,15 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
     foreign_filter = None if kind else dupefilter
     if foreign_filter and (opening := foreign_filter.open()):
         await maybe_deferred_to_future(opening)
+    arguments = Arguments.of_crawl(crawler)
     session = WorkerConnection(settings)
     try:
         run_session, server = await session.open(
-            settings.frontier_name(spider.name),
+            settings.frontier_name(spider.name, arguments),
             dupefilter=kind or global_object_name(type(dupefilter)),
             fingerprinter=global_object_name(type(fingerprinter)),
             spider=spider.name,
+            arguments=arguments.to_text() if arguments and settings.same_arguments else "",
             started=started,
             release=release_of(settings.release, type(spider)),
             digest=digest_of(crawler.settings),
@@ -92,7 +99,6 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             run_session.sessions,
             exchange_loop.wake,
             lease_ttl=settings.lease_ttl,
-            stays_here=local.has,
             download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
             throttles=bool(settings.throttle),
             retries=crawler.settings.getbool("RETRY_ENABLED"),
@@ -161,9 +167,14 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
         engine.downloads.lift_limits(gate.allowed_at_once, at_least=at_least)
     engine.downloads.gate_by(gate)
     engine.downloads.follow(worker.gave_out, gate.fetched)
+
+    def arrived(request: Request, response: Response) -> None:
+        in_progress.arrived(request, response)
+        gate.arrived(request)
+
     engine.watch_pages(
         failed=in_progress.download_failed,
-        arrived=in_progress.arrived,
+        arrived=arrived,
         raised=in_progress.raised,
         item_failed=in_progress.item_failed,
     )
@@ -172,6 +183,8 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
         engine.pace_links(worker.back_pressure.link_may_go)
     connect = worker.crawler.signals.connect
     connect(in_progress.item_error, signals.item_error)
+    if worker.crawler.settings.getbool("COOKIES_ENABLED"):
+        connect(in_progress.response_downloaded, signals.response_downloaded)
     connect(worker.item_scraped, signals.item_scraped)
     # Scrapy waits for the spider that it stops, unless that is being closed already.
     connect(engine.until_closed, signals.engine_stopped)
@@ -188,7 +201,10 @@ def _check_slots(crawler: Crawler, settings: RedisqSettings) -> None:
 
 def _warn(crawler: Crawler) -> None:
     """Of what a project sets for one process, and several would do each for itself."""
-    warn_of_shared_feeds(crawler.settings, crawler.spidercls)
+    job = vars(crawler.spider).get("_job", "")  # the argument that scrapyd gives
+    warn_of_shared_feeds(crawler.settings, crawler.spidercls, str(job))
+    for kept in kept_lines(crawler.settings):
+        logger.warning("%s. %s. Write %s", kept.what, kept.why, kept.write)
     if crawler.settings["JOBDIR"]:
         logger.warning(
             "JOBDIR is of no use here: requests are kept in Redis, and a crawl that was "
@@ -199,7 +215,7 @@ def _warn(crawler: Crawler) -> None:
 
 def make_inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[ShardSession]:
     """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
-    concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+    concurrency = downloads_at_once(crawler.settings)
     per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
     lifted = settings.fleet_limits or settings.autothrottle
     if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import redis
 
-from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerUnreachable
+from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
 from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
-from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.server.route import cancel
@@ -56,13 +56,15 @@ class WorkerConnection:
         dupefilter: str,
         fingerprinter: str,
         spider: str,
+        arguments: str,
         started: float,
         release: str,
         digest: str,
     ) -> tuple[RunSession, ServerHelp]:
         """Join the run of the frontier ``name``; -> the place in it, and what its server can do.
 
-        ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``started``: when the crawl
+        ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``arguments`` are as in
+        `FrontierConfig`; ``started``: when the crawl
         was, by time.monotonic(); ``release`` and the settings' ``digest`` are for people. Raises
         `RedisqError`; `RunOver` if there is nothing to do. Then, and if anything else keeps the
         worker from working, `abandon` is to be called.
@@ -75,7 +77,11 @@ class WorkerConnection:
         client = self._client = server.async_client()
         self._following = asyncio.ensure_future(server.follow())
         config = settings.frontier_config(
-            dupefilter=dupefilter, backend="exact", fingerprinter=fingerprinter, spider=spider
+            dupefilter=dupefilter,
+            backend="exact",
+            fingerprinter=fingerprinter,
+            spider=spider,
+            arguments=arguments,
         ).laid_out(server.masters)
         if dupefilter == "bloom":
             shards = config.shard_numbers(name) if config.spread else (0,)
@@ -129,17 +135,21 @@ class WorkerConnection:
             BACKENDS[joined.config.backend],
         )
         return run_session, ServerHelp(
-            server.revive, server.redact, server.confirm_primary, server.primary_vouched
+            server.revive,
+            server.redact,
+            server.confirm_primary,
+            server.primary_vouched,
+            server.renew_log,
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:
         """Do what may be done twice, again when the connection broke, for REDISQ_CONNECT_TIMEOUT,
-        and for as long as workers may come back.
+        and for as long as workers may come back or Redis is full.
 
         Raises `ServerUnreachable` at the end of that time.
         """
         deadline = time.monotonic() + self._settings.connect_timeout
-        told = False
+        told, warn_at = False, 0.0
         while True:
             try:
                 return await attempt()
@@ -147,6 +157,12 @@ class WorkerConnection:
                 if not told:
                     logger.info("%s", waiting)
                 told = True
+                deadline = time.monotonic() + self._settings.connect_timeout
+            except ServerFull as full:
+                # Redis itself lets workers join; a service that refuses whole scripts does not.
+                if time.monotonic() >= warn_at:
+                    warn_at = time.monotonic() + WARN_EVERY
+                    logger.warning("%s: this worker waits for room. Raise its maxmemory", full)
                 deadline = time.monotonic() + self._settings.connect_timeout
             except (redis.RedisError, ServerBusy, ServerUnreachable, OSError) as error:
                 if time.monotonic() >= deadline:

@@ -55,6 +55,7 @@ class InProgress:
         """Of these, what may be over, and what waits for items or for what came of it: that may be
         all that was fetched, and to look at it each time would cost more and more."""
         self._files_missing = False
+        self._told_of_login = False
         self.errors = 0
         """Downloads that were given up, and what raised of callbacks, errbacks and pipelines."""
 
@@ -100,11 +101,13 @@ class InProgress:
         """The page of a request in progress, be it one that stays here."""
         return self._pages.get(request) or self._kept.get(request)
 
-    def end(self, working_on: set[Request]) -> list[Page]:
+    def end(self, working_on: set[Request], *, closing: bool) -> list[Page]:
         """Remove and return the pages that are no longer among ``working_on``, and all of whose
-        items are written."""
+        items are written. ``closing``: the spider is being closed, and ignored pages go back."""
         for request in [request for request in self._pages if request not in working_on]:
-            self._unwritten[request] = self._pages.pop(request)
+            page = self._unwritten[request] = self._pages.pop(request)
+            # Perhaps for no other reason than that: middlewares that count stop a crawl so.
+            page.given_back = page.given_back or (closing and page.ignored)
         ended = [request for request, page in self._unwritten.items() if not page.unwritten]
         return [self._unwritten.pop(request) for request in ended]
 
@@ -144,6 +147,10 @@ class InProgress:
     def of_slot(self, slot: str) -> bool:
         """Whether a request of ``slot`` is in progress."""
         return any(page.lease.slot == slot for page in self._pages.values())
+
+    def number_of(self, of: Callable[[str], bool]) -> int:
+        """How many requests in progress are of slots that ``of`` is true of."""
+        return sum(of(page.lease.slot) for page in self._pages.values())
 
     def to_begin(self, slot: str) -> bool:
         """Whether a download of ``slot`` has yet to begin: it may wait in Scrapy for others'."""
@@ -257,7 +264,9 @@ class InProgress:
         page = self.asking(request)
         if page is None:
             return
-        if failure is not None:
+        if failure is not None and isinstance(failure.value, IgnoreRequest):
+            page.ignored = True
+        elif failure is not None:
             reason = "download" if page.exhausted is None else "retries"
             self.mark_failed(request, Problem.of(reason, failure, provisional=True))
         elif page.problem and page.problem.provisional:
@@ -343,6 +352,27 @@ class InProgress:
         return True
 
     # Handlers of Scrapy's signals of these names
+
+    def response_downloaded(self, request: Request, response: Response) -> None:
+        """Warn, once, of what may be a login: the worker that is given it alone is logged in.
+
+        A redirect is seen, too. A login on the side is each worker's own, as it should be.
+        """
+        if (
+            request.method == "POST"
+            and b"Set-Cookie" in response.headers
+            and not self._told_of_login
+            and self.asking(request) is not None
+            and not request.meta.get("dont_merge_cookies")
+        ):
+            self._told_of_login = True
+            logger.warning(
+                "A POST to %.300s has been answered with a cookie, which other workers do not "
+                "have. If it is a login, let each worker log in by itself, by "
+                "engine.download_async() in start(), or hand the cookie on with each request "
+                "(cookies=)",
+                response.url,
+            )
 
     def item_scraped(self, response: Response | Failure | None) -> None:
         if self._files_missing:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shlex
 from collections.abc import Callable
 from typing import Any
 
+from redis.exceptions import RedisError
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.worker.parts import Parts
 
 logger = logging.getLogger(__name__)
@@ -26,10 +29,12 @@ async def leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
     try:
         await asyncio.wait_for(_leave(parts, reason, is_lost), parts.settings.close_timeout)
     except asyncio.TimeoutError:
+        full = parts.exchange_loop.is_full
         logger.error(
-            "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and "
-            "finishes were not sent. Others take over this worker's pages after "
-            "REDISQ_LEASE_TTL; they will be fetched again",
+            "Redis %s within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and finishes were not sent. "
+            "Others take over this worker's pages after REDISQ_LEASE_TTL; they will be fetched "
+            "again",
+            "is at its maxmemory and had no room" if full else "did not answer",
             parts.settings.close_timeout,
             parts.exchange_loop.waiting(),
         )
@@ -58,13 +63,20 @@ async def _leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None
         return
     if await parts.exchange_loop.leave():
         logger.info("The run is complete: this was the last worker to leave")
-    elif reason == "finished" and (waiting := await parts.exchange_loop.run_session.left_waiting()):
+    elif reason == "finished" and (waiting := await _left_waiting(parts)):
         # Scrapy cannot be told to go on.
         logger.warning(
             "%d requests came in when this worker had decided to end, and no worker is left: "
             "they wait until the crawl is started again",
             waiting,
         )
+
+
+async def _left_waiting(parts: Parts) -> int:
+    """Requests that nobody is there for; 0 also where Redis does not say."""
+    with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
+        return await parts.exchange_loop.run_session.left_waiting()
+    return 0
 
 
 def _report_dead(parts: Parts) -> None:
@@ -82,5 +94,3 @@ def _report_dead(parts: Parts) -> None:
             "" if dead == 1 else "s",
             shlex.quote(name),
         )
-    else:
-        logger.info("Frontier %r has 0 dead letters (scrapy redisq dead list)", name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable
 
 from scrapy.http import Request
@@ -42,8 +42,6 @@ class LocalQueue:
         self._ahead: set[Hashable] = set()
         """What no page stands for, was asked about, and was not started."""
         self._pages: dict[Request, Page] = {}
-        self._slots: Counter[str] = Counter()
-        """How many of these each slot has."""
         self._in_progress: set[Request] = set()
         self._arrivals = itertools.count()
 
@@ -59,10 +57,6 @@ class LocalQueue:
     def __contains__(self, request: Request) -> bool:
         return request in self._pages
 
-    def has(self, slot: str) -> bool:
-        """Whether requests of ``slot`` wait or are in progress."""
-        return slot in self._slots
-
     def get(self, request: Request) -> Page | None:
         """The page of a request that is here."""
         return self._pages.get(request)
@@ -75,7 +69,6 @@ class LocalQueue:
         """Take a request, for ``delay`` seconds from now, or from when ``claim`` is granted. One
         that no page stands for is among what `to_ask` returns."""
         self._pages[request] = page
-        self._slots[page.lease.slot] += 1
         if claim is None:
             self.push(request, delay)
             return
@@ -167,12 +160,7 @@ class LocalQueue:
         self._asked.pop(request, None)
         self._in_progress.discard(request)
         self._ahead.discard(request)
-        page = self._pages.pop(request, None)
-        if page is not None:
-            self._slots[page.lease.slot] -= 1
-            if not self._slots[page.lease.slot]:
-                del self._slots[page.lease.slot]
-        return page
+        return self._pages.pop(request, None)
 
     def forget_waiting(
         self, *, asked: bool = False

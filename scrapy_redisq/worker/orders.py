@@ -20,13 +20,25 @@ class Orders:
     quiet = False
     """The worker claims nothing, and finishes what it holds."""
 
+    paused = False
+    """The crawl is paused: the worker begins nothing either."""
+
     def __init__(self, engine: Engine, changed: Callable[[], None]) -> None:
         self._engine = engine
         self._changed = changed
         self._stopped = False
 
     def heed(self, told: str) -> None:
-        """``told`` is "quiet", "work" or "stop"; anything else means nothing."""
+        """``told`` by an exchange with shard 0 is "quiet", "work" or "stop", or "paused" as long as
+        the crawl is; anything else means nothing."""
+        if told != "stop" and self.paused != (told == "paused"):
+            self.paused = told == "paused"
+            logger.info(
+                "The crawl is paused (scrapy redisq pause): nothing is started until it is resumed"
+                if self.paused
+                else "The crawl goes on (scrapy redisq resume)"
+            )
+            self._changed()
         if told == "stop" and not self._stopped:
             self._stopped = self._engine.stop()
             if self._stopped:

@@ -53,6 +53,9 @@ MOST_CHILDREN_BYTES = 1_000_000
 LONGEST_WAIT = 1.0
 """Seconds that they wait for it."""
 
+MOST_EXPLAINED = 20
+"""Reasons why requests stay in this process that are logged: keys of meta may be without end."""
+
 _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
 
@@ -95,7 +98,7 @@ class Outbox:
         self._in_progress = in_progress
         self._local_requests = local_requests
         self._seen_cache = SeenCache()
-        self._warned_local = False
+        self._explained: set[tuple[str, str]] = set()
         self._warned_delay = False
         self._warned_shared = False
         self._start_values = SharedValues()
@@ -154,13 +157,11 @@ class Outbox:
 
     def _take(self, given: Request) -> bool:
         # Before all else: most links of a page are known.
-        cacheable = self._is_cacheable(given)
-        # Fingerprints leave the fragment out, and real pages link to many.
-        url = given.url.partition("#")[0] if cacheable else ""
+        url = self._telling_url(given)
         # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
         # what stays in a process may be asked for again, whatever was seen of its URL.
         if (
-            cacheable
+            url
             and url in self._seen_cache
             and not (self._settings.keep_seen and self._engine.is_of_start(given))
             and self._serializer.is_simple(given)
@@ -187,27 +188,29 @@ class Outbox:
         if taken and request not in self._local_requests:
             # A page that links to it again may end before it is sent, so another one has to stand
             # for it. A void one does not: the worker that has it by now asks for it, too. What no
-            # page stands for is known when it is `stored`.
-            if cacheable and (root := self._root()) and not root.is_void:
+            # page stands for is known when it is `acknowledged`.
+            if url and (root := self._root()) and not root.is_void:
                 self._seen_cache.add(url)
             if not self._warned_shared and (request.meta or request.cb_kwargs):
                 self._note_shared(request)
         return taken
 
-    def _is_cacheable(self, request: Request) -> bool:
-        """Whether its URL says all that its fingerprint does."""
-        return (
+    def _telling_url(self, request: Request) -> str:
+        """The URL if it says all that the fingerprint does, else ""."""
+        tells = (
             self._may_know_urls
             and not request.dont_filter
             and request.method == "GET"
             and not request.body
             and "verbatim_url" not in request.meta
         )
+        # Fingerprints leave the fragment out, and real pages link to many.
+        return request.url.partition("#")[0] if tells else ""
 
-    def stored(self, request: Request) -> None:
-        """Redis has it, or had it before. No page stands for it: see `_take`."""
-        if self._is_cacheable(request):
-            self._seen_cache.add(request.url.partition("#")[0])
+    def acknowledged(self, request: Request) -> None:
+        """Redis has it, or had it before, and no page stands for it."""
+        if url := self._telling_url(request):
+            self._seen_cache.add(url)
 
     def _check_body(self, request: Request) -> None:
         """Raise `EntryTooLarge` before there is a fingerprint: for one of Scrapy's own a body is
@@ -285,8 +288,9 @@ class Outbox:
             alone = b"" if self._settings.same_start else self._own_start
             identity = identity_of_start(own, request, self._start_repeats, own=alone)
             asked = calls.STARTS
-            # Links to it are duplicates; with a foreign filter it is that which knows.
-            if self._foreign_filter is None:
+            # Links to it are duplicates; with a foreign filter it is that which knows. One with
+            # marks is another request than the plain one, which may still be asked for.
+            if identity == own and self._foreign_filter is None:
                 also = self._exchange_loop.run_session.seen.encode(own)
             claim = Claim(slot, None, identity, asked, also)
         elif asking is not None and asker is not None:
@@ -444,8 +448,11 @@ class Outbox:
     ) -> bool:
         """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
         another worker has it. ``asked_again``: by each worker's ``start()``."""
-        here = self._local_requests, self._engine.in_progress
-        if any(request in some for some in here) or self._in_progress.has(request):
+        if (
+            request in self._local_requests
+            or request in self._engine.in_progress
+            or self._in_progress.has(request)
+        ):
             request = request.copy()  # each has a page of its own, which is known by the object
         slot, asking = self._slot(request), self._asking_page()
         if asking is not None and (asking_request := current_page.get()) is not None:
@@ -460,17 +467,27 @@ class Outbox:
             comes_again=asked_again,
         )
         self._local_requests.take(request, page, asking, delay, claim)
-        if not self._warned_local:
-            self._warned_local = True
-            logger.warning(
-                "%s cannot be shared and stays in this process: %s%s (more are only counted, in "
-                "the stat scheduler/unserializable)",
-                request,
-                error,
-                f"; to share it, {error.cure}" if error.cure else "",
-            )
+        self._explain(request, error)
         self._stats.inc_value("scheduler/unserializable")
         return True
+
+    def _explain(self, request: Request, error: Unserializable) -> None:
+        """Say why a request stays here, once for each reason and callback."""
+        callback = getattr(request.callback, "func", request.callback)  # of a partial
+        name = getattr(callback, "__name__", "parse")
+        told = (str(error), name)
+        if told in self._explained or len(self._explained) >= MOST_EXPLAINED:
+            return
+        self._explained.add(told)
+        error = error.explained()
+        logger.warning(
+            "%s for %s cannot be shared and stays in this process: %s%s (more of this kind are "
+            "only counted, in the stat scheduler/unserializable)",
+            request,
+            name,
+            error,
+            f"; to share it, {error.cure}" if error.cure else "",
+        )
 
     def forgotten(self) -> None:
         """All leases are void, and what is cached of them."""

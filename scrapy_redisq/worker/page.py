@@ -70,6 +70,7 @@ class Page:
     """A request in progress.
 
     ``problem`` is there once something went wrong. ``status`` is that of its response.
+    It is ``ignored`` if a downloader middleware has raised `IgnoreRequest` for it.
     ``exhausted`` is the status (0: it was an exception) after which no further retry was made; that
     is a problem only if the spider is not given the response. ``unwritten`` are items that Scrapy
     is done with and whose sink is not. A page that is ``given_back`` goes to whoever claims it
@@ -96,6 +97,7 @@ class Page:
     session: ShardSession
     problem: Problem | None = None
     status: int = 0
+    ignored: bool = False
     exhausted: int | None = None
     unwritten: int = 0
     given_back: bool = False
@@ -126,7 +128,7 @@ class Page:
     """How often a request that stays here was, for the trouble of its slot or of its sink."""
     request: Request | None = None
     items: int = 0
-    """The request, and how many items came of it, where a history is kept."""
+    """How many items came of it, where a history is kept."""
     shared: SharedValues = field(default_factory=SharedValues)
     """What its requests hold."""
 

@@ -7,8 +7,9 @@ import contextlib
 import json
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,23 @@ LOOK = 0.25
 """Seconds between two looks whether the loop is blocked."""
 
 _MEMORY = Path("/proc/self/statm")
+
+
+STATUS_COUNT = "downloader/response_status_count/"
+"""Begins the names of Scrapy's stats of responses."""
+
+STATUSES = frozenset(str(int(status)) for status in HTTPStatus)
+
+
+def responses(stats: Mapping[Any, Any]) -> Counter[str]:
+    """Responses by ``status_NNN``, of Scrapy's stats. Statuses that are not registered count
+    together by their class (``status_5xx``): sites may make up any number of them."""
+    counts: Counter[str] = Counter()
+    for name, number in stats.items():
+        if isinstance(name, str) and name.startswith(STATUS_COUNT):
+            status = name.removeprefix(STATUS_COUNT)
+            counts[f"status_{status if status in STATUSES else status[:1] + 'xx'}"] += number
+    return counts
 
 
 class Reporter:

@@ -14,7 +14,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from scrapy import signals
 from scrapy.http import Request
 
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, Undecodable
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Lease, Reply, TurnReport
+from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -38,7 +38,7 @@ from scrapy_redisq.worker.leaving import leave
 from scrapy_redisq.worker.orders import Orders
 from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.parts import Parts
-from scrapy_redisq.worker.report import Reporter
+from scrapy_redisq.worker.report import Reporter, responses
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ WORK = ("pages", "items", "errors")
 COUNT_EVERY = 1.0
 """Seconds after which they are told."""
 
-OUTCOMES_WAIT, OUTCOMES_POLL = 5.0, 0.02
-"""Seconds: see `Worker.outcomes_told`."""
+RESULTS_WAIT, RESULTS_POLL = 5.0, 0.02
+"""Seconds: see `Worker.results_told`."""
 
 
 class Worker:
@@ -82,7 +82,8 @@ class Worker:
         self.forgotten_at = -math.inf
         """When (time.monotonic()) the frontier was last found to have forgotten what this worker
         knows of it, or part of that."""
-        self._counted, self._count_at = (0, 0, 0), 0.0
+        self._counted: Mapping[str, int] = {}
+        self._count_at = 0.0
         self._parts = parts
         self._appetite = Appetite(
             lambda: not (self._lost or self._sinks_away or parts.engine.paused),
@@ -143,7 +144,7 @@ class Worker:
         if self._lost or self._appetite.outbox_is_full():
             self._held_up = True
             return None
-        if self._sinks_away:
+        if self._sinks_away or self._orders.paused:
             return None
         request, source = self._next_from_memory(), "memory"
         if request is None:
@@ -194,12 +195,10 @@ class Worker:
                 problem = Problem(
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
-                self._tell_of_death(lease, problem)
+                self._tell_of_death(problem, None, lease.slot)
                 self._run_session.finish(session, problem.finish(lease.id))
                 continue
-            page = Page(lease, session, grouped=SLOT_KEY in request.meta)
-            if self.settings.history:
-                page.request = request
+            page = Page(lease, session, grouped=SLOT_KEY in request.meta, request=request)
             self._in_progress.begin(request, page)
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.handed_out(request, lease.slot)
@@ -237,14 +236,14 @@ class Worker:
         """The requests in progress, which items are of."""
         return self._in_progress
 
-    async def outcomes_told(self, slot: str) -> None:
+    async def results_told(self, slot: str) -> None:
         """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
-        cannot be told for `OUTCOMES_WAIT`."""
-        until = time.monotonic() + OUTCOMES_WAIT
+        cannot be told for `RESULTS_WAIT`."""
+        until = time.monotonic() + RESULTS_WAIT
         session = self._run_session.shard_of(slot)
-        while session.has_outcomes(slot) and time.monotonic() < until:
+        while session.has_results(slot) and time.monotonic() < until:
             self.exchange_loop.wake()
-            await asyncio.sleep(OUTCOMES_POLL)
+            await asyncio.sleep(RESULTS_POLL)
 
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""
@@ -259,7 +258,7 @@ class Worker:
     # The exchange loop asks (see scrapy_redisq.frontier.loop.Worker)
 
     def demand(self) -> Demand:
-        return self._appetite.demand(quiet=self._orders.quiet)
+        return self._appetite.demand(quiet=self._orders.quiet or self._orders.paused)
 
     def report(self) -> str:
         return self._reporter.due()
@@ -272,11 +271,13 @@ class Worker:
             "in_callbacks": max(0, len(self.engine.in_progress) - downloading),
             "waiting_for_sink": self._in_progress.unwritten_pages(),
             "waiting_to_send": self.exchange_loop.waiting(),
+            "kept": len(self._local),
             "sink": "away" if self._sinks_away else "",
             "quiet": self._orders.quiet,
         }
 
     def _orders_changed(self) -> None:
+        self.gate.crawl_paused = self._orders.paused
         self._reporter.soon()
         self.exchange_loop.found_more()
         self.engine.wake()
@@ -302,10 +303,10 @@ class Worker:
         self._outbox.send_late_children()
         self._local_requests.collect_ended()
         self._local_requests.ask()
-        for page in self._in_progress.end(working_on):
+        for page in self._in_progress.end(working_on, closing=self.engine.closing):
             self.pages += not page.given_back
             if page.problem is not None and not page.given_back:
-                self._tell_of_death(page.lease, page.problem)
+                self._tell_of_death(page.problem, page.request)
             self._run_session.finish(page.session, self._finish(page), page.sent, page.links)
         self._outbox.count_filtered()
         self._count_work()
@@ -321,7 +322,7 @@ class Worker:
 
     def _finish(self, page: Page) -> Finish:
         finish = page.finish()
-        if page.request is None:  # there is no history
+        if not self.settings.history or page.request is None:
             return finish
         identity = self._in_progress.identity_of_page(page, page.request)
         return replace(finish, record=record_of(page, page.request, identity, finish))
@@ -333,20 +334,22 @@ class Worker:
         if now < self._count_at and not self.engine.closing:
             return
         self._count_at = now + COUNT_EVERY
-        done = (self.pages, self.items, self._in_progress.errors)
-        if done != self._counted:
-            for name, number, before in zip(WORK, done, self._counted, strict=True):
-                if number != before:
-                    self.exchange_loop.count(name, number - before)
-            self._counted = done
+        work = (self.pages, self.items, self._in_progress.errors)
+        done = {**dict(zip(WORK, work, strict=True)), **responses(self.stats.get_stats())}
+        for name, number in done.items():
+            if more := number - self._counted.get(name, 0):
+                self.exchange_loop.count(name, more)
+        self._counted = done
 
-    def _tell_of_death(self, lease: Lease, problem: Problem) -> None:
+    def _tell_of_death(self, problem: Problem, request: Request | None, slot: str = "") -> None:
+        """One line: Scrapy has logged the traceback, and the dead letter keeps its last frames."""
         self.stats.inc_value(f"redisq/dead/{problem.reason}")
+        what = f"a request of {slot}"
+        if request is not None:
+            callback = getattr(request.callback, "__name__", "parse")
+            what = f"{request!s:.500} (callback {callback})"
         logger.warning(
-            "A request of %s became a dead letter (%s): %s",
-            lease.slot,
-            problem.reason,
-            problem.detail,
+            "Dead letter (%s): %s: %s", problem.reason, what, problem.detail.partition("\n")[0]
         )
 
     def received(
@@ -363,7 +366,7 @@ class Worker:
             if isinstance(new.tag, Request) and new.fingerprint is not None:
                 self._local_requests.accepted(new.tag)
                 if new.page is None:
-                    self._outbox.stored(new.tag)
+                    self._outbox.acknowledged(new.tag)
         for claim in reply.claimed:
             self._local_requests.granted(claim, is_new=claim in reply.new_claims)
         for claim in reply.deadly:
@@ -377,7 +380,7 @@ class Worker:
             if isinstance(enqueue, Claim) and not self._local_requests.refused(enqueue):
                 continue
             if isinstance(enqueue, Enqueue) and enqueue.page is None:
-                self._outbox.stored(request)
+                self._outbox.acknowledged(request)
             self._outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider
@@ -386,7 +389,7 @@ class Worker:
             self.inbox.add(lease, session)
         # A handler of `spider_idle` whose requests other workers have is asked again at once.
         self._unfinished[session.shard] = reply.created - reply.finished
-        if reply.told:
+        if session.shard == 0:
             self._orders.heed(reply.told)
         has_room = self._held_up and not self._appetite.outbox_is_full()
         if reply.leases or reply.duplicates or has_room:

@@ -46,6 +46,8 @@ COMMON: dict[str, Any] = {
 SHARED = {
     "ADDONS": {"scrapy_redisq.Addon": 500},
     "REDISQ_RETRY_BASE": 0.05,
+    # Each worker has a folder of its own among them.
+    "REDISQ_SAME_ARGUMENTS": False,
     "REDISQ_BACKOFF_MAX": 1,
     # Fifty crawls in a process may keep its event loop for a while.
     "REDISQ_SOCKET_TIMEOUT": 60,

@@ -277,6 +277,7 @@ def test_what_a_command_says(words: str, spider: str, settings: dict[str, str]) 
     """The spider and the settings of a crawl, in whatever order."""
     command = CrawlCommand(words.split())
     assert (command.spider, command.settings) == (spider, settings)
+    assert command.arguments == ({"x": "y"} if "x=y" in words else {})
 
 
 def test_the_machine() -> None:

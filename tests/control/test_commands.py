@@ -112,16 +112,27 @@ class TestUsage:
         [
             *([], ["status"], ["push"], ["dead"], ["dead", "list"], ["reset"], ["server"]),
             *(["slots"], ["slots", "pause"], ["slots", "limit"], ["slots", "drop"]),
+            *(["autoscale"], ["exporter"], ["url"], ["workers"], ["doctor"], ["dashboard"]),
         ],
     )
-    def test_each_has_a_help(self, redisq: Redisq, args: list[str]) -> None:
-        """Help tells the usage of just that command, how to set REDISQ_URL, the exit codes."""
+    def test_each_has_a_help(
+        self, redisq: Redisq, args: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Help tells the usage of just that command, how to set REDISQ_URL, the exit codes; it is
+        no wider than the terminal."""
+        monkeypatch.setenv("COLUMNS", "80")
         ran = redisq(*args, "--help")
         assert ran.code == 0
         assert ran.out.startswith(f"usage: {' '.join(['scrapy redisq', *args])}")
         assert "-s REDISQ_URL=" in ran.out
         assert "Exit codes" in ran.out
-        assert max(map(len, ran.out.splitlines())) <= 100
+        assert max(map(len, ran.out.splitlines())) <= 80
+
+    def test_nobody_waits_long_to_read(self, redisq: Redisq) -> None:
+        """Where there is no server a command that reads does not try for as long as a worker."""
+        ran = redisq("status", "books", REDISQ_URL=f"redis://127.0.0.1:{free_port()}/0")
+        assert ran.code == 1
+        assert "within 4 s: " in ran.err
 
     def test_a_name_that_no_frontier_can_have(self, redisq: Redisq) -> None:
         """A bad frontier name is one line that says what names may be."""
@@ -256,9 +267,27 @@ class TestStatus:
 
     def test_names_cannot_steer_the_terminal(self) -> None:
         """Control characters, bidirectional marks and lone surrogates are shown as escapes."""
-        assert display.clean("a\x1b[31m\u202eb\x9b\udc80ü\n") == (
-            "a\\x1b[31m\\u202eb\\x9b\\udc80ü\n"
+        assert display.clean("a\x1b[31m\u202eb\x9b\udc80ü\n\u2028\t") == (
+            "a\\x1b[31m\\u202eb\\x9b\\udc80ü\\n\\u2028\\t"
         )
+        assert display.clean_lines("a\n\tb\r\n") == "a\n\tb\\r\n"
+
+    def test_names_make_no_lines(self, redisq: Redisq, frontier: Frontier) -> None:
+        """Whatever Redis holds as the name of a slot, a run or a worker is on one line."""
+        fake = "x\nfake.example 7 paused\u2028fake"
+        frontier.push([{"url": "https://a.example/", "meta": {"download_slot": fake}}])
+        Worker(frontier)
+        key = "redisq:{books:0}:"
+        (worker,) = frontier.status()["workers"]
+        frontier.client.hset(key + "meta", "name", fake)
+        frontier.client.hset(f"{key}worker:{worker['id']}", mapping={"host": fake, "release": fake})
+        frontier.pause(fake)
+        commands = (["status"], ["status", "books"], ["slots", "books"], ["workers", "books"])
+        for command in (*commands, ["slots", "resume", "books", fake]):
+            ran = redisq(*command)
+            assert ran.code == 0
+            assert not [line for line in ran.out.splitlines() if line.strip().startswith("fake")]
+            assert command in (["status"],) or "\\nfake" in ran.out.replace("\n", "")
 
     @pytest.mark.parametrize(
         ("seconds", "text"),
@@ -448,7 +477,7 @@ class TestSlots:
             leased=1_000,
             next_start=3_600.0,
             delay=3_600.0,
-            delay_from="back-off",
+            delay_from="settings",
             limit=SlotLimit(1.25, 10_000, 0.5, 10_000),
             limit_from="settings",
             failures=12,
@@ -861,6 +890,14 @@ class TestProcesses:
         assert (config.order, config.shards, config.spider) == ("lifo", 2, "books")
         assert config.fingerprinter == "shop.fingerprints.ByPath"
         assert config.dupefilter == "bloom"
+        ran = scrapy(
+            "redisq", "push", "shop-boks", "http://a.example", *at(redis_server), cwd=tmp_path
+        )
+        assert ran.out == "shop-boks: 1 new request, 0 duplicates\n"
+        assert ran.err == (
+            "scrapy redisq push: 'shop-boks' is the frontier of no spider of this project "
+            "(theirs: shop-books, shop-films); a new one begins\n"
+        )
 
     def test_watch_without_a_terminal(
         self, tmp_path: Path, redis_server: RedisServer, frontier: Frontier

@@ -405,6 +405,24 @@ def test_sets_of_text_are_exported_in_one_order(
     assert json.loads(line)["request"]["meta"]["s"] == ["a", "b", "c", 1, [2, "x"]]
 
 
+def test_a_number_with_thousands_of_digits(
+    redisq: Redisq, frontier: Frontier, tmp_path: Path
+) -> None:
+    """Its letter is shown and exported, and so are those behind it."""
+    huge = 10**5_000
+    frontier.push([{"url": "https://a.example/", "meta": {"n": huge, "d": {huge: 1 << 64}}}])
+    frontier.push(some_urls(1))
+    worker = Worker(frontier)
+    worker.finish("dead", "download")
+    worker.finish("dead", "download")
+    assert len(exported(redisq, tmp_path / "dead")) == 2
+    lines = redisq("dead", "list", "books", "--json").out.splitlines()
+    shown = [json.loads(line) for line in lines]
+    (meta,) = [letter["request"]["meta"] for letter in shown if "meta" in letter["request"]]
+    assert meta == {"n": hex(huge), "d": {hex(huge): hex(1 << 64)}}
+    assert [redisq("dead", "show", "books", letter["id"]).code for letter in shown] == [0, 0]
+
+
 def test_nothing_to_export(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
     """Nothing does not take the place of a good file, as after a typo in --reason."""
     die(frontier, "w1", 1)

@@ -225,7 +225,9 @@ def test_rights_are_those_of_the_readme() -> None:
     """Each command that README's user has is looked at, and what more it names is all the rest."""
     listed = {rule[1:] for rule in acl() if rule.startswith("+")}
     looked_at = {*rights.IN_SCRIPTS, "info", "role", "scan", "subscribe"}
-    assert listed - looked_at == {"ping", "select", "eval", "evalsha", "unsubscribe"}
+    assert listed - looked_at == {
+        *{"ping", "select", "eval", "evalsha", "unsubscribe", "bgrewriteaof"}
+    }
     assert looked_at <= listed
     assert set(rights.OF_BLOOM) == set(re.findall(r"\+(bf\.\w+)", README))
     (more,) = re.findall(r"beside the ACL above,\n`(.*?)`", README)
@@ -346,6 +348,18 @@ FIGHTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"FEEDS": {"%(worker)s.jl": {}}}, "note", "items go to feeds, and to no sink"),
     ({"JOBDIR": "jobs"}, "warning", "JOBDIR is set"),
+    ({"REDIS_URL": "redis://me:pw@h/0"}, "warning", "REDIS_URL is redis://me:***@h/0, and REDISQ"),
+    ({"REDIS_HOST": "h"}, "warning", "REDIS_HOST is h, and REDISQ_URL is not set"),
+    (
+        {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
+        "warning",
+        "DUPEFILTER_CLASS is scrapy_redis.dupefilter.RFPDupeFilter",
+    ),
+    (
+        {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
+        "warning",
+        "DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter",
+    ),
     ({"REDISQ_MAX_LEASES": 8}, "warning", "REDISQ_MAX_LEASES is 8, CONCURRENT_REQUESTS 16"),
     ({"REDISQ_MAX_LEASES": 1_000}, "note", "REDISQ_MAX_LEASES is 1,000"),
     ({"REDISQ_LEASE_TTL": 5}, "warning", "REDISQ_LEASE_TTL is 5, REDISQ_SOCKET_TIMEOUT 5"),
@@ -378,5 +392,12 @@ def test_settings_that_do_not() -> None:
     assert told(of_settings(**FINE)) == ["nothing in them fights each other"]
     fleet = {"DOWNLOAD_DELAY": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 2, "REDISQ_FLEET_LIMITS": True}
     assert told(of_settings(**FINE, **fleet)) == ["nothing in them fights each other"]
+    assert told(of_settings(**FINE, CONCURRENT_REQUESTS=0, REDISQ_MAX_LEASES=150)) == [
+        "nothing in them fights each other"
+    ]
+    both = {"REDIS_URL": "redis://h/0", "REDISQ_URL": "redis://h/0"}
+    assert told(of_settings(**FINE, **both)) == ["nothing in them fights each other"]
+    own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
+    assert told(of_settings(**FINE, **own)) == ["nothing in them fights each other"]
     fleet = {"REDISQ_AUTOTHROTTLE": True, "DOWNLOAD_DELAY": 1}
     assert told(of_settings(**FINE, **fleet)) == ["nothing in them fights each other"]

@@ -268,8 +268,8 @@ class TestPush:
         assert open_frontier(settings=RedisqSettings.read(given)).push(items).accepted == 3
         refused = dict(open_frontier().push(items).errors)
         assert "REDISQ_REQUEST_CLASSES" in refused[1]
-        assert "list the class in REDISQ_VALUE_CLASSES" in refused[2]
-        assert "list the class in REDISQ_VALUE_CLASSES" in refused[3]
+        assert f"list {__name__}.Job in REDISQ_VALUE_CLASSES" in refused[2]
+        assert f"list {__name__}.Job in REDISQ_VALUE_CLASSES" in refused[3]
 
     def test_a_fingerprinter_that_raises(self, open_frontier: Opener) -> None:
         """One of the project that wants more than a request has: the others are pushed."""

@@ -11,8 +11,9 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,9 @@ def test_figures(redis_server: RedisServer) -> None:
             "exchanges_5000": 2,
             "exchanges_more": 1,
             "exchanges_us": 12_000_000,
+            "status_200": 5,
+            "status_5xx": 2,
+            'status_x"y': 7,
         }
         frontier.client.hset(prefix('bo"oks', 0) + "counts", mapping=took)
         text = metrics([frontier]).decode()
@@ -122,6 +126,12 @@ def test_figures(redis_server: RedisServer) -> None:
     assert of_crawl["redisq_workers{state=working}"] == 1
     assert of_crawl["redisq_workers_wanted{}"] == 1
     assert of_crawl["redisq_slots{state=due}"] == 2
+    assert of_crawl["redisq_why{reason=working}"] == 1
+    statuses = {name: number for name, number in of_crawl.items() if "responses" in name}
+    assert statuses == {
+        "redisq_responses_total{status=200}": 5,
+        "redisq_responses_total{status=5xx}": 2,
+    }
     assert of_crawl["redisq_run_state{state=running}"] == 1
     assert of_crawl["redisq_seen_urls{}"] == 6
     assert of_crawl["redisq_memory_bytes{part=queues}"] > 0
@@ -297,14 +307,65 @@ def test_many_scrape_at_once(redis_server: RedisServer, monkeypatch: pytest.Monk
 
 
 def test_many_connections(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are too many are told so, and take no thread."""
+    """While all are being answered, those who are too many are told so, and take no thread."""
+    answering, go = threading.Event(), threading.Event()
+
+    def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
+        answering.set()
+        go.wait(20)
+        return {}
+
     monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
+    monkeypatch.setattr(exporter_module, "scale", scale)
     with (
         address_of_exporter(redis_server.url) as address,
-        socket.create_connection(address, timeout=20),
-        socket.create_connection(address, timeout=20) as one_more,
+        socket.create_connection(address, timeout=20) as first,
     ):
-        assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
+        try:
+            first.sendall(b"GET /scale/books HTTP/1.0\r\n\r\n")
+            assert answering.wait(20)
+            with socket.create_connection(address, timeout=20) as one_more:
+                assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
+        finally:
+            go.set()
+        assert first.recv(100).startswith(b"HTTP/1.0 200 ")
+
+
+def test_connections_that_ask_nothing(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are: who asks is answered, and the oldest of them has to go."""
+    monkeypatch.setattr(exporter_module, "MOST_ASKING", 4)
+    monkeypatch.setattr(exporter_module, "SILENT", 600.0)
+    with address_of_exporter(redis_server.url) as address, contextlib.ExitStack() as opened:
+        silent = [
+            opened.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)
+        ]
+        for _ in range(5):
+            assert first_line(address, b"GET /healthz HTTP/1.0") == b"HTTP/1.0 200 OK"
+        assert silent[0].recv(100) == b""
+
+
+@pytest.mark.parametrize("bent", ["9" * 400, "-" + "9" * 400, "nan"])
+def test_a_bent_count(redis_server: RedisServer, bent: str) -> None:
+    """Whatever another hand has written in one crawl, the metrics of the others are told."""
+    with (
+        Frontier.from_url(redis_server.url, "books") as books,
+        Frontier.from_url(redis_server.url, "news") as news,
+    ):
+        crawl(news)
+        crawl(books)
+        worker = books.status()["workers"][0]["id"]
+        books.client.hset(
+            prefix("books", 0) + f"worker:{worker}",
+            mapping=dict.fromkeys(("pid", "pages", "items", "since", "ttl"), bent),
+        )
+        names = ("leased", "pages", "created", "finished", "sink_us", "exchanges_us", "requeued")
+        for name in names:
+            books.client.hset(prefix("books", 0) + "counts", name, bent)
+            found = values(metrics([books, news]).decode())
+            assert found["redisq_requests{crawl=news,state=queued}"] == 2
+            assert found["redisq_crawl_up{crawl=news}"] == 1
 
 
 def first_line(address: tuple[str, int], request: bytes) -> bytes:

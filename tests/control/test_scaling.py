@@ -49,6 +49,12 @@ CASES: dict[str, tuple[dict[str, Any], Waits, dict[str, Any], int]] = {
     "complete": (run(state="complete"), waits(), {"least": 3}, 0),
     "not begun": (absent(NAME), waits(), {"run": "monday"}, 1),
     "not begun, of several": (run(state="complete"), waits(), {"run": "a", "least": 3}, 3),
+    "another run goes on": (
+        *(run(900, run_name="a", workers=[alive()]), FREE, {"run": "b", "least": 3}, 0),
+    ),
+    "another run was left": (run(900, run_name="a", state="stopped"), FREE, {"run": "b"}, 1),
+    "this run goes on": (run(900, run_name="a", workers=[alive()]), FREE, {"run": "a"}, 57),
+    "a run without a name takes this one": (run(900, workers=[alive()]), FREE, {"run": "b"}, 57),
     "begun and done": (run(state="complete", run_name="a"), waits(), {"run": "a"}, 0),
     "ending, or fed by spider_idle": (run(workers=[alive()]), waits(), {}, 1),
     "idle, fed by push": (run(state="stopped"), waits(keep_alive=True), {}, 0),

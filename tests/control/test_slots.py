@@ -223,8 +223,8 @@ def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontie
         time.sleep(0.001)
     slot = frontier.slot("host")
     assert slot.set_aside
-    assert (slot.failures, slot.delay_from, slot.status) == (15, "back-off", 503)
-    assert slot.delay == slot.back_off == 120
+    assert (slot.failures, slot.delay_from, slot.status) == (15, None, 503)
+    assert (slot.delay, slot.back_off) == (0, 120)
     assert 55 < slot.parked <= 120 < (slot.next_start or 0) + 65
     assert frontier.status()["set_aside"] == 1
     frontier.resume("host")
@@ -281,8 +281,15 @@ def test_a_persons_limit(member: Callable[..., Worker], frontier: Frontier) -> N
     assert (delay, interval, burst, tokens) == (0, 250_000, 1, 3)
     assert frontier.unlimit("host") == SlotLimit(9)
     assert frontier.slot("host").ruled is None
-    for options in ({"delay": -1}, {"rate": "often"}, {"dealy": 1}):
-        with pytest.raises(ValueError, match="such as '30/m'"):
+    for options, explained in (
+        ({"delay": -1}, "delay -1: takes seconds from 0 to 86,400, such as 1.5"),
+        ({"delay": "1,5"}, "delay '1,5': takes seconds from 0 to 86,400, such as 1.5"),
+        ({"delay": [1]}, r"delay \[1\]: takes seconds"),
+        ({"concurrency": 1.5}, "concurrency 1.5: takes a whole number"),
+        ({"rate": "often"}, "rate 'often': takes .* such as '30/m'"),
+        ({"dealy": 1}, "'delay' .* such as '30/m'"),
+    ):
+        with pytest.raises(ValueError, match=explained):
             frontier.limit("host", **options)
 
 
@@ -604,17 +611,17 @@ def test_what_waits_in_scrapy_is_paused_too(crawl: Run, redis_server: RedisServe
     """Behind slow downloads of a slot without limits, however long they take."""
     slow = threading.Event()
     with (
-        Site(lambda path: Answer("x", until=slow)) as site,
+        Site(lambda path: Answer("x", until=slow if site.hits[1:] else None)) as site,
         Frontier.from_url(redis_server.url, "ordered") as frontier,
     ):
-        frontier.push([f"{site.url}/{n}" for n in range(2)])
+        frontier.push([f"{site.url}/{n}" for n in range(3)])
         worker = crawl("ordered", site, {"CONCURRENT_REQUESTS_PER_DOMAIN": 2})
-        wait_until(lambda: len(site.hits) == 2, 30, "two downloads")
-        frontier.push([f"{site.url}/{n}" for n in range(2, 7)])
+        wait_until(lambda: len(site.hits) == 3, 30, "two downloads after the first answer")
+        frontier.push([f"{site.url}/{n}" for n in range(3, 8)])
         wait_until(lambda: frontier.slot("127.0.0.1").leased == 7, 30, "the worker has the others")
-        pause_until_downloads_end(frontier, site, slow, 2)
+        pause_until_downloads_end(frontier, site, slow, 3)
         assert worker.wait().reason == "finished"
-    assert len(site.counts()) == len(site.hits) == 7
+    assert len(site.counts()) == len(site.hits) == 8
 
 
 @pytest.mark.long

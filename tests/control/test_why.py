@@ -61,6 +61,19 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         "No worker is alive (1 worker that gave no sign of life for 2 min still holds 16 "
         "requests); scrapy crawl books resumes the run.",
     ),
+    "no_workers of a run with a name": (
+        {
+            "workers": [],
+            "frontier": "a b",
+            "spider": "books",
+            "run_name": "monday",
+            "arguments": "'q=a b' n=2",
+        },
+        {},
+        [],
+        "; scrapy crawl books -a 'q=a b' -a n=2 -s REDISQ_FRONTIER='a b' -s REDISQ_RUN=monday "
+        "resumes the run.",
+    ),
     "quiet": ({"workers": [worker(quiet=True)] * 3}, {}, [], "All 3 workers are quiet"),
     "sink_away": (
         {"workers": [worker(sink="away")], "leased": 48},
@@ -89,6 +102,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         "All 3 hosts with requests are parked after 503 (2) and no answer (1); the next start is "
         "in 40 s.",
     ),
+    "parked after a robots.txt": (
+        {},
+        {"kinds": {"parked": (5, {"-503": 3, "-1": 2})}, "next": 40 * S},
+        [],
+        "All 5 hosts with requests are parked after 503 for robots.txt (3) and robots.txt that "
+        "cannot be had (2); the next start is in 40 s.",
+    ),
     "set_aside": (
         {},
         {"kinds": {"aside": (4, [])}, "aside": (4, 4, 4), "stuck": 61 * S, "next": 7_200 * S},
@@ -109,6 +129,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         [],
         "in progress: 16 requests of 1 worker, and 1 delayed request, the next in 5 s.",
     ),
+    "in_progress, in a process": (
+        {"workers": [worker(kept=3), worker(kept=1), worker()]},
+        {"starting": 2},
+        [],
+        "All that is left is in progress: 4 requests that cannot be stored, in 2 workers.",
+    ),
+    "in_progress, here and there": (
+        {"leased": 1, "workers": [worker(kept=1)]},
+        {},
+        [],
+        "in progress: 1 request of 1 worker, and 1 request that cannot be stored, in 1 worker.",
+    ),
     "delayed": (
         {},
         {"delayed": (12, 34 * S, 300 * S)},
@@ -122,9 +154,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
     "ending": ({}, {}, [], "about to leave"),
     "working": (
         {"leased": 32, "workers": TWO},
-        {"kinds": {"due": (7, []), "parked": (1, {"429": 1})}, "busy": 12},
+        {"kinds": {"due": (12, {"busy": 5}), "parked": (1, {"429": 1})}, "busy": 12},
         [Condition(95, 100)],
         "2 workers work on 32 requests of 12 hosts; 7 more hosts could start now.",
+    ),
+    "working, on all hosts": (
+        {"leased": 16},
+        {"kinds": {"due": (1, {"busy": 1})}, "busy": 1},
+        [],
+        "1 worker works on 16 requests of 1 host.",
     ),
 }
 
@@ -135,7 +173,7 @@ def test_each_reason(reason: str) -> None:
     status, look, servers, text = CASES[reason]
     full = {**absent(NAME), "state": "running", "workers": [worker()], **status}
     why = explain(full, [waits(**look)], servers)
-    assert why["reason"] == reason
+    assert why["reason"] == reason.split(" ", maxsplit=1)[0].rstrip(",")
     assert text in why["text"]
     if reason == "working":
         assert why["also"] == ["Redis is 95% full (0 MiB).", "1 host is parked after 429."]
@@ -263,3 +301,54 @@ def test_a_full_redis(redisq: Redisq, redis_server: RedisServer) -> None:
         finally:
             client.config_set("maxmemory", "0")
     assert told["why"]["reason"] == "redis_full"
+
+
+def test_a_primary_without_replicas(each_server: RedisServer) -> None:
+    """It takes no writes, workers' signs of life among them: that is told, and not that all of
+    them are gone."""
+    with each_server.client() as client, Frontier.from_url(each_server.url, NAME) as frontier:
+        frontier.push(["https://a.example/"])
+        client.config_set("min-replicas-to-write", 2)
+        try:
+            why = frontier.why()
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+    assert why["reason"] == "redis_refuses"
+    assert "0 of 2 replicas follow it (min-replicas-to-write)" in why["text"]
+
+
+def test_a_paused_crawl(frontier: Frontier, member: Callable[..., Worker]) -> None:
+    """Nothing is claimed, also by workers and of hosts that come later, and in the next run; each
+    is told so, until it is resumed."""
+    first = member()
+    first.send(["https://a/1", "https://a/2"], slot="a")
+    (lease, *_) = ask(first, 1).leases
+    frontier.pause_crawl()
+    frontier.pause_crawl()
+    later = member()
+    first.send(["https://b/1"], slot="b")
+    for worker in (first, later):
+        reply = ask(worker)
+        assert (reply.leases, reply.told) == ([], "paused")
+    status, why = frontier.status(), frontier.why()
+    assert (why["reason"], status["state"]) == ("paused", "running")
+    assert f"paused by a person since {status['crawl_paused']}; 1 request with" in why["text"]
+    assert frontier.wanted_workers().because == "the crawl is paused"
+    assert frontier.wanted_workers(rest_after=60).workers == 1, "it holds a request"
+    frontier.tell("stop", [later.id])
+    assert ask(later).told == "stop"
+    frontier.resume_crawl()
+    reply = ask(first)
+    assert ({lease.slot for lease in reply.leases}, reply.told) == ({"a", "b"}, "")
+    assert frontier.status()["crawl_paused"] is None
+    frontier.pause_crawl()
+    frontier.drop("a")
+    for lease in [lease for _, lease in first.holding.values()]:
+        first.finish(lease)
+    ask(first)
+    for worker in (first, later):
+        worker.leave()
+    assert frontier.status()["state"] == "complete"
+    next_run = member()
+    next_run.send(["https://a/3"], slot="a")
+    assert (ask(next_run).leases, ask(next_run).told) == ([], "paused")

@@ -36,6 +36,7 @@ REPORT = {
     "in_callbacks": 1,
     "waiting_for_sink": 0,
     "waiting_to_send": 7,
+    "kept": 3,
     "sink": "away",
     "quiet": False,
 }
@@ -65,7 +66,7 @@ def test_told(client: redis.Redis, frontier: Frontier) -> None:
     """Each exchange brings what a worker was told last, whoever else is told something else; who
     was told to stop is told nothing else."""
     first, second, dead = (Worker(client, NAME, EXACT) for _ in range(3))
-    client.hset(key(dead), "fenced", 1)
+    client.zadd(calls.prefix(NAME, 0) + "workers", {dead.id: 0})
     assert exchange(first) == ""
     assert frontier.tell("quiet", [first.id, dead.id, "nobody"]) == 1
     assert [exchange(first), exchange(second), exchange(first)] == ["quiet", "", "quiet"]

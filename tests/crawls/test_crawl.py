@@ -23,7 +23,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
-from tests.harness.crawl import Crawl, Run, several
+from tests.harness.command import Redisq
+from tests.harness.crawl import Crawl, Run, several, wait_until_joined
 
 DOCUMENTATION = Path("/usr/share/doc/python3.11/html")
 
@@ -160,7 +161,7 @@ class TestFleet:
     def test_blocked_worker_is_fenced(self, redis_server: RedisServer, crawl: Run) -> None:
         """A callback that blocks for three TTLs: others take over, late finishes are stale."""
         with Site(linked_pages(60, delay=0.02)) as site:
-            settings = {"REDISQ_LEASE_TTL": 1}
+            settings = {"REDISQ_LEASE_TTL": 1, "REDISQ_SAME_ARGUMENTS": False}
             blocked = crawl("blocks", site, settings=settings, seconds=3.2)
             wait_until(lambda: "/7" in site.counts(), 20, "the page that blocks")
             other = crawl("blocks", site, settings=settings, seconds=0)
@@ -513,6 +514,33 @@ class TestPages:
         assert nothing_left(redis_server, "ordered")["dead"] == 0
 
 
+def test_other_arguments_are_another_crawl(
+    crawl: Run, redis_server: RedisServer, redisq: Redisq
+) -> None:
+    """A worker with other arguments is refused by a line that has both; or has a frontier of its
+    own. ``status`` says how to resume. What a launcher adds does not count (F69)."""
+    open_run = {"REDISQ_KEEP_ALIVE": True}
+    with Site(linked_pages(5)) as site:
+        first = crawl("follow", site, open_run, shop="uk", _job=1)
+        wait_until_joined([first])
+        refused = crawl("follow", site, shop="de").wait()
+        (line,) = [line for line in refused.log.splitlines() if "The crawl cannot start" in line]
+        assert f"-a is 'shop=uk site={site.url}' there and 'shop=de site={site.url}' here" in line
+        assert "Traceback" not in refused.log
+        own = crawl("follow", site, {"REDISQ_FRONTIER": "%(arguments)s"}, shop="de")
+        assert own.wait().reason == "finished"
+        allowed = {**open_run, "REDISQ_SAME_ARGUMENTS": False, "REDISQ_LEASE_TTL": 1}
+        other = crawl("follow", site, allowed, shop="it")
+        wait_until_joined([other])
+        other.kill()
+        first.terminate()
+        assert first.wait().reason == "shutdown"
+    command = f"scrapy crawl follow -a shop=uk -a site={site.url} resumes the run"
+    wait_until(
+        lambda: command in " ".join(redisq("status", "follow").out.split()), 20, "nobody is there"
+    )
+
+
 class TestTrouble:
     def test_outbox_reaches_its_bound(self, tmp_path: Path, crawl: Run) -> None:
         """While Redis is away and REDISQ_MAX_OUTBOX is reached no page is started, though some are
@@ -570,6 +598,25 @@ class TestTrouble:
                 assert time.monotonic() - closing < 1 + 4
             assert worker.wait().reason == "shutdown"
             assert "REDISQ_CLOSE_TIMEOUT (1 s)" in worker.log
+            assert worker.stats["redisq/unsent"] > 0
+        finally:
+            server.close()
+
+    def test_a_worker_that_ends_beside_a_full_redis_says_so(self, crawl: Run) -> None:
+        """What is in the way is memory: Redis answers."""
+        server = RedisServer(any_server())
+        try:
+            with Site(linked_pages(500)) as site, server.client() as client:
+                settings = {"REDISQ_URL": server.url, "REDISQ_CLOSE_TIMEOUT": 1}
+                worker = crawl("follow", site, settings=settings)
+                wait_until(lambda: len(site.hits) >= 5, 30, "some pages")
+                client.config_set("maxmemory", 1)
+                worker.wait_for("Redis is at its maxmemory")
+                worker.terminate()
+                assert worker.wait().reason == "shutdown"
+            (error,) = [line for line in worker.log.splitlines() if "REDISQ_CLOSE_TIMEOUT" in line]
+            assert "maxmemory" in error
+            assert "did not answer" not in worker.log
             assert worker.stats["redisq/unsent"] > 0
         finally:
             server.close()
@@ -680,7 +727,8 @@ class TestConfigurations:
         ids=["exact", "shards", "priority", "third-party", "by hand"],
     )
     def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
-        """Every configuration fetches each page once and says that it has finished."""
+        """Every configuration fetches each page once and says that it has finished. A dupefilter of
+        one process is warned of, with the line to write."""
         with Site(linked_pages(60)) as site:
             worker = crawl("follow", site, settings=settings).wait()
             assert worker.reason == "finished", worker.log
@@ -688,6 +736,8 @@ class TestConfigurations:
             assert len(site.counts()) == 60
         assert clean(worker.log)
         nothing_left(redis_server)
+        is_of_one = "RFPDupeFilter" in str(settings)
+        assert worker.log.count('Write DUPEFILTER_CLASS = "scrapy_redisq.Bloom') == is_of_one
 
     def test_several_hosts_on_several_shards(self, redis_server: RedisServer, crawl: Run) -> None:
         """Hosts are spread over shards; all workers know together when all shards are done."""

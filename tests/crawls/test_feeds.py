@@ -51,6 +51,16 @@ def test_a_feed_that_all_workers_write_is_warned_of(
         assert "secret" not in line
 
 
+def test_feeds_of_a_scrapyd_job_are_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """scrapyd names them by the job's id, of which it tells the spider."""
+    uri = "file:///items/shop/books/6487ec79947edab326d6db28a2d86511e8247444.jl"
+    settings = Settings({"FEEDS": {uri: {"format": "jsonlines"}}})
+    warn_of_shared_feeds(settings, Spider, "6487ec79947edab326d6db28a2d86511e8247444")
+    assert not caplog.records
+    warn_of_shared_feeds(settings, Spider, "another")
+    assert uri in caplog.text
+
+
 def test_the_projects_own_feed_parameters_stay() -> None:
     """The add-on sets FEED_URI_PARAMS unless the project does, also where there is no frontier."""
     for enabled in (True, False):

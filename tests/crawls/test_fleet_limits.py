@@ -351,10 +351,10 @@ def test_more_at_a_time_than_scrapy_allows(crawl: Run) -> None:
     assert max(at_a_time) == 8
 
 
-def test_what_the_frontier_does_not_know_is_limited_by_scrapy(crawl: Run) -> None:
-    """Requests that cannot be stored keep Scrapy's own delay in their process."""
-    given = {**FLEET, "DOWNLOAD_DELAY": 0.2, "RANDOMIZE_DOWNLOAD_DELAY": False}
-    given["REDISQ_SLOT_LIMITS"] = json.dumps({"127.0.0.1": {"delay": 0}})
+def test_what_cannot_be_stored_keeps_the_limit_of_its_slot(crawl: Run) -> None:
+    """Requests that stay in their process are limited as any other, and not by Scrapy's delay."""
+    given = {**FLEET, "DOWNLOAD_DELAY": 60, "RANDOMIZE_DOWNLOAD_DELAY": False}
+    given["REDISQ_SLOT_LIMITS"] = json.dumps({"127.0.0.1": {"delay": 0.2}})
     with Site(lambda path: Answer("x")) as site:
         worker = crawl("unstorable", site, {**given, "REDISQ_MAX_LEASES": 1})
         assert worker.wait().reason == "finished"

@@ -479,16 +479,17 @@ def served(items: list[dict[str, Any]]) -> Counter[tuple[str, Any]]:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_alike_of_start(crawl: Run, shards: int) -> None:
-    """Start requests that differ in anything but their fingerprint are each fetched once."""
+    """Start requests that differ in anything but their fingerprint are each fetched once, and the
+    URL itself as well, for which a link may ask."""
     with Site(answers) as site:
         settings = {"REDISQ_SHARDS": shards}
-        workers = crawl.fleet(3, "alike", site, settings, shuffled=1)
+        workers = crawl.fleet(3, "alike", site, settings, shuffled=1, plain=1)
         for worker in workers:
             assert worker.wait().reason == "finished"
         items = [item for worker in workers for item in worker.items()]
-        assert served(items) == EACH
+        assert served(items) == EACH + Counter([("", "")])
         assert all(item["is_start"] is True for item in items)
-        assert site.counts() == {"/alike": 10}
+        assert site.counts() == {"/alike": 11}
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -497,7 +498,7 @@ def test_alike_of_a_page(crawl: Run, shards: int, seconds: int) -> None:
     """The same of a page that is fetched again, because its worker was killed: whether they had
     gone ahead of its end or not."""
     with Site(answers) as site:
-        settings = {"REDISQ_SHARDS": shards, "REDISQ_LEASE_TTL": 1}
+        settings = {"REDISQ_SHARDS": shards, "REDISQ_LEASE_TTL": 1, "REDISQ_SAME_ARGUMENTS": False}
         killed = crawl("alike", site, settings, source="page", seconds=2 * seconds or 60)
         killed.wait_for(" run ")
         if seconds:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import scrapy
 from scrapy.core.engine import ExecutionEngine
 from scrapy.http import Request
 from scrapy.utils.test import get_crawler
@@ -173,6 +174,22 @@ def hangs_beside_idle(
     return site, *workers, time.monotonic()
 
 
+@pytest.mark.skipif(scrapy.version_info < (2, 18), reason="0 meant no downloads at all")
+def test_any_number_of_downloads(crawl: Run) -> None:
+    """CONCURRENT_REQUESTS = 0 is no limit: seven at a time, once the host has given an answer."""
+    all_at_once = threading.Event()
+
+    def page(path: str) -> Answer:
+        if len(site.hits) == 8:
+            all_at_once.set()
+        return Answer("x", until=all_at_once if len(site.hits) > 1 else None)
+
+    with Site(page) as site:
+        worker = crawl("many", site, {"CONCURRENT_REQUESTS": 0})
+        wait_until(all_at_once.is_set, 30, "seven at a time")
+        assert worker.wait().reason == "finished"
+
+
 @pytest.mark.parametrize("limit", [{"delay": 0.2}, {"rate": "5/s"}, {"concurrency": 8}, {}])
 def test_a_worker_whose_downloads_hang(
     crawl: Run, redis_server: RedisServer, limit: dict[str, Any]
@@ -215,3 +232,36 @@ def test_a_worker_whose_engine_is_paused(crawl: Run, limit: dict[str, Any]) -> N
         assert site.counts() == {f"/{n}": 4 for n in range(10)}
         paused.terminate()
         assert paused.wait().reason == "shutdown"
+
+
+def test_a_crawl_that_is_paused(crawl: Run, redis_server: RedisServer) -> None:
+    """Nothing more is begun: what waits in Scrapy or cannot be stored waits or goes back, another
+    host and a worker that come later wait too. All of it is fetched when the crawl goes on."""
+    go = threading.Event()
+
+    def page(path: str) -> Answer:
+        return Answer("<html></html>", until=go if path.startswith("/local") else None)
+
+    given = {"DOWNLOAD_DELAY": 1.5, "REDISQ_FLEET_LIMITS": False}  # Scrapy holds them back itself
+    with Site(page, hosts=2) as site, Frontier.from_url(redis_server.url, "unstorable") as frontier:
+        try:
+            workers = [crawl("unstorable", site, given)]
+            wait_until(lambda: site.counts()["/local/0"], 60, "the first of them")
+            frontier.pause_crawl()
+            workers.append(crawl("unstorable", site, given))
+            for worker in workers:
+                worker.wait_for("The crawl is paused", 60)
+            begun = site.counts()
+            assert len(begun) < 7
+            frontier.push([f"http://127.0.0.2:{site.port}/other"])
+            go.set()
+            time.sleep(4)  # nothing must begin meanwhile
+            assert site.counts() == begun
+            assert frontier.why()["reason"] == "paused"
+            assert all(worker.running for worker in workers)
+            frontier.resume_crawl()
+            assert {worker.wait().reason for worker in workers} == {"finished"}
+        finally:
+            go.set()
+        locals_ = {f"/local/{n}": 1 for n in range(6)}
+        assert site.counts() == {"/0": 1, "/other": 1, **locals_}

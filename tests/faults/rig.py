@@ -113,6 +113,8 @@ class Rig:
             self.server, self.url = group.servers[0], group.url()
         elif cluster is None:
             self.server = self.start_server(server, *options, aof=aof)
+            if aof:
+                self.server.renew_log()
         else:
             nodes = Cluster(any_server(server), *options, aof=aof, password=PASSWORD, **cluster)
             self.server = self._stack.enter_context(nodes)

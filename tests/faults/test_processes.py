@@ -177,7 +177,7 @@ def test_f06_crash_at_each_step(rig: Rig, point: str) -> None:
 @pytest.mark.full
 def test_f07_blocked_loop(rig: Rig) -> None:
     """A callback that blocks the event loop for three TTLs."""
-    rig.set_up(delay=0.02, ttl=rig.size.pick(1, 3))
+    rig.set_up(delay=0.02, ttl=rig.size.pick(1, 3), REDISQ_SAME_ARGUMENTS=False)
     blocked = rig.worker(block=3 * rig.ttl)
     wait_until(lambda: "/7" in rig.site.counts(), 30, "the page that blocks")
     rig.fleet(rig.size.workers - 1)

@@ -67,7 +67,8 @@ def test_f11_server_killed(rig: Rig, lost: int) -> None:
 
 
 def test_f11b_any_prefix_of_the_log(rig: Rig) -> None:
-    """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds."""
+    """The log of a crawl is cut at random places: a fresh worker drains what each prefix holds,
+    and another restart changes nothing of that."""
     cuts = int(rig.size.pick(6, 100))
     rig.set_up(
         server=rig.random.choice(["redis-6", "redis-7"]),
@@ -116,12 +117,26 @@ def drain(rig: Rig, places: list[int]) -> list[str]:
             settings.append({name: str(value) for name, value in given.items()})
             before.append(rig.status(server=servers[-1]))
         reasons = several("fault", rig.site.url, settings)
-        after = [rig.status(server=server) for server in servers]
+        after = [state_of(rig, server) for server in servers]
+        for server in servers:
+            server.kill()
+            server.start()
+        again = [state_of(rig, server) for server in servers]
     return [
-        f"cut at {place}: {reason}, {then}, {now}"
-        for place, reason, then, now in zip(places, reasons, before, after, strict=True)
-        if not drained(rig, reason, then, now, rig.rows(rig.folder / f"sink-{place}.sqlite"))
+        f"cut at {place}: {reason}, {then}, {now}, {later}"
+        for place, reason, then, now, later in zip(
+            places, reasons, before, after, again, strict=True
+        )
+        if now != later
+        or not drained(rig, reason, then, now[0], rig.rows(rig.folder / f"sink-{place}.sqlite"))
     ]
+
+
+def state_of(rig: Rig, server: RedisServer) -> tuple[dict[str, Any], set[bytes]]:
+    """What the frontier says, and which keys there are that stay."""
+    with server.client() as client:
+        stay = {key for key in client.scan_iter() if client.ttl(key) < 0}
+    return rig.status(server=server), stay
 
 
 def drained(

@@ -217,7 +217,7 @@ def check_claims(client: redis.Redis, name: str, worker: str, shard: int, reply:
         assert left <= EARLY, f"claimed of a slot that is parked for {left} us"
         turns = {turn.slot: turn for turn in reply.turns}
         if slot not in turns:
-            assert "pause" not in state, "claimed without a turn"
+            assert "fails" not in state, "claimed without a turn"
             continue
         turn = turns[slot]
         tokens = turn.tokens

@@ -6,6 +6,7 @@ Replies and requests can be lost on the way, so that a test decides what each si
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
 from typing import TypeVar
@@ -88,7 +89,7 @@ class Worker:
         self.config = config
         self.ttl = ttl
         self.terms = terms
-        self.age = age
+        self.since = self.do(runs.started_at(name, time.monotonic() - age))
         self.limits = limits
         self.throttle = throttle
         self.holding: dict[str, tuple[ShardSession, Lease]] = {}
@@ -126,7 +127,7 @@ class Worker:
         self.id = f"worker-{next(_numbers):06}"  # later ones sort after earlier ones
         info = {"host": "here", "pid": 1, "spider": "books"}
         registration = calls.Registration(self.id, self.ttl, info, self.limits, self.throttle)
-        newcomer = runs.Newcomer(registration, self.config, self.terms, self.age)
+        newcomer = runs.Newcomer(registration, self.config, self.terms, self.since)
         if former:
             ids = {session.shard: session.worker for session in former}
             self.do(runs.come_back(self.name, newcomer, self.joined.run, ids))

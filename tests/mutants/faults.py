@@ -14,6 +14,7 @@ BATCH = "tests/sinks/test_batch.py"
 WRITER = "tests/sinks/test_writer.py"
 DOUBT = "tests/sinks/test_doubt.py"
 LOST = "tests/sinks/test_lost_connections.py"
+WAITING = "tests/sinks/test_waiting.py"
 INBOX = "tests/unit/test_inbox.py"
 
 EXCHANGE_LOOP = "tests/protocol/test_exchange_loop.py"
@@ -101,6 +102,7 @@ MUTANTS = [
         LOGS,
     ),
     Mutant(JOIN, "if input.begun then return 'shard_lost' end", "", LOGS),
+    Mutant(JOIN, "if goes_on then inherits = 'all' end", "", LOGS),
     Mutant("control/dead_letters.py", "-1 if shard else self._run", "self._run", LOGS),
     Mutant(
         "frontier/lua/post/take.lua", "redis.call('ZADD', POST, NOW + input.hold, id)", "", LOGS
@@ -136,7 +138,7 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "if not seq or state[4] or not",
+        "if not seq or not is_member(worker) or not",
         "if not seq or not",
         PROTOCOL,
     ),
@@ -148,7 +150,7 @@ MUTANTS = [
     ),
     Mutant(
         EXCHANGE,
-        "redis.call('ZADD', WORKERS, NOW + input.ttl, worker)",
+        "redis.call('ZADD', WORKERS, deadline, worker)",
         "",
         PROTOCOL,
     ),
@@ -241,7 +243,7 @@ MUTANTS = [
     ),
     Mutant(
         JOIN,
-        "return NOW >= time and NOW - input.age < time",
+        "return NOW >= time and input.since < time",
         "return false",
         RUNS,
     ),
@@ -257,7 +259,7 @@ MUTANTS = [
         "",
         f"{RUNS} {PROTOCOL}",
     ),
-    Mutant(REAP, "redis.pcall('HSET', worker_key(worker), 'fenced', 1)", "", PROTOCOL),
+    Mutant(REAP, "fence(worker)", "", PROTOCOL),
     Mutant(
         REAP,
         "local deliveries = deliveries_of(entry) + 1",
@@ -312,9 +314,27 @@ MUTANTS = [
     ),
     Mutant(
         BACKOFF,
-        "if NOW - item[3] >= state.failed then",
-        "if true then",
+        "local is_news = NOW - item[3] >= state.failed",
+        "local is_news = true",
         "tests/crawls/test_backoff.py",
+    ),
+    Mutant(
+        SHARED + "slots/state.lua",
+        "return state.fails > 0 and 1 or state.limit.concurrency end",
+        "return state.limit.concurrency end",
+        "tests/crawls/test_backoff.py",
+    ),
+    Mutant(
+        "worker/politeness/gate.py",
+        "return None if (number or is_full) and judge.in_doubt(slot) else number",
+        "return number",
+        "tests/crawls/test_backoff.py",
+    ),
+    Mutant(
+        "worker/politeness/gate.py",
+        "self._turns.suspend(slot, 0.0)",
+        "pass",
+        LIMITS,
     ),
     Mutant(
         BACKOFF,
@@ -569,6 +589,10 @@ MUTANTS = [
     ),
     Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", DOUBT),
     Mutant(
+        "pipelines/writer.py", "except BaseException as error:", "except OSError as error:", WAITING
+    ),
+    Mutant("pipelines/doubt.py", "and not self.waits(row)", "", WAITING),
+    Mutant(
         "pipelines/writer.py",
         "while self._waiting or self.doubts or not self._closing:",
         "while self._waiting or not self._closing:",
@@ -660,7 +684,7 @@ MUTANTS = [
     ),
     Mutant(
         "frontier/lua/run/waits.lua",
-        "is_exclusive(state) and 1 or state.limit.concurrency",
+        "is_exclusive(state) and 1 or concurrency_of(state)",
         "0",
         "tests/control/test_scaling.py",
     ),

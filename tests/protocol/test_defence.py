@@ -25,7 +25,8 @@ from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.operations import DownloadResult, TurnReport
 from scrapy_redisq.frontier.run_session import RunSession
-from scrapy_redisq.frontier.scripts import execute, execute_async
+from scrapy_redisq.frontier.scripts import ScriptFailed, execute, execute_async
+from scrapy_redisq.frontier.seen import probe
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 ENTRY = b"\x01%s"
@@ -185,6 +186,16 @@ def test_slots_that_are_no_text(
         assert frontier.requeue(reason="foreign") == 150
     assert len(crawl(client, worker)) == 150
     assert worker.leave()
+
+
+def test_a_slot_of_many_dots(client: redis.Redis) -> None:
+    """Not as many limits are looked up as its name has parts: it is a slot as any other."""
+    worker, slot = Worker(client, NAME, EXACT, limits={"*": "0 0 1 3"}), "." * 20_000
+    add(worker, "a")
+    client.rpush(key(f"queue:{slot}:0"), b"\0\1foreign")
+    client.zadd(key(f"levels:{slot}"), {"0": 0})
+    client.zadd(key("ready"), {slot: 1})
+    assert crawl(client, worker) == ["a", "foreign"]
 
 
 BROKEN_RECORDS = [
@@ -567,9 +578,12 @@ def test_a_replay_that_others_have_bent(one_client: redis.Redis) -> None:
     worker.exchange(2, lose="reply")
     bent = key(f"worker:{worker.id}")
     seq, first, last = cast(bytes, one_client.hget(bent, "claims")).split()
+    call = worker.sessions[0].call()
+    for far in (b"9" * 16, b"9" * 20, b"9" * 400):  # one more is the same number
+        one_client.hset(bent, "claims", b"%s %s %s.1" % (seq, far, far))
+        assert execute(one_client, call).leases == []
     one_client.hset(bent, "claims", b"%s %s 9007199254740991.1" % (seq, first))
     one_client.hset(bent, "duplicates", b"\xff")
-    call = worker.sessions[0].call()
 
     async def ask_again() -> None:
         async with redis.asyncio.Redis.from_url(_url(one_client)) as client:
@@ -719,6 +733,58 @@ def test_the_number_of_an_exchange_is_bent(one_client: redis.Redis, value: str) 
     worker.exchange()
     assert worker.rejoins == 1
     assert crawl(one_client, worker) == ["a", "b", "c", "d"]
+
+
+NUMBERS_OF_SEEN = {
+    "exact": "first width position count buckets dropped",
+    "bitmap": "layers newest total dropped",
+    "redisbloom": "filters rate unit room capacity total",
+}
+
+
+@pytest.mark.servers("ends")
+@pytest.mark.parametrize("backend", NUMBERS_OF_SEEN)
+def test_a_dupefilter_is_bent(client: redis.Redis, backend: str) -> None:
+    """No number of one keeps Redis from answering. An exchange is applied, or the filter's key is
+    named and nothing is lost when that is deleted; a reset ends."""
+    if backend == "redisbloom" and not probe(client):
+        pytest.skip("a server without RedisBloom")
+    dupefilter = "exact" if backend == "exact" else "bloom"
+    config = dataclasses.replace(EXACT, backend=backend, dupefilter=dupefilter, capacity=1_000)
+    for field, value in itertools.product(NUMBERS_OF_SEEN[backend].split(), BENT):
+        client.flushall()
+        worker = Worker(client, NAME, config)
+        add(worker, *(f"first{n}" for n in range(40)))
+        seen, run = key(f"seen:{worker.joined.run}"), worker.joined.run
+        fingerprint = worker.seen.encode(b"x" * 20)
+        asked: list[calls.Call[Any]] = [
+            calls.known(NAME, 0, worker.seen, [fingerprint]),
+            calls.seen_status(NAME, 0, run, worker.seen),
+        ]
+        layer = "1000 31 4 900 1e-6 1"
+        for bent in [value, f"{layer};" * 9_999, layer.replace("31", value)][: _variants(field)]:
+            client.hset(seen, field, bent)
+            for number in range(300):
+                worker.enqueue(f"{bent[:9]}{number}", entry=ENTRY % b"x")
+            for call in asked:
+                with contextlib.suppress(ScriptFailed):
+                    execute(client, call)
+            try:
+                worker.exchange()
+            except FrontierCorrupt as error:
+                assert seen in str(error)
+                client.delete(seen, f"{seen}:1")
+                worker.exchange()
+        assert count(client, "dead") == 0
+        assert count(client, "created") == 40 + 300 * _variants(field)
+        client.hset(seen, field, value)
+        steps = runs.reset(NAME, [0], force=True)
+        assert len(list(itertools.islice(_steps(client, steps), 200))) < 200
+        assert not client.exists(key("meta"), seen)
+
+
+def _variants(field: str) -> int:
+    return 3 if field == "layers" else 1
 
 
 @pytest.mark.parametrize("field", ["ttl", "claims", "starting", "waiting", "duplicates"])

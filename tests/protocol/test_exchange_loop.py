@@ -634,7 +634,8 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_others(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is in other shards is claimed, finished and added to; nothing is complete before it is
-    back, and what waited for it is sent then."""
+    back, and what waited for it is sent then. Then the server's log is looked after, too: it may
+    have been started anew."""
     caplog.set_level(logging.WARNING)
 
     async def crawl() -> None:
@@ -643,7 +644,10 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_others(
         terms = Terms(NAME, replace(EXACT, shards=3), 60.0, 5, 100, 10_000)
         run_session = RunSession(client, terms)
         await run_session.join()
-        exchange_loop = ExchangeLoop(run_session, ServerHelp())
+        looked_after: list[int] = []
+        exchange_loop = ExchangeLoop(
+            run_session, ServerHelp(renew_log=lambda: looked_after.append(1))
+        )
 
         def ask(shard: int, url: str) -> None:
             fingerprint = run_session.seen.encode(fingerprint_of(url))
@@ -671,8 +675,10 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_others(
             lambda: exchange_loop.waiting() == 3, "acknowledged, but for those of the shard"
         )
         assert not puppet.is_complete and caplog.text.count("Redis is away") == 1
+        assert looked_after == []
         client.away = frozenset()
         await until(lambda: len(puppet.leases) == 3, "it is back")
+        await until(lambda: looked_after == [1], "its log is looked after")
         finish()
         await until(lambda: puppet.is_complete, "complete")
         await exchange_loop.stop()

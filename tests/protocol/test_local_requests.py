@@ -160,7 +160,7 @@ class Process:
         """Scrapy is done with them."""
         self.engine.in_progress -= set(requests)
         self.requests.collect_ended()
-        for page in self.in_progress.end(self.engine.in_progress):
+        for page in self.in_progress.end(self.engine.in_progress, closing=False):
             self.run.finish(page.session, page.finish(), page.sent, page.links)
 
     def die(self) -> None:

@@ -189,6 +189,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.push("n", 0, "r", "exact", [], [], []),
         calls.robots_txt("n", 0, "r", "host", "token"),
         *(calls.join("n", 0, intent, CONFIG) for intent in terms),
+        calls.clock("n"),
         calls.leave("n", 0, "r", "w"),
         calls.conclude("n", 0),
         calls.open_run("n", 0, "r"),
@@ -222,6 +223,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.note("n", "by", "what", "on", 1),
         calls.actions("n"),
         calls.tell("n", "quiet", None),
+        calls.pause_run("n", 0, paused=True),
     ]
     fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
     sent: dict[str, set[str]] = {name: set() for name in SCRIPTS}

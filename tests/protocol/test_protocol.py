@@ -24,7 +24,8 @@ from scrapy_redisq.errors import (
     ServerFull,
 )
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.config import FORMAT
+from scrapy_redisq.frontier.calls import RunTerms
+from scrapy_redisq.frontier.config import FORMAT, FrontierConfig
 from scrapy_redisq.frontier.operations import Finish, Lease
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS
@@ -350,6 +351,17 @@ def test_who_waits_is_woken(member: Callable[..., Worker], client: redis.Redis) 
 
 
 # --- lost replies ------------------------------------------------------------------------------
+
+
+def test_a_join_that_comes_late(member: Callable[..., Worker]) -> None:
+    """A copy of an answered join changes nothing for the worker that has exchanged since."""
+    worker = member()
+    worker.send(["a", "b"])
+    worker.claim(1)
+    registration = calls.Registration(worker.id, worker.ttl, {}, worker.limits, worker.throttle)
+    newcomer = runs.Newcomer(registration, worker.config, worker.terms, worker.since)
+    worker.do(runs.join(NAME, newcomer, "late"))
+    assert worker.claim(1)
 
 
 def test_a_lost_reply(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -935,6 +947,51 @@ def test_another_configuration(
         assert len(raised.value.differences) == 1
         assert client.hgetall(key("meta")) == before
         assert first.send(["a"]).status == "ok"
+
+
+def with_arguments(text: str, **options: Any) -> FrontierConfig:
+    return dataclasses.replace(EXACT, arguments=text, **options)
+
+
+UK, DE, NONE = "00000001 site=uk", "00000002 site=de", "00000000 "
+
+
+def test_other_arguments_are_refused_by_a_message_that_shows_both(client: redis.Redis) -> None:
+    """Also none where there were some. What would go on with the run, and what would be a crawl of
+    its own, is in the message (F69)."""
+    config = with_arguments(UK, shards=2)
+    worker = Worker(client, NAME, config)
+    for given, shown in ((DE, "'site=de'"), (NONE, "'none'")):
+        with pytest.raises(ConfigurationMismatch) as raised:
+            Worker(client, NAME, with_arguments(given, shards=2))
+        for part in ("'site=uk'", shown, f"-s REDISQ_FRONTIER={NAME}", "REDISQ_SAME_ARGUMENTS"):
+            assert part in str(raised.value)
+    masked = "00000003 token=***", "00000004 token=***"
+    Worker(client, "masked", with_arguments(masked[0]))
+    with pytest.raises(ConfigurationMismatch, match=r"00000003.*00000004"):
+        Worker(client, "masked", with_arguments(masked[1]))
+    assert Worker(client, NAME, config).joined.run == worker.joined.run
+
+
+def test_where_arguments_are_not_compared(client: redis.Redis) -> None:
+    """A run that a producer has begun takes those of its first worker. Workers that allow others,
+    or do not know theirs, join; another run may have others, also one with what was seen."""
+    Worker(client, NAME, EXACT)
+    first = Worker(client, NAME, with_arguments(UK))
+    assert first.joined.config.arguments == UK
+    with pytest.raises(ConfigurationMismatch):
+        Worker(client, NAME, with_arguments(DE))
+    assert Worker(client, NAME, EXACT).joined.config.arguments == UK
+    execute(client, calls.clear(NAME, 0, everything=True, mark=True, force=True))
+    keeps = RunTerms(keep_seen=True)
+    for arguments in (UK, DE, NONE):
+        worker = Worker(client, NAME, with_arguments(arguments), terms=keeps)
+        assert worker.joined.new
+        assert worker.joined.config.arguments == arguments
+        worker.exchange_all()
+        assert worker.leave()
+    pushed = calls.join(NAME, 0, calls.Push("pushed", keep_config=True), EXACT)
+    assert execute(client, pushed).config.arguments == ""
 
 
 def test_what_may_differ(redis_server: RedisServer) -> None:

@@ -6,6 +6,7 @@ after any call, as a kill does, or let several go on in turn.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import itertools
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
-from lab.servers import RedisServer
+from lab.servers import RedisServer, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import (
     ConfigurationMismatch,
@@ -31,7 +33,8 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import Registration, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Lease
-from scrapy_redisq.frontier.scripts import Call, execute
+from scrapy_redisq.frontier.run_session import RunSession, Terms
+from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
 from tests.harness.model import read_shard
@@ -164,6 +167,26 @@ class TestAge:
         late = join(client, config, age=4)
         assert late.joined.new
         assert late.joined.run != first.joined.run
+
+    def test_a_join_that_is_on_its_way_for_long(self, client: redis.Redis) -> None:
+        """The worker looks no younger by it: a run that was completed meanwhile is its own."""
+
+        class Slow(redis.asyncio.Redis):
+            async def evalsha(self, sha: str, *args: Any) -> Any:
+                if sha == load("run/join").sha and not client.exists(key("meta")):
+                    complete(client, EXACT, "a")
+                    ended = int(client.hget(key("meta"), "ended"))  # type: ignore[arg-type]
+                    wait_until(lambda: _now(client) > ended + 300_000, 10, "it is on its way")
+                return await super().evalsha(sha, *args)
+
+        async def join_slowly() -> None:
+            options = client.connection_pool.connection_kwargs
+            async with Slow(host=options["host"], port=options["port"]) as slow:
+                await RunSession(slow, terms).join()
+
+        terms = Terms(NAME, EXACT, lease_ttl=60.0, max_deliveries=5, dead_max=9, max_entry_bytes=9)
+        with pytest.raises(RunOver):
+            asyncio.run(join_slowly())
 
     def test_an_open_run_is_joined_whatever_the_age(self, client: redis.Redis) -> None:
         first = join(client, EXACT)
@@ -318,23 +341,6 @@ class TestNamed:
         frontier.reset()
         assert client.keys("*") == []
         assert named(client, EXACT, "monday").joined.new
-
-    def test_how_old_it_is_when_it_joins(self, client: redis.Redis) -> None:
-        """To join may take long, where much has to be deleted: others, which were started with it,
-        may have begun and completed a run meanwhile."""
-        newcomer = runs.Newcomer(Registration("late", 60.0), EXACT, age=1.0)
-
-        def slowly(call: Call[Any]) -> Any:
-            reply = execute(client, call)
-            if call.script.name == "run/conclude":
-                complete(client, EXACT, "a")
-                # And three seconds pass.
-                shift(client, "ended", -3)
-                object.__setattr__(newcomer, "made", newcomer.made - 3)
-            return reply
-
-        with pytest.raises(RunOver):
-            runs.drive(slowly, runs.join(NAME, newcomer))
 
 
 # --- what a run has of the one before ----------------------------------------------------------
@@ -728,8 +734,10 @@ class TestBegin:
         claim(old)
         expire(client, old)
         shift(client, "began", -60)
+        now = _now(client)
         newcomers = [
-            dataclasses.replace(_newcomer(config, f"w{n}"), terms=ANEW, age=n) for n in range(3)
+            dataclasses.replace(_newcomer(config, f"w{n}"), terms=ANEW, since=now - n * 1_000_000)
+            for n in range(3)
         ]
         joined = in_turn(
             client, [runs.join(NAME, newcomer) for newcomer in newcomers], random.Random(seed)

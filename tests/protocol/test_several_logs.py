@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -26,6 +27,7 @@ from scrapy_redisq.server.connection import open_server
 from tests.harness.limited import Clock
 from tests.harness.worker import EXACT, Worker
 from tests.protocol.test_local_requests import Process, push
+from tests.protocol.test_runs import in_turn
 
 NAME = "books6"
 """Of several names the first whose shards are called 0, 1 and 2 also on several servers."""
@@ -536,6 +538,34 @@ def test_shard_0_has_lost_the_run(
     assert servers.keys(0) == there
     first.do(runs.reset(NAME, (0, 1, 2), force=True))
     assert member().joined.new
+
+
+@pytest.mark.parametrize("left", ["nothing", "a complete run", "an open run"])
+def test_shard_0_has_lost_a_young_run(
+    member: Callable[..., Worker], servers: Servers, clock: Clock, left: str
+) -> None:
+    """Nobody has to reset a run that is no older than what workers send again: it goes on as a new
+    one. What other shards have of it stays, in whatever order workers come."""
+    for seed in range(5):
+        for shard in range(3):
+            servers.lose(shard, {})
+        old = member()
+        before = servers.keys(0) if left == "an open run" else {}
+        assert end(old, clock)
+        before = servers.keys(0) if left == "a complete run" else before
+        first = member()
+        first.enqueue("link", slot=HOSTS[1])
+        first.exchange(shard=1)
+        servers.lose(0, before)
+        die(servers, first)
+        new = [runs.Newcomer(calls.Registration(f"w{n}", 600.0), CONFIG) for n in range(2)]
+        joins = [runs.join(NAME, dataclasses.replace(one, rewind=600.0)) for one in new]
+        one, other = in_turn(cast(Any, servers), joins, random.Random(seed))
+        second = member()
+        assert one.run == other.run == second.joined.run != first.joined.run
+        second.enqueue("start", slot=HOSTS[1])
+        second.exchange(shard=1)
+        assert sorted(fetched(second)) == ["link", "start"]
 
 
 def test_a_shard_rewinds_between_two_looks(

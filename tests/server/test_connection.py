@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import logging
 import os
 import re
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import redis
@@ -27,7 +29,7 @@ from cryptography.x509.oid import NameOID
 from lab.cluster import Cluster
 from lab.proxy import Proxy
 from lab.sentinels import SERVICE, Sentinel
-from lab.servers import RedisServer, any_server, binaries, free_port, wait_until
+from lab.servers import RedisServer, any_server, binaries, free_port, tear, wait_until
 from scrapy_redisq.errors import ServerUnreachable, ServerUnsuitable, SettingError
 from scrapy_redisq.server import embedded
 from scrapy_redisq.server.connection import Server, open_server
@@ -383,7 +385,7 @@ def test_what_can_be_no_redis_fails_at_once(entry: Callable[[Server, str], Any])
     """A host name that cannot be one; a server that speaks, but not Redis' language."""
     with pytest.raises(ServerUnreachable):
         timed(entry, f"redis://{'a' * 64}.example")
-    with mail_server() as port, pytest.raises(ServerUnreachable, match="220 localhost"):
+    with talking(Mailman) as port, pytest.raises(ServerUnreachable, match="220 localhost"):
         timed(entry, f"redis://127.0.0.1:{port}")
 
 
@@ -393,6 +395,33 @@ def timed(entry: Callable[[Server, str], Any], url: str) -> None:
         entry(open_server(url), "wait")
     finally:
         assert time.monotonic() - begun < 2
+
+
+def test_a_server_that_refuses_everything_while_it_is_full_is_waited_for(
+    entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As services in front of Redis may; user, password and database are not at fault."""
+    with talking(FullAtFirst) as port:
+        entry(open_server(f"redis://127.0.0.1:{port}"), "wait")
+    (line,) = warnings_in(caplog)
+    assert "maxmemory" in line
+    assert "password" not in line
+
+
+class FullAtFirst(socketserver.BaseRequestHandler):
+    """Refuses the first command that it is given, whoever sends it; then it answers."""
+
+    def handle(self) -> None:
+        while self.request.recv(1024):
+            if self.server not in met:
+                met.add(self.server)
+                self.request.sendall(b"-OOM command not allowed: used memory > 'maxmemory'\r\n")
+            else:
+                self.request.sendall(b"+PONG\r\n")
+
+
+met: WeakSet[socketserver.BaseServer] = WeakSet()
+"""Servers that have refused something."""
 
 
 class Mailman(socketserver.BaseRequestHandler):
@@ -405,13 +434,15 @@ class Mailman(socketserver.BaseRequestHandler):
 
 
 @contextlib.contextmanager
-def mail_server() -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mailman) as server:
+def talking(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
-        yield server.server_address[1]
-        server.shutdown()
-        serving.join()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
@@ -488,6 +519,60 @@ def test_a_server_that_does_not_say_is_one_warning(
     # CONFIG alone tells as much.
     with pytest.raises(ServerUnsuitable, match="allkeys-lru"):
         entry(open_server(f"redis://bob:pw@{address}"), "check")
+
+
+WRITES = "for n = 1, 4 do redis.call('RPUSH', KEYS[1], n) end"
+
+
+@pytest.mark.servers("every")
+def test_half_a_script_never_comes_back(each_binary: Path) -> None:
+    """A server whose log was cut in a script forgets that script, but not all of it in the log:
+    the check has the log written anew, once a start, so that the next start does not apply half."""
+    with contextlib.closing(RedisServer(each_binary, aof=True)) as server:
+        with server.client() as client:
+            client.eval(WRITES, 1, "cut")
+        server.stop()
+        tear(server.log_file)
+        server.start()
+        for _ in range(3):
+            assert open_server(server.url).check() == []
+            with server.client() as client:
+                wait_until(functools.partial(is_log_new, client), 15, "the log is written anew")
+                assert client.info("persistence").get("aof_rewrites", 1) == 1
+        with server.client() as client:
+            client.eval(WRITES, 1, "whole")
+        server.kill()
+        server.start()
+        with server.client() as client:
+            assert (client.llen("cut"), client.llen("whole")) == (0, 4)
+
+
+def is_log_new(client: redis.Redis) -> bool:
+    told = client.info("persistence")
+    return told["aof_last_rewrite_time_sec"] >= 0 and not told["aof_rewrite_in_progress"]
+
+
+@pytest.mark.servers("ends")
+def test_a_log_that_may_not_be_written_anew_is_a_warning(
+    each_binary: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names what is not allowed; nobody is warned once somebody has done it."""
+    with (
+        contextlib.closing(RedisServer(each_binary, aof=True)) as server,
+        server.client() as client,
+    ):
+        client.acl_setuser(
+            "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-bgrewriteaof"]
+        )
+        as_bob = open_server(server.url.replace("://", "://bob:pw@"))
+        (warning,) = as_bob.check()
+        assert "BGREWRITEAOF" in warning and "+bgrewriteaof" in warning
+        assert warnings_in(caplog) == [warning]
+        as_bob.renew_log()  # a worker that goes on says nothing more
+        assert warnings_in(caplog) == [warning]
+        client.bgrewriteaof()
+        wait_until(lambda: is_log_new(client), 15, "the log is written anew")
+        assert as_bob.check() == []
 
 
 @pytest.mark.skipif(
@@ -665,6 +750,25 @@ def test_tls_that_cannot_be_verified_is_refused_at_once(
         with pytest.raises(ServerUnreachable, match="certificate"):
             entry(open_server(url), "wait")
         assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize(("scheme", "other"), [("redis", "rediss"), ("rediss", "redis")])
+def test_tls_to_a_port_without_and_back(
+    tls_server: tuple[str, Path],
+    own_server: RedisServer,
+    entry: Callable[[Server, str], Any],
+    caplog: pytest.LogCaptureFixture,
+    scheme: str,
+    other: str,
+) -> None:
+    """The first failure asks whether the port speaks TLS, and says what to write."""
+    address = tls_server[0] if scheme == "redis" else f"127.0.0.1:{own_server.port}"
+    url = f"{scheme}://{address}"
+    with pytest.raises(ServerUnreachable, match="Does this port speak TLS"):
+        entry(open_server(url, connect_timeout=4, socket_timeout=0.4), "wait")
+    warning = warnings_in(caplog)[0]
+    assert "Does this port speak TLS? " in warning
+    assert f"begin with {other}, not {scheme}" in warning
 
 
 def test_tls_unverified_on_demand_is_a_warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -19,7 +20,7 @@ import pytest
 import redis
 
 from lab.launcher import ROOT, fork
-from lab.servers import any_server, binaries, bloom_module, wait_until
+from lab.servers import any_server, binaries, bloom_module, log_in, tear, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq import Frontier
 from scrapy_redisq.errors import EmbeddedServerError, ServerUnreachable
@@ -405,6 +406,55 @@ def test_a_temporary_folder_that_others_can_enter_is_refused(long_folder: Path) 
         squatted.rmdir()
 
 
+def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
+    """Another user's server could answer in it. Named, with what to do; nothing is made in it."""
+    folder.mkdir()
+    folder.chmod(0o775)
+    for call in (EmbeddedServer.acquire, embedded.status, embedded.stop):
+        with pytest.raises(EmbeddedServerError, match=f"chmod go-w {folder}.* REDISQ_URL"):
+            call(folder)
+    assert not [*folder.iterdir()]
+    folder.chmod(0o755)
+    EmbeddedServer.acquire(folder).close()
+
+
+@pytest.mark.parametrize("whose", ["", "redis.log", "appendonlydir"])
+def test_what_another_user_owns_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """The folder, or a file or a link that somebody put into it; by root, too."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    strange = folder / whose
+    if whose:
+        strange.symlink_to("/nowhere")
+    if os.geteuid() == 0:
+        os.chown(strange, 54321, -1, follow_symlinks=False)
+        owner, user = "54321", "root"
+    else:  # who can give nothing away is somebody else in place of it
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        strange, owner, user = folder, pwd.getpwuid(os.getuid()).pw_name, "54321"
+    for call in (EmbeddedServer.acquire, embedded.status, embedded.stop):
+        with pytest.raises(EmbeddedServerError) as refused:
+            call(folder)
+        assert f"{strange} belongs to {owner}, not to {user}" in str(refused.value)
+        assert f"chown -R {user} {folder}" in str(refused.value)
+        assert "REDISQ_URL" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["start.lock", "users.lock", "server.lock", "watch.lock"])
+def test_a_lock_file_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    """It is not opened, and what it leads to stays as it is."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EmbeddedServerError, match=name) as refused:
+        EmbeddedServer.acquire(folder)
+    assert "REDISQ_URL" in str(refused.value)
+    assert not (tmp_path / "elsewhere").exists()
+    assert servers_of(folder) == []
+
+
 def test_no_binary_names_the_extra_and_the_setting(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,7 +542,7 @@ def test_a_corrupt_file_is_reported_with_the_servers_own_words(folder: Path) -> 
     binary = str(any_server())
     with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
         c.set("a", 1)
-    data = append_only_file(folder)
+    data = log_in(folder)
     data.write_bytes(b"this is no append-only file\r\n" * 10)
     with pytest.raises(EmbeddedServerError) as caught:
         EmbeddedServer.acquire(folder, binary)
@@ -513,7 +563,7 @@ def test_the_command_that_mends_a_damaged_file_is_the_one_to_type(folder: Path) 
     with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
         c.set("first", "x" * 100)
         c.set("second", "y" * 100)
-    data = append_only_file(folder)
+    data = log_in(folder)
     data.write_bytes(
         data.read_bytes().replace(b"yyy", b"\0\0\r", 1).replace(b"$6\r\nsecond", b"?6\r\nsecond")
     )
@@ -531,21 +581,29 @@ def servers() -> list[Path]:
     return [path for path in binaries().values() if path.name == "redis-server"]
 
 
-def append_only_file(folder: Path) -> Path:
-    (path,) = [*folder.glob("appendonly.aof"), *folder.glob("appendonlydir/*.incr.aof")]
-    return path
-
-
 @pytest.mark.servers("ends")
 def test_a_torn_tail_is_cut_off_and_the_rest_is_kept(folder: Path, binary: str) -> None:
     """After a power cut the file may end in the middle of a command."""
     with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
         c.set("first", 1)
         c.set("second", 2)
-    data = append_only_file(folder)
+    data = log_in(folder)
     data.write_bytes(data.read_bytes()[:-5])
     with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
         assert (c.get("first"), c.get("second")) == (b"1", None)
+
+
+@pytest.mark.servers("ends")
+def test_half_a_script_never_comes_back(folder: Path, binary: str) -> None:
+    """Not at the second start either, after a process that only pushes."""
+    write = "for n = 1, 4 do redis.call('RPUSH', KEYS[1], n) end"
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.eval(write, 1, "cut")
+    tear(log_in(folder))
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        c.eval(write, 1, "whole")
+    with EmbeddedServer.acquire(folder, binary) as server, redis.Redis.from_url(server.url) as c:
+        assert (c.llen("cut"), c.llen("whole")) == (0, 4)
 
 
 def test_an_older_server_does_not_begin_with_empty_data(folder: Path) -> None:

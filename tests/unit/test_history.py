@@ -18,8 +18,7 @@ def test_a_record_of_odd_texts_and_numbers() -> None:
     to stop."""
     session = cast(Any, SimpleNamespace(worker="w", run="r"))
     page = Page(Lease("1.1", "host", 0, 0, b"\1\x80"), session)
-    meta = {"verbatim_url": True, "retry_times": 2**70}
-    request = Request("http://host/\ud800", method="GE\udc00T", meta=meta)
+    request = Request("http://host/", method="GE\udc00T", meta={"retry_times": 2**70})
     request._url = "http://host/\ud800"
     kept = record_of(page, request, b"i" * 16, Finish("1.1", "done"))
     assert kept is not None

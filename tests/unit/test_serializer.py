@@ -37,6 +37,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.serialization.entries import FORMAT
 from scrapy_redisq.serialization.fields import entry_from_fields, loads_fields
+from scrapy_redisq.serialization.meta import _MOST_HARMLESS, unsafe_key
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.harness.texts import CHARACTERS
 
@@ -69,6 +70,10 @@ class BookSpider(BaseSpider):
     touched = False
 
     def parse_item(self, response: Any) -> None: ...
+
+    def parse_part(self, part: Any, response: Any) -> None: ...
+
+    def save(self, path: Any, body: Any) -> None: ...
 
     def on_error(self, failure: Any) -> None: ...
 
@@ -547,7 +552,7 @@ UNSERIALIZABLE = [
     ("meta['key'][2.5]: object", {2.5: object()}),
     ("meta['key']: tests.unit.test_serializer.Item", Item(title="a")),
     ("meta['key']: function", lambda: None),
-    ("meta['key']: type", int),
+    ("meta['key']: class int", int),
     ("meta['key']: complex", 1j),
     ("meta['key']: range", range(3)),
     ("meta['key']: time zone of type tests", datetime(2024, 1, 1, tzinfo=Zone())),
@@ -578,7 +583,7 @@ def test_other_values_are_refused_with_their_place(
 
 def test_unserializable_arguments_of_json(serializer: Serializer) -> None:
     """A function among the arguments for json.dumps is refused by its place."""
-    with pytest.raises(Unserializable, match=r"^dumps_kwargs\['default'\]: type$"):
+    with pytest.raises(Unserializable, match=r"^dumps_kwargs\['default'\]: class str$"):
         serializer.dumps(JsonRequest(URL, data={}, dumps_kwargs={"default": str}))
 
 
@@ -1097,3 +1102,113 @@ def test_schemes_that_are_listed(spider: BookSpider, url: str) -> None:
     assert listed.loads(listed.dumps(Request(url))).url == Request(url).url
     entry, _ = entry_from_fields({"url": url}, max_bytes=MAX_BYTES, schemes=SCHEMES)
     assert listed.loads(entry).url == Request(url).url
+
+
+UNSAFE = {
+    "referrer_policy": "os.abort",
+    "ftp_local_filename": "/etc/cron.d/x",
+    "playwright_context_kwargs": {"executable_path": "/bin/sh", "user_data_dir": "/tmp/x"},
+    "playwright_page_init_callback": "os.abort",
+    "playwright_page_event_handlers": {"close": "closed"},
+    "playwright_page_methods": [],
+    "playwright_of_a_later_release": 1,
+    "camoufox_page_init_callback": "os.abort",
+    "impersonate_args": {"url": "file:///etc/passwd"},
+    "impersonate_curl_options": {"UNIX_SOCKET_PATH": "/run/docker.sock"},
+    "zyte_api_retry_policy": "os.abort",
+}
+"""Keys of meta that Scrapy and plugins import, open or start a process from."""
+
+
+def written(fields: dict[str, Any]) -> bytes:
+    """An entry as anybody can write it."""
+    return PREFIX + msgspec.msgpack.encode({ord(name): value for name, value in fields.items()})
+
+
+class TestUnsafeMeta:
+    """What names code, processes or files is neither stored nor loaded."""
+
+    @pytest.mark.parametrize("key", UNSAFE)
+    def test_is_refused_wherever_it_comes_from(
+        self, serializer: Serializer, spider: BookSpider, key: str
+    ) -> None:
+        """Of a spider, pushed, or written by hand; with the key and the setting. What the setting
+        lists passes."""
+        meta = {key: UNSAFE[key]}
+        with pytest.raises(Unserializable, match=key) as refused:
+            serializer.dumps(Request(URL, meta=meta))
+        assert f"list {key!r} in REDISQ_META_KEYS" in refused.value.cure
+        assert not serializer.is_simple(Request(URL, meta=meta))
+        with pytest.raises(Unserializable, match=key):
+            entry_from_fields({"url": URL, "meta": meta}, max_bytes=MAX_BYTES)
+        with pytest.raises(Undecodable, match=rf"{key}.*REDISQ_META_KEYS"):
+            serializer.loads(written({"u": URL, "m": meta}))
+        listing = Serializer(spider, max_bytes=MAX_BYTES, meta_keys=[key])
+        assert listing.loads(listing.dumps(Request(URL, meta=meta))).meta == meta
+        entry_from_fields({"url": URL, "meta": meta}, max_bytes=MAX_BYTES, meta_keys=[key])
+
+    @pytest.mark.parametrize("policy", ["", "no-referrer", "Origin, same-origin", "scrapy-default"])
+    def test_policies_with_a_name_pass(self, serializer: Serializer, policy: str) -> None:
+        """Those of the standard, in the ways in which Scrapy reads them."""
+        meta = {"referrer_policy": policy}
+        assert serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta == meta
+
+    @pytest.mark.parametrize("policy", [1, ["os.abort"], "origin, os.abort", "no_referrer", b"a.b"])
+    def test_other_policies_do_not(self, serializer: Serializer, policy: Any) -> None:
+        with pytest.raises(Undecodable, match="referrer_policy"):
+            serializer.loads(written({"u": URL, "m": {"referrer_policy": policy}}))
+
+    def test_what_only_says_how_passes(self, serializer: Serializer) -> None:
+        """Plugins can be used without listing anything."""
+        meta = {
+            "playwright": True,
+            "playwright_context": "one",
+            "playwright_include_page": False,
+            "playwright_page_goto_kwargs": {"wait_until": "networkidle"},
+            "impersonate": "chrome",
+            "zyte_api": {"browserHtml": True},
+            "splash": {"args": {"wait": 1}},
+            "page_params": {"a": 1},
+            "download_slot": "a",
+        }
+        assert serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta == meta
+
+    def test_safe_keys_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So that links cost little; but no keys without end, and no long ones."""
+        harmless: set[str] = set()
+        monkeypatch.setattr("scrapy_redisq.serialization.meta._harmless", harmless)
+        keys = {f"k{number}": 1 for number in range(2 * _MOST_HARMLESS)}
+        long = {"k" * 10_000: 3}
+        for meta in ({"depth": 1, "page": 2}, long, keys):
+            assert unsafe_key(meta, ()) is None
+        assert {"depth", "page"} <= harmless
+        assert len(harmless) <= _MOST_HARMLESS
+        assert max(map(len, harmless)) < 100
+        assert unsafe_key({"depth": 1, "referrer_policy": "os.abort"}, ()) == "referrer_policy"
+
+    def test_partials_are_looked_at_once(
+        self, serializer: Serializer, spider: BookSpider, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each link of a page may have one."""
+        request = Request(URL, callback=functools.partial(spider.parse_part, 1))
+        entry = serializer.dumps(request)
+        monkeypatch.setattr("inspect.signature", None)
+        assert serializer.dumps(request) == entry
+        serializer.loads(entry)
+
+    def test_partials_whose_arguments_come_first_are_of_callbacks(
+        self, serializer: Serializer, spider: BookSpider
+    ) -> None:
+        """``save("/etc/cron.d/x", response)`` writes what a site says; a callback takes the
+        response in its place."""
+        request = Request(URL, callback=functools.partial(spider.parse_part, 1))
+        assert serializer.loads(serializer.dumps(request)).callback.args == (1,)  # type: ignore[union-attr]
+        failed = Request(URL, errback=functools.partial(spider.save, "/etc/cron.d/x"))
+        with pytest.raises(Unserializable, match=r"errback: .*save.*response") as caught:
+            serializer.dumps(failed)
+        assert "cb_kwargs" in caught.value.cure
+        for arguments in (["/etc/cron.d/x"], [1, 2], [1, 2, 3]):
+            with pytest.raises(Undecodable, match="save"):
+                serializer.loads(written({"u": URL, "c": ["save", arguments, {}]}))
+        with pytest.raises(Undecodable, match="parse_part"):
+            serializer.loads(written({"u": URL, "c": ["parse_part", [1, 2], {}]}))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from typing import Any
 
 import pytest
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.settings import Settings
 
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.settings.arguments import Arguments
+from scrapy_redisq.settings.scrapy_redis import kept_lines
 from scrapy_redisq.settings.setting import settings_of
 from scrapy_redisq.settings.settings import RedisqSettings, check_frontier_name
 
@@ -134,8 +138,9 @@ def test_a_password_is_not_shown() -> None:
 def test_misspelt_settings(caplog: pytest.LogCaptureFixture) -> None:
     """A name that is no setting is pointed out, with the nearest that is."""
     with caplog.at_level(logging.WARNING):
-        RedisqSettings.read(Settings({"REDISQ_LEASE_TLL": 5}))
+        RedisqSettings.read(Settings({"REDISQ_LEASE_TLL": 5, "REDISQ_DASHBOARD_TOKEN": "x"}))
     assert "REDISQ_LEASE_TLL is no setting" in caplog.text
+    assert "DASHBOARD" not in caplog.text, "comes with all of the environment's"
     assert "did you mean REDISQ_LEASE_TTL?" in caplog.text
 
 
@@ -143,6 +148,75 @@ def test_settings_that_exclude_each_other() -> None:
     """Strict priority over the whole frontier needs one shard."""
     with pytest.raises(SettingError, match="REDISQ_SHARDS"):
         RedisqSettings.read({"REDISQ_SHARDS": 2, "REDISQ_SCHEDULING": "priority"})
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "name"),
+    [
+        ({}, "", "none"),
+        ({"site": "uk", "depth": 2, "_job": "17"}, "depth=2 site=uk", "depth=2,site=uk"),
+        ({"site": "https://a.example/"}, "site=https://a.example/", "DIGEST"),
+        ({"q": "two words"}, "'q=two words'", "DIGEST"),
+        ({"api_key": "s3cret"}, "'api_key=***'", "DIGEST"),
+        ({"keyword": "shoes"}, "keyword=shoes", "keyword=shoes"),
+        ({"db": "redis://me:s3cret@h"}, "'db=redis://me:***@h'", "DIGEST"),
+        ({"q": "a\nb\udcff"}, "'q=a?b?'", "DIGEST"),
+        ({"urls": "u" * 300}, "urls=" + "u" * 200 + "…", "DIGEST"),
+    ],
+)
+def test_arguments_as_people_see_them(given: dict[str, Any], shown: str, name: str) -> None:
+    """The words of a command, without what is secret, long or the launcher's; in a name as they
+    are if that can be, else by their digest."""
+    arguments = Arguments.of(given)
+    assert shlex.split(arguments.shown) == shlex.split(shown)
+    settings = RedisqSettings.read({"REDISQ_FRONTIER": "%(spider)s-%(arguments)s"})
+    expected = arguments.digest if name == "DIGEST" else name
+    assert settings.frontier_name("books", arguments) == f"books-{expected}"
+
+
+def test_arguments_are_told_apart_by_their_digest() -> None:
+    """The same in any order, and from Python as from the command line."""
+    secrets = [Arguments.of({"token": token}) for token in ("a", "b")]
+    assert secrets[0].shown == secrets[1].shown
+    assert secrets[0].digest != secrets[1].digest
+    assert Arguments.of({"n": 2, "m": "1"}) == Arguments.of({"m": 1, "n": "2"})
+    assert Arguments.of({"urls": {"b", "a"}}) == Arguments.of({"urls": {"a", "b"}})
+    assert Arguments.of({"made": object()}) == Arguments.of({"made": object()})
+    with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
+        RedisqSettings.read({"REDISQ_FRONTIER": "%(arguments)s"}).frontier_name("books")
+
+
+def test_lines_kept_from_scrapy_redis() -> None:
+    """Each is named with the line to write; a class made from such a dupefilter is one, too."""
+
+    class Theirs(BaseDupeFilter):
+        """As scrapy-redis has it."""
+
+    class Own(Theirs):
+        """The project's."""
+
+    class InMemory(RFPDupeFilter):
+        """The project's, made from Scrapy's."""
+
+    def lines(**given: Any) -> list[tuple[str, str]]:
+        found = kept_lines(Settings(given, priority="project"))
+        return [(one.why, one.write) for one in found]
+
+    assert lines() == lines(REDIS_HOST="h", REDISQ_URL="embedded://") == []
+    assert lines(DUPEFILTER_CLASS="scrapy_redisq.ExactDupeFilter") == []
+    assert lines(DUPEFILTER_CLASS=Own) == []
+    Theirs.__module__ = "scrapy_redis.dupefilter"
+    for dupefilter in (Theirs, Own, "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter"):
+        ((why, write),) = lines(DUPEFILTER_CLASS=dupefilter)
+        assert "when one worker stops" in why
+        assert write.startswith('DUPEFILTER_CLASS = "scrapy_redisq.BloomDupeFilter"')
+    ((why, _),) = lines(DUPEFILTER_CLASS=InMemory)
+    assert "fetches again" in why
+    ((why, write),) = lines(REDIS_HOST="h", REDIS_PORT=6380)
+    assert "embedded" in why
+    assert write.startswith('REDISQ_URL = "redis://h:6380/0"')
+    ((_, write),) = lines(REDIS_URL="redis://h:6380/0", REDIS_HOST="other")
+    assert write.startswith("REDISQ_URL = REDIS_URL")
 
 
 def test_frontier_names() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import re
 import sys
 import threading
 from dataclasses import InitVar, dataclass, field
@@ -96,6 +98,26 @@ class Unlisted:
     pass
 
 
+class _Outer:
+    def __init__(self) -> None:
+        self.inner = [Unlisted()]
+
+
+class _Deleted:
+    half_made = 0
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __del__(self) -> None:
+        type(self).half_made += not hasattr(self, "lock")
+
+
+class _Live:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
 class Text(str):
     pass
 
@@ -105,6 +127,9 @@ class BookSpider(scrapy.Spider):
 
     def parse_item(self, response: Any, *args: Any, **kwargs: Any) -> Any:
         return self, args, kwargs
+
+    def parse_part(self, number: int, colour: Any, response: Any, **kwargs: Any) -> Any:
+        return self, (number, colour, response), kwargs
 
     @classmethod
     def parse_class(cls, response: Any) -> Any:
@@ -194,14 +219,75 @@ class TestValues:
         """Where it is, and what helps."""
         with pytest.raises(Unserializable) as caught:
             serializer.dumps(Request(URL, meta={"a": value}))
-        assert str(caught.value).startswith(f"meta['a']{place}")
-        assert cure in caught.value.cure
+        told = caught.value.explained()
+        assert str(told).startswith(f"meta['a']{place}")
+        assert cure in told.cure
+
+    @pytest.mark.parametrize(
+        ("meta", "said", "cure"),
+        [
+            (
+                {"a": [_Outer(), _Outer]},
+                f"meta['a'][0]: {__name__}._Outer",
+                f"list {__name__}._Outer, {__name__}.Unlisted in REDISQ_VALUE_CLASSES",
+            ),
+            (
+                {"inject": [_Outer, Unlisted]},
+                f"meta['inject'][0]: class {__name__}._Outer",
+                f"list {__name__}._Outer, {__name__}.Unlisted in REDISQ_VALUE_CLASSES",
+            ),
+            (
+                {"a": _Live()},
+                f"meta['a']: {__name__}._Live, which holds _thread.lock",
+                "give plain values in its place",
+            ),
+            (
+                {"a": Unlisted(), "b": {"c": threading.Lock()}},
+                "meta['b']['c']: _thread.lock",
+                "give plain values in its place",
+            ),
+            ({"a": asyncio.Lock()}, "meta['a']: asyncio.locks.Lock", "give plain values"),
+        ],
+    )
+    def test_following_the_advice_is_enough(
+        self, serializer: Serializer, spider: BookSpider, meta: Any, said: str, cure: str
+    ) -> None:
+        """All classes are named at once, and none of which an object leads to what cannot be
+        stored."""
+        with pytest.raises(Unserializable) as caught:
+            serializer.dumps(Request(URL, meta=meta))
+        told = caught.value.explained()
+        assert str(told) == said
+        assert cure in told.cure
+        names = re.findall(r"[\w.]+\.\w+", told.cure)
+        if names:
+            listing = Serializer(spider, max_bytes=1 << 16, value_classes=ValueClasses(names))
+            listing.loads(listing.dumps(Request(URL, meta=meta)))
+
+    def test_classes_themselves(self, serializer: Serializer) -> None:
+        """Those that are known, as in scrapy-poet's ``meta["inject"]``; two make two requests."""
+        meta = {"inject": [Book, Colour, Point], "of": {Author: 1}}
+        entry = serializer.dumps(Request(URL, meta=meta))
+        assert serializer.loads(entry).meta == meta
+        assert loads_fields(entry)["meta"]["inject"][0] == (f"{__name__}.Book", None)
+        assert marks(Request(URL, meta={"inject": [Book]})) != marks(
+            Request(URL, meta={"inject": [Author]})
+        )
 
     def test_class_that_is_not_listed(self, spider: BookSpider) -> None:
         """It is refused with the setting that helps."""
         with pytest.raises(Unserializable) as caught:
             Serializer(spider, max_bytes=1 << 16).dumps(Request(URL, meta={"a": Book()}))
-        assert "REDISQ_VALUE_CLASSES" in caught.value.cure
+        assert "REDISQ_VALUE_CLASSES" in caught.value.explained().cure
+
+    def test_what_helps_is_looked_for_when_it_is_told(self, serializer: Serializer) -> None:
+        """Each link of a page may hold such an object: nothing is made of its class, whose
+        ``__del__`` would run without what it needs, and nothing in it is taken apart."""
+        request = Request(URL, meta={"a": _Deleted(threading.Lock())})
+        for _ in range(3):
+            with pytest.raises(Unserializable, match="_Deleted"):
+                serializer.dumps(request)
+        assert _Deleted.half_made == 0
 
     @pytest.mark.parametrize("given", ["os.nothing", "os.path", int, Text, type, threading.Lock])
     def test_wrong_setting(self, given: Any) -> None:
@@ -264,13 +350,13 @@ class TestCallbacks:
 
     def test_partials_of_methods(self, serializer: Serializer, spider: BookSpider) -> None:
         """With what they are given, objects of the project too."""
-        callback = partial(partial(spider.parse_item, 1), Colour.RED, book=Book(title="A"))
+        callback = partial(partial(spider.parse_part, 1), Colour.RED, book=Book(title="A"))
         request = Request(URL, callback=callback, errback=partial(spider.parse_static))
         entry = serializer.dumps(request)
         loaded = serializer.loads(entry)
         assert loaded.callback is not None
-        assert loaded.callback(2) == (spider, (Colour.RED, 2), {"book": Book(title="A")})
-        assert loads_fields(entry)["callback"][0] == "parse_item"
+        assert loaded.callback(2) == (spider, (1, Colour.RED, 2), {"book": Book(title="A")})
+        assert loads_fields(entry)["callback"][0] == "parse_part"
         with pytest.raises(Unserializable, match=r"callback\[2\]\['lock'\]: _thread.lock"):
             serializer.dumps(
                 Request(URL, callback=partial(spider.parse_item, lock=threading.Lock()))
@@ -302,6 +388,11 @@ def test_items_module_of_the_project(
     assert [cls.__name__ for cls in found] == ["Found"]
     assert "no_such_module" in caplog.text
     assert "REDISQ_VALUE_CLASSES" in caplog.text
+
+
+def test_what_a_platform_counts_up_is_no_mark() -> None:
+    """Scrapinghub's entry point numbers requests and responses in each process."""
+    assert marks(Request(URL, meta={"_hsid": 3, "_hsparent": 1})) == marks(Request(URL))
 
 
 def test_marks_tell_objects_apart() -> None:

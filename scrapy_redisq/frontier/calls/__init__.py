@@ -81,6 +81,7 @@ from scrapy_redisq.frontier.calls.robots import (
 )
 from scrapy_redisq.frontier.calls.run import (
     ANY_RUN,
+    JUST_NOW,
     NOBODY,
     ClearFirst,
     Conclusion,
@@ -95,6 +96,7 @@ from scrapy_redisq.frontier.calls.run import (
     Return,
     RunTerms,
     clear,
+    clock,
     conclude,
     fill,
     join,
@@ -122,6 +124,7 @@ from scrapy_redisq.frontier.calls.slots import (
     slot_queues,
 )
 from scrapy_redisq.frontier.calls.workers import (
+    pause_run,
     tell,
 )
 
@@ -129,6 +132,7 @@ __all__ = [
     "ANY_RUN",
     "COUNTED",
     "EVERY_META",
+    "JUST_NOW",
     "KNOWN",
     "MOST_COUNTED",
     "NEVER",
@@ -162,6 +166,7 @@ __all__ = [
     "ask_seen",
     "claimed_field",
     "clear",
+    "clock",
     "conclude",
     "crawl_delay",
     "drop",
@@ -190,6 +195,7 @@ __all__ = [
     "parse_leases_key",
     "parse_queue_key",
     "pause",
+    "pause_run",
     "prefix",
     "purge",
     "push",

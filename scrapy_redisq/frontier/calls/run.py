@@ -16,7 +16,13 @@ from scrapy_redisq.errors import (
     ShardLost,
 )
 from scrapy_redisq.frontier.calls.names import meta_key
-from scrapy_redisq.frontier.config import DEAD_MAX, FORMAT, SETTING_OF, FrontierConfig
+from scrapy_redisq.frontier.config import (
+    DEAD_MAX,
+    FORMAT,
+    SETTING_OF,
+    FrontierConfig,
+    shown_arguments,
+)
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 
@@ -57,6 +63,9 @@ class RunTerms:
 
 ANY_RUN = RunTerms()
 
+JUST_NOW = 2**52
+"""For the time at which a worker was started: it is older than no run. In us, in the year 2112."""
+
 
 class MayComeBack(FrontierError):
     """Raised when another run is to begin, and workers of the last one may only have been cut off:
@@ -70,18 +79,21 @@ class ClearFirst(FrontierError):
 @dataclass(frozen=True)
 class Crawl:
     """A worker, on shard 0, which decides: it comes into the unfinished run, or begins one, which
-    is then called ``run``. ``age``: seconds since the worker was started."""
+    is then called ``run``. ``since``: when the worker was started, in us by the shard's `clock`;
+    ``lost``: when a run began that the shard has lost and others have."""
 
     run: str
     terms: RunTerms = ANY_RUN
-    age: float = 0.0
+    since: int = JUST_NOW
+    lost: int = 0
 
     def to_input(self) -> dict[str, Any]:
         return {
             "intent": "crawl",
             "run": self.run,
             "name": self.terms.name,
-            "age": int(self.age * 1e6),
+            "since": self.since,
+            "lost": self.lost,
             "resume": self.terms.resume,
             "keep_alive": self.terms.keep_alive,
             "keep_seen": self.terms.keep_seen,
@@ -177,7 +189,8 @@ NOBODY = Registration("", 0.0)
 
 _NO_TERMS = {
     "name": "",
-    "age": 0,
+    "since": JUST_NOW,
+    "lost": 0,
     "resume": True,
     "keep_alive": False,
     "keep_seen": False,
@@ -216,8 +229,10 @@ def join(
                 raise ConfigurationMismatch(
                     name,
                     {
-                        SETTING_OF.get(field, field): (stored, given)
-                        for field, (stored, given) in answer["differences"].items()
+                        SETTING_OF.get(field, field): (
+                            _arguments_for_people(*both) if field == "arguments" else tuple(both)
+                        )
+                        for field, both in answer["differences"].items()
                     },
                 )
             case "wait":
@@ -254,6 +269,17 @@ def join(
         **registration.to_input(),
     }
     return Call.of(load("run/join"), meta_key(name, shard), data, decode)
+
+
+def clock(name: str) -> Call[int]:
+    """-> the time of shard 0, in us since 1970."""
+    return Call.of(load("run/clock"), meta_key(name, 0), {}, int)
+
+
+def _arguments_for_people(stored: str, given: str) -> tuple[str, str]:
+    """Without the digests, unless nothing else differs: long ones, or passwords."""
+    shown = shown_arguments(stored) or "none", shown_arguments(given) or "none"
+    return shown if shown[0] != shown[1] else (stored, given)
 
 
 def leave(

@@ -34,8 +34,8 @@
 --          or '', seconds for which all that is left has been in slots that are set aside (-1: it
 --          is not), key that is in the way of some requests, which wait until it is deleted, or
 --          '', ms until somebody should take the oldest post (-1: there is none), what people have
---          told the worker to do (see workers/tell.lua) or '', lease, record, lease, record...};
---          the status is
+--          told the worker to do (see workers/tell.lua), 'paused' (see run/pause.lua) or '', lease,
+--          record, lease, record...}; the status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
@@ -62,7 +62,7 @@ local backed_off, retried = input.backed_off or NONE, input.retried or NONE
 
 -- 1. guard
 local meta = redis.pcall('HMGET', META, 'run', 'order', 'generation', 'state',
-  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled')
+  'limited', 'throttle', 'stuck', 'sign', 'patient', 'retry', 'sealed', 'sampled', 'paused')
 if meta.err then return {'corrupt', META} end
 -- Not foreign_key(): each question costs as much as a request that is moved.
 local foreign = foreign_of({'HLEN', COUNTS, 'ZCARD', READY, 'ZCARD', DELAYED, 'ZCARD', WORKERS,
@@ -86,14 +86,14 @@ end
 if foreign then return {'corrupt', foreign} end
 if meta[1] ~= input.run then return {'lost'} end
 local order, generation = meta[2], meta[3]
-local state = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting', 'waiting', 'fenced',
+local state = redis.pcall('HMGET', worker_key(worker), 'seq', 'starting', 'waiting',
   'duplicates', 'claims', 'told')
 if state.err then return {'corrupt', worker_key(worker)} end
 
 -- 2. replay check
 local seq = tonumber(state[1] or '')
 -- A number that is none, or that this worker cannot have come to, is of another hand.
-if not seq or state[4] or not (seq <= input.acked + 1) then return {'gone'} end
+if not seq or not is_member(worker) or not (seq <= input.acked + 1) then return {'gone'} end
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
 -- What ends here may have links there. A server that does not know the run there, or refuses to
@@ -107,14 +107,17 @@ for _, other in ipairs(input.beside or NONE) do
 end
 if not generation then return {'corrupt', META} end
 if meta[11] and input.enqueue and not replayed then return {'sealed'} end
+local paused = meta[13]
+if paused then input.want = 0 end
 
 -- 3. heartbeat
+local deadline = NOW + input.ttl
 if replayed or not (input.enqueue or input.letters) then
   redis.call('ZREM', WORKERS, worker)
 end
-redis.call('ZADD', WORKERS, NOW + input.ttl, worker)
+redis.call('ZADD', WORKERS, deadline, worker)
 
-local outcome, limited = state[5] or '', meta[5]
+local outcome, limited = state[4] or '', meta[5]
 read_throttle(meta[6])
 if number_of(meta[10]) > 0 then retry_aside(integer(number_of(meta[10]))) end
 if not replayed then
@@ -475,11 +478,12 @@ end
 
 local leases = {}
 if replayed then
-  local at, first, last, suffix = string.match(state[6] or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
+  local at, first, last, suffix = string.match(state[5] or '', '^(%d+) (%d+) (%d+)(%.%d+)$')
   if tonumber(at) == seq then
-    local ids, most = {}, tonumber(first) + CHUNK -- other programs may have written there
-    for number = tonumber(first), math.min(tonumber(last), most) do
-      ids[#ids + 1] = integer(number) .. suffix
+    local ids = {}
+    -- Other programs may have written there: the first one, and a bounded number behind it.
+    for i = 0, math.max(0, math.min(last - first, CHUNK)) do
+      ids[#ids + 1] = integer(first + i) .. suffix
     end
     for i, record in ipairs(redis.call('HMGET', leases_of(worker), unpack(ids))) do
       if record and origin_of(record) then
@@ -534,11 +538,12 @@ end
 local silent = ms_until_dead(meta[8], meta[9])
 -- Counts may be of another hand, so it is looked when nothing else is there to do.
 local post_due = input.hold and (counts.posted > 0 or #claimed == 0) and first_post()
-local stuck = limited and stuck_for(counts, meta[7]) or -1
+local stuck = limited and not paused and stuck_for(counts, meta[7]) or -1
 local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
   finished and 1 or 0, counts.waiting, counts.dead,
   silent, ask_again,
   #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or '',
-  post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1, state[7] or ''}
+  post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1,
+  paused and state[6] ~= 'stop' and 'paused' or state[6] or ''}
 for i = 1, #leases do reply[14 + i] = leases[i] end
 return reply

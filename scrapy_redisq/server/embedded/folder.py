@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pwd
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -39,11 +40,36 @@ class ServerFolder:
         with file_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    def check(self) -> None:
+        """Raises `EmbeddedServerError` if another user may write into the folder, or owns it or
+        anything in it: that user's server could answer, and a link of theirs lead a file away."""
+        with file_errors(self.path):
+            paths = (self.path, *self.path.iterdir())
+            mode = self.path.stat().st_mode
+        user = os.geteuid()
+        wrong = ""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # the socket of a server that just ended
+                owner = path.lstat().st_uid
+                if owner != user and not wrong:
+                    wrong = f"{path} belongs to {_user_name(owner)}, not to {_user_name(user)}"
+        remedy = f"chown -R {_user_name(user)} {self.path}"
+        if mode & 0o022 and not wrong:
+            wrong = f"others may write into it (mode {stat.S_IMODE(mode):04o})"
+            remedy = f"chmod go-w {self.path}"
+        if wrong:
+            raise EmbeddedServerError(
+                f"the embedded server's folder {self.path} (REDISQ_URL) is not this user's alone, "
+                f"so another user's server could answer there: {wrong}. Say {remedy}, or name "
+                "another folder: REDISQ_URL = embedded:///path"
+            )
+
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[Locks]:
         """The locks of the folder that is there now, with ``start.lock`` held to the end of the
         block. Open afterwards if they were joined. Raises `EmbeddedServerError`."""
         for _ in range(MOST_LOOKS):
+            self.check()
             with file_errors(self.path):
                 locks = Locks(self.path)
             try:
@@ -90,7 +116,7 @@ class ServerFolder:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 found = path.parent.lstat()
             # The name can be guessed: somebody else could have made it to read along.
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
             if not ours or found.st_mode & 0o077:
                 raise EmbeddedServerError(
                     f"{path.parent} is not a folder that only this user can enter: remove it, or "
@@ -104,3 +130,10 @@ class ServerFolder:
         if path.parent != self.path:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # of another machine or container
+        return str(number)

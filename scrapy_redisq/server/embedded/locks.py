@@ -52,6 +52,11 @@ def recorded(content: bytes) -> tuple[bytes, int]:
     return (found[1], int(found[2])) if found else (b"", 0)
 
 
+def _open(path: Path, flags: int = 0) -> int:
+    """Open a lock file that is no link. No child, redis-server included, inherits it."""
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+
+
 class Locks:
     """The three lock files of a folder, open; `close` them, or `leave` after `join`."""
 
@@ -63,8 +68,7 @@ class Locks:
         self._files: list[int] = []
         try:
             for name in NAMES:
-                # Python opens without inheritance: no child, redis-server included, keeps a lock.
-                self._files.append(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600))
+                self._files.append(_open(folder / name, os.O_CREAT))
         except BaseException:
             self.close()
             raise
@@ -146,7 +150,7 @@ class Locks:
         try:
             with file_errors(self.folder):
                 for name in (WATCH, *NAMES):
-                    files.append(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600))
+                    files.append(_open(self.folder / name, os.O_CREAT))
             same = all(map(os.path.samestat, map(os.fstat, files[1:]), map(os.fstat, self._files)))
             yield files if same and self._try(files[0], fcntl.LOCK_EX) else []
         finally:
@@ -157,7 +161,7 @@ class Locks:
         """End the watcher, whose server has ended; else it would see that itself a second later."""
         deadline = time.monotonic() + WATCHER_END
         with contextlib.suppress(OSError, ValueError):
-            file = os.open(self.folder / WATCH, os.O_RDWR)
+            file = _open(self.folder / WATCH)
             try:
                 while not self._is_free(file, fcntl.LOCK_EX) and time.monotonic() < deadline:
                     pid = int(os.pread(file, 20, 0))
@@ -182,7 +186,7 @@ class Locks:
         Raises `EmbeddedServerError` if another server holds it, or the folder was replaced.
         """
         with file_errors(self.folder):
-            descriptor = os.open(self.folder / NAMES[2], os.O_RDWR)
+            descriptor = _open(self.folder / NAMES[2])
         try:
             if not self._is_same(self.folder / NAMES[2], self._server) or not self._try(
                 descriptor, fcntl.LOCK_EX

@@ -54,6 +54,8 @@ WRITTEN_BY_ANOTHER = re.compile(
     r"Can't handle RDB format version|Bad file format reading the append only file \S+\.base\.rdb"
 )
 DAMAGED = re.compile(r"Bad file format")
+# What a server writes when the file ends in the middle of a command, as after a power cut.
+TORN = "Truncating the AOF"
 LOG_PREFIX = re.compile(r"^\d+:[A-Z] .{10,30} # ")
 """Of what the server takes for serious."""
 
@@ -252,7 +254,23 @@ def _order_shutdown(folder: ServerFolder) -> None:
 def _launch(
     folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path, module: Path | None
 ) -> str | None:
-    """Start a server. Return None when it runs, else what was said; then there is none."""
+    """Start a server. Return None when it runs, else what was said; then there is none.
+
+    A server that finds a torn script at the end of its file forgets it, but before Valkey 9.1
+    leaves its first half in the file. The second start, before anything is written behind that
+    half, cuts it off.
+    """
+    written = folder.log.stat().st_size if folder.log.exists() else 0
+    said = _launch_once(folder, locks, binary, path, module)
+    if TORN in _log_since(folder, written):
+        shut_down(folder, locks)
+        said = _launch_once(folder, locks, binary, path, module)
+    return said
+
+
+def _launch_once(
+    folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path, module: Path | None
+) -> str | None:
     written = folder.log.stat().st_size if folder.log.exists() else 0
     try:
         with locks.for_server(path) as descriptor:

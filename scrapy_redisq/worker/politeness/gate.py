@@ -23,7 +23,7 @@ from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.page import Problem
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
-from scrapy_redisq.worker.politeness.turns import Turns
+from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, Turns
 
 if TYPE_CHECKING:
     from scrapy_redisq.worker.inbox import Inbox
@@ -35,6 +35,10 @@ would take the place of other slots'."""
 WAITS_NOT_KEY = "redisq_waits_not"
 """In the meta of what is downloaded on the side, and asked for again later: it does not wait either
 while its slot is parked for long, and fails with `SlotParked`."""
+
+AHEAD = 0.05
+"""Seconds before its start that a request is handed to Scrapy. It waits at the gate, and so its way
+through the downloader middlewares, or a loop that is busy, makes no delay longer."""
 
 LONG_AGO = 1e9
 """Seconds: whatever began then says nothing new of a slot."""
@@ -62,12 +66,14 @@ class LeftAlone(Exception):
 class DownloadGate:
     """What this worker may do with slots, and what it finds out about them.
 
-    Outcomes go to ``sessions``; ``wake`` has them sent early if that is needed. Without slots
-    ``judge`` is None.
-    ``stays_here``: whether requests of a slot are in this process that cannot be shared.
+    How downloads ended goes to ``sessions``; ``wake`` has it sent early if that is needed. Without
+    slots ``judge`` is None.
     ``download_timeout``: seconds that a download may take whose request does not say.
     Without ``retries`` (RETRY_ENABLED) nothing that was tried is sent back.
     """
+
+    crawl_paused = False
+    """No page is begun, of whatever slot."""
 
     sends_back = False
     """Requests of a slot that is parked may be sent back: `BackOffMiddleware` is there."""
@@ -82,7 +88,6 @@ class DownloadGate:
         wake: Callable[[], None],
         *,
         lease_ttl: float,
-        stays_here: Callable[[str], bool] = lambda slot: False,
         download_timeout: float = DOWNLOAD_TIMEOUT,
         throttles: bool = False,
         retries: bool = True,
@@ -97,11 +102,10 @@ class DownloadGate:
         self._retries = retries
         self._valid_until: dict[ShardSession, float] = {}
         """After it other workers may take this one for dead on the shard."""
-        self._stays_here = stays_here
         self._turns = Turns(
             lambda slot: self._valid_until.get(self._session_of(slot), math.inf),
             # Scrapy begins these when others of the slot have ended, be it minutes later.
-            lambda slot: stays_here(slot) or in_progress.to_begin(slot),
+            in_progress.to_begin,
         )
         self._sessions = sessions
         self._next_start: asyncio.TimerHandle | None = None
@@ -113,10 +117,19 @@ class DownloadGate:
         """See ``_scrapy.downloads.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
         slot = slot_name(slot)
         turn = None
+
+        def check(parked: float) -> None:
+            held = self.crawl_paused and self._in_progress.asking(request) is not None
+            self._check(request, slot, NOT_NOW if held else parked)
+
+        while self.crawl_paused and self._in_progress.asking(request) is not None:
+            check(0.0)
+            await asyncio.sleep(AT_THE_GATE)
+        if self._judge is not None and not (self._knows(slot) or self._engine.closing):
+            self._turns.suspend(slot, 0.0)
+            self._wake()
         if self._turns:
-            turn = await self._turns.may_begin(
-                request, slot, lambda s: self._check(request, slot, s)
-            )
+            turn = await self._turns.may_begin(request, slot, check)
         if turn is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
@@ -128,18 +141,34 @@ class DownloadGate:
                 self._turns.ended(turn, began)
             if self._judge is not None:
                 told = self._judge.judge(slot, request, result, began)
-                if told and 300 <= told.status < 400 and request.meta.get(WAITS_NOT_KEY):
-                    # Where it leads, it may not be had: no page of the slot can be fetched by that.
-                    told = replace(told, failed=None)
+                if told and request.meta.get(WAITS_NOT_KEY):
+                    if 300 <= told.status < 400:
+                        # Where it leads, it may not be had: no page of the slot is fetched by that.
+                        told = replace(told, failed=None)
+                    elif told.failed:
+                        told = replace(told, status=-told.status)
                 self._judged(told, turn)
 
         return ended
+
+    def _knows(self, slot: str) -> bool:
+        """Whether it is known what limits a slot has: it has a turn, or no limits.
+
+        Leases that came without a turn have no limits. Of what is downloaded on the side, or stays
+        in this process, the frontier has said nothing.
+        """
+        return (
+            self._turns.knows(slot)
+            or self._turns.is_free(slot)
+            or self._inbox.highest(slot) is not None
+            or self._in_progress.to_begin(slot)
+        )
 
     def _check(self, request: Request, slot: str, parked: float) -> None:
         closing = self._engine.closing
         if not closing and (parked <= LONG or not self.sends_back):
             return
-        if self._in_progress.send_back(request, counted=False, paused=self._turns.paused(slot)):
+        if self._in_progress.send_back(request, counted=False, paused=self.is_paused(slot)):
             raise SlotParked(f"{slot} is left alone", slot)
         if closing:
             page, in_pipeline = self._engine.downloads.asker(request)
@@ -211,16 +240,15 @@ class DownloadGate:
             raise IgnoreRequest(text)
         # What began long ago is not counted again.
         begun = time.monotonic() - (0.0 if parked is None else LONG_AGO)
-        self._judged(DownloadResult(slot, status, begun, failed=True, retry_after=parked), None)
+        told = DownloadResult(slot, -status or -1, begun, failed=True, retry_after=parked)
+        self._judged(told, None)
         if self._in_progress.send_back(request, counted=False, others_first=True):
             raise SlotParked("nothing is allowed for now", slot)
         raise LeftAlone("its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)")
 
-    def allowed_at_once(self, request: Request, slot: str) -> int | None:
-        """See ``Downloads.lift_limits``. What the frontier knows nothing of is limited by Scrapy's
-        own settings."""
-        tokens = self._turns.tokens(slot_name(slot))
-        return 0 if tokens is None and request in self._in_progress else tokens
+    def allowed_at_once(self, slot: str) -> int:
+        """See ``Downloads.lift_limits``."""
+        return self._turns.tokens(slot_name(slot)) or 0
 
     # What the scheduler asks before it hands a request to Scrapy
 
@@ -243,8 +271,8 @@ class DownloadGate:
         self._check(request, slot, self._turns.parked(slot))
 
     def is_paused(self, slot: str) -> bool:
-        """Whether a person has paused ``slot``, as far as this worker knows."""
-        return self._turns.paused(slot)
+        """Whether a person has paused ``slot`` or the crawl, as far as this worker knows."""
+        return self.crawl_paused or self._turns.paused(slot)
 
     def never_answers(self, slot: str) -> bool:
         """Whether this worker has tried ``slot`` more than once, and never had an answer."""
@@ -259,7 +287,7 @@ class DownloadGate:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""
         if not (self._inbox or self._inbox.stuck):
             return []
-        downloading, turns = self._engine.downloads.by_slot(), self._turns
+        downloading, turns = self._trusted(), self._turns
 
         def can_start(slot: str) -> bool:
             return downloading(slot) is not None and (turns.soon(slot) or turns.handed_back(slot))
@@ -271,13 +299,40 @@ class DownloadGate:
         may have answered."""
         self._turns.is_done(request)
 
+    def arrived(self, request: Request) -> None:
+        """A response has passed the downloader middlewares. They may answer by themselves, from a
+        cache or an API: then no download begins that would show that the slot answers."""
+        page = self._in_progress.get(request)
+        if self._judge is not None and page is not None and not page.began:
+            self._judge.answers(page.lease.slot)
+
     def downloading(self) -> Callable[[str], int | None]:
         """A function of a slot: how many requests of it are being downloaded, or None if no more
         should be handed to Scrapy now."""
-        downloading = self._engine.downloads.by_slot()
+        downloading = self._trusted()
         if not self._turns:
             return downloading
-        return lambda slot: None if self._turns.wait(slot) > 0 else downloading(slot)
+        return lambda slot: None if self._turns.wait(slot) > AHEAD else downloading(slot)
+
+    def _trusted(self) -> Callable[[str], int | None]:
+        """The same, but for the limits of slots.
+
+        Of a slot in doubt one request is downloaded at a time, as it may hang for minutes. All of
+        them together leave places to the other slots that wait, but no more than half of all.
+        """
+        downloading, judge = self._engine.downloads.by_slot(), self._judge
+        if judge is None:
+            return downloading
+        waiting, places = self._inbox.waiting(), self._engine.downloads.places
+        others = sum(not judge.in_doubt(slot) for slot in waiting)
+        room = places - min(others, places // 2)
+        is_full = others < len(waiting) and self._in_progress.number_of(judge.in_doubt) >= room
+
+        def trusted(slot: str) -> int | None:
+            number = downloading(slot)
+            return None if (number or is_full) and judge.in_doubt(slot) else number
+
+        return trusted
 
     def wake_at_next_start(self) -> None:
         """Make the engine ask again when the next request may be started."""
@@ -287,9 +342,9 @@ class DownloadGate:
         if not self._turns:
             return
         wait = min((self._turns.wait(slot) for slot in self._inbox.waiting()), default=NOT_NOW)
-        if 0 < wait < NOT_NOW:
+        if AHEAD < wait < NOT_NOW:
             loop = asyncio.get_running_loop()
-            self._next_start = loop.call_later(wait, self._engine.wake)
+            self._next_start = loop.call_later(wait - AHEAD, self._engine.wake)
 
     # Exchanges
 
@@ -331,13 +386,9 @@ class DownloadGate:
     def announced(self, slot: str, parked: float) -> None:
         """It is published that ``slot`` is parked for some seconds, or with 0 that something else
         about it has changed."""
+        self._turns.changed(slot)
         ruled = parked <= 0 and self._turns.knows(slot)  # perhaps it was parked for an hour
-        if (
-            ruled
-            or slot in self._inbox.waiting()
-            or self._in_progress.of_slot(slot)
-            or self._stays_here(slot)
-        ):
+        if ruled or slot in self._inbox.waiting() or self._in_progress.of_slot(slot):
             self._turns.suspend(slot, parked, told=True)
             self._wake()
 

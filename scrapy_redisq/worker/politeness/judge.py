@@ -98,9 +98,20 @@ class Judge:
             return None
         return min(asked, self._retry_after_max)
 
+    def answers(self, slot: str) -> None:
+        """A page of the slot has come without a download."""
+        self._answered.add(slot)
+        self._note(slot, trouble=False, well=True)
+
     def has_answered(self, slot: str) -> bool:
         """Whether this worker has had an answer from the slot."""
         return slot in self._answered
+
+    def in_doubt(self, slot: str) -> bool:
+        """Whether this worker has never had an answer from the slot, or the last one was a
+        failure."""
+        failed = self._failed.get(slot, (0.0, 0.0))[0]
+        return slot not in self._answered or failed > self._well.get(slot, 0.0)
 
     def never_answers(self, slot: str) -> bool:
         """Whether at least two downloads of the slot have failed here, and none had an answer."""
@@ -116,7 +127,7 @@ class Judge:
             self._told.clear()
             self._answered.clear()
             self._failed.clear()
-        if result.status:
+        if result.status not in {0, -1}:
             self._answered.add(result.slot)
         self._told[result.slot] = (result.status, now)
         return True

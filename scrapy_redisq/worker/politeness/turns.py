@@ -26,6 +26,15 @@ RENEW = 0.5
 """Seconds before its end at which a turn is asked for again."""
 
 
+FREE_FOR = 10.0
+"""Seconds for which a slot that the frontier called free of limits counts as such. Changes are told
+to workers at once, but for the limits of a worker that joins later."""
+
+
+MANY_SLOTS = 10_000
+"""More are not remembered."""
+
+
 EARLY = 0.2
 """Seconds before its parking ends that a slot is asked for; the frontier gives it a little
 earlier."""
@@ -46,7 +55,10 @@ class Turns:
     ) -> None:
         self._turns: dict[str, Turn] = {}
         self._on_the_way: dict[Hashable, tuple[Turn, float]] = {}
-        self._warm = False
+        self._warm: set[str] = set()
+        """Slots of which a download has ended here."""
+        self._free: dict[str, float] = {}
+        """Slots without limits, and until when that is known."""
         self._urgent = False
         self._valid_until = valid_until
         self._has_more = has_more
@@ -83,7 +95,11 @@ class Turns:
         turn.in_trouble, turn.paused = bool(grant.trouble), bool(grant.paused)
         # What must be waited for is over earlier than this.
         turn.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
+        self._free.pop(grant.slot, None)
         if grant.is_free:
+            if len(self._free) >= MANY_SLOTS:
+                self._free.clear()
+            self._free[grant.slot] = now + FREE_FOR
             turn.ends = turn.tokens = None
             self._drop_if_idle(grant.slot, free=True)
             return False
@@ -110,16 +126,12 @@ class Turns:
         """Begin nothing of ``slot`` before the frontier was asked anew, and nothing for ``parked``
         seconds. ``told``: by the frontier, so what was known before does not count."""
         now = time.monotonic()
+        self._free.pop(slot, None)
         turn = self._turns.setdefault(slot, Turn(slot))
         # Of many failures at a time one is urgent.
         self._urgent = self._urgent or told or turn.parked <= now
         turn.suspend(now, now + parked if told else max(turn.parked, now + parked))
         turn.paused = turn.paused and not told
-
-    def in_trouble(self, slot: str) -> bool:
-        """Whether the frontier wants to know how downloads of ``slot`` end."""
-        turn = self._turns.get(slot)
-        return turn is not None and turn.in_trouble
 
     def tokens(self, slot: str) -> int | None:
         """Downloads of ``slot`` that its limits allow at a time, 0 if they do not say; None if no
@@ -129,6 +141,7 @@ class Turns:
 
     def forgotten(self, of: Callable[[str], bool] = lambda slot: True) -> None:
         """All turns are void, or those ``of`` some slots. Downloads go on."""
+        self._free = {slot: until for slot, until in self._free.items() if not of(slot)}
         for turn in [turn for slot, turn in self._turns.items() if of(slot)]:
             turn.ends = None if turn.ends is None else 0.0
             turn.tokens = None if turn.tokens is None else 0
@@ -146,7 +159,7 @@ class Turns:
             return 0.0
         if turn.ends is not None and (turn.on_the_way or turn.at_the_gate):
             return NOT_NOW
-        if turn.limited and not self._warm and turn.flying:
+        if self._is_cold(turn):
             return NOT_NOW
         if turn.tokens is not None and turn.flying + turn.on_the_way >= turn.tokens:
             return NOT_NOW
@@ -160,6 +173,14 @@ class Turns:
     def knows(self, slot: str) -> bool:
         """Whether ``slot`` has, or had lately, limits that this worker heeds."""
         return slot in self._turns
+
+    def is_free(self, slot: str) -> bool:
+        """Whether the frontier said lately that ``slot`` has no limits."""
+        return self._free.get(slot, 0.0) > time.monotonic()
+
+    def changed(self, slot: str) -> None:
+        """``slot`` may have limits now."""
+        self._free.pop(slot, None)
 
     def handed_back(self, slot: str) -> bool:
         """Whether the frontier knows that this worker has no use for ``slot``: it gives no requests
@@ -233,12 +254,14 @@ class Turns:
     def ended(self, turn: Turn, began: float) -> None:
         """A download that had begun has ended, one way or the other."""
         turn.end(time.monotonic() - began)
-        self._warmed_up()
+        self._warmed_up(turn)
 
     def _wait_at_the_gate(self, turn: Turn) -> float:
-        if turn.limited and not self._warm and turn.flying:
-            return NOT_NOW
-        return self._wait(turn)
+        return NOT_NOW if self._is_cold(turn) else self._wait(turn)
+
+    def _is_cold(self, turn: Turn) -> bool:
+        """Whether the first download of a limited slot is under way here."""
+        return turn.limited and turn.flying > 0 and turn.slot not in self._warm
 
     def _wait(self, turn: Turn) -> float:
         now = time.monotonic()
@@ -246,18 +269,20 @@ class Turns:
             return NOT_NOW
         return turn.wait(now)
 
-    def _warmed_up(self) -> None:
-        """The first download has ended: what began before it may have got to its host only now.
+    def _warmed_up(self, turn: Turn) -> None:
+        """A download has ended: if it was the first of its slot, it may have got to its host only
+        now.
 
-        Until Scrapy has made its first connection a download may take much longer to begin than
-        to be answered.
+        Until there is a connection a download may take much longer to begin than to be answered.
         """
-        if not self._warm:
-            self._warm = True
-            now = time.monotonic()
-            for turn in self._turns.values():
-                turn.not_before = max(turn.not_before, now + turn.delay)
-                turn.tat = max(turn.tat, now + turn.interval)
+        if turn.slot in self._warm:
+            return
+        if len(self._warm) >= MANY_SLOTS:
+            self._warm.clear()
+        self._warm.add(turn.slot)
+        now = time.monotonic()
+        turn.not_before = max(turn.not_before, now + turn.delay)
+        turn.tat = max(turn.tat, now + turn.interval)
 
     # Telling
 

@@ -10,19 +10,10 @@ import sys
 from pathlib import Path
 
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
-from scrapy.crawler import Crawler
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.crawler import AsyncCrawlerProcess, Crawler
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.project import get_project_settings
-from twisted.internet.defer import Deferred
 from twisted.internet.task import react
-
-try:
-    from scrapy.crawler import AsyncCrawlerProcess as Process
-except ImportError:  # before Scrapy 2.14
-    from scrapy.crawler import CrawlerProcess as Process
-    from scrapy.utils.reactor import install_reactor
-
-    install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 
 
 class PatientHandler(HTTP11DownloadHandler):
@@ -39,14 +30,13 @@ class PatientHandler(HTTP11DownloadHandler):
 
 async def crawl_in_turn(process, crawlers, site):
     for crawler in crawlers:
-        crawl = process.crawl(crawler, site=site)
-        await (maybe_deferred_to_future(crawl) if isinstance(crawl, Deferred) else crawl)
+        await process.crawl(crawler, site=site)
 
 
 def main(name, spider, site, how=""):
     file = Path(name)
     project = get_project_settings()
-    process = Process(project)
+    process = AsyncCrawlerProcess(project)
     cls = process.spider_loader.load(spider)
     crawlers = []
     for given in json.loads(file.read_text()):

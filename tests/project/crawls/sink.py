@@ -20,17 +20,16 @@ class SQLiteSink:
     def from_crawler(cls, crawler):
         return cls(crawler.settings["SINK"])
 
-    # Scrapy before 2.14 passes the spider to these three.
-    def open_spider(self, spider=None):
+    def open_spider(self):
         self.db = sqlite3.connect(
             self.path, timeout=60, isolation_level=None, check_same_thread=False
         )
 
-    def close_spider(self, spider=None):
+    def close_spider(self):
         self.thread.shutdown()
         self.db.close()
 
-    async def process_item(self, item, spider=None):
+    async def process_item(self, item):
         reached("item")
         row = (item["url"], item["page"])
         await asyncio.get_running_loop().run_in_executor(self.thread, self.db.execute, UPSERT, row)

@@ -13,11 +13,12 @@
 --          of AutoThrottle's terms, see there, or ''), release, settings (these two: what a worker
 --          runs, '' if that is not known), name, resume, keep_alive, keep_seen
 --          (REDISQ_RUN or '', and so on, of who crawls; the last one also of who pushes),
---          max_pending, max_memory (numbers as texts, or ''; of who crawls), age (us since the
---          worker that crawls was started), keep_config (of who pushes: also a new run
---          takes the stored one, and what was seen if the last worker kept that), began (us),
---          inherits, begun (whether shard 0 knows that this one has begun the run; all three of who
---          follows)
+--          max_pending, max_memory (numbers as texts, or ''; of who crawls), since (us by
+--          run/clock.lua: when the worker that crawls was started), lost (us, of who crawls: when a
+--          young run began that other shards have, which this one has lost if its own is older; 0:
+--          there is none), keep_config (of who pushes: also a new run takes the stored one, and
+--          what was seen if the last worker kept that), began (us), inherits, begun (whether shard
+--          0 knows that this one has begun the run; all three of who follows)
 -- Reply    msgpack map with `status`:
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
@@ -66,8 +67,11 @@ if input.keep_config and meta.keep_seen then input.keep_seen = true end
 -- The worker was started before that time; not if the clock has gone back since.
 local function is_older_than(time)
   time = number_of(time)
-  return NOW >= time and NOW - input.age < time
+  return NOW >= time and input.since < time
 end
+
+-- Of a run that this shard has lost goes on in a new one what the others have.
+local goes_on = intent == 'crawl' and number_of(meta.began) < input.lost
 
 -- -> "resume", "begin", "renew" (a new run with all that is left of the old one), or the status
 -- to reply with
@@ -89,6 +93,7 @@ local function decide()
   local mine = input.name ~= '' and meta.name == input.name
   local has_ended = input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
   if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
+  if goes_on then return meta.state == 'open' and 'renew' or 'begin' end
   if meta.state == 'complete' then
     local late = input.name == '' and is_older_than(meta.ended)
     if input.keep_alive and (mine or late) then return 'resume' end
@@ -126,15 +131,17 @@ if decision ~= 'resume' then
   elseif decision == 'begin' and input.keep_seen then inherits = 'seen' end
 end
 local keeps_seen = inherits ~= '' and meta.generation
+if goes_on then inherits = 'all' end
 
 if intent ~= 'push' and (decision == 'resume' or keeps_seen) then
   local differences, differ = {}, false
   for name, given in pairs(input.config) do
     local stored = meta['config:' .. name]
     -- The backend is what the run was begun with; a producer may have begun it without knowing
-    -- the spider.
+    -- the spider and its arguments. A new run has arguments of its own.
     local free_to_differ = name == 'backend'
-      or (name == 'spider' and (stored == '' or given == ''))
+      or ((name == 'spider' or name == 'arguments') and (stored == '' or given == ''))
+      or (name == 'arguments' and decision ~= 'resume')
       or (name == 'shards' and input.any_shards)
     if stored and stored ~= given and not free_to_differ then
       differences[name] = {stored, given}
@@ -179,24 +186,28 @@ if decision ~= 'resume' then
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,
     'generation', keeps_seen or input.run,
-    'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1)))
+    'began', integer(input.began or math.max(NOW, number_of(meta.began) + 1, input.lost + 1)))
   for _, name in ipairs({'limited', 'throttle', 'sampled', 'release', 'settings', 'max_pending',
-      'max_memory'}) do
+      'max_memory', 'paused'}) do
     if meta[name] then redis.call('HSET', META, name, meta[name]) end
   end
   -- Without workers it may have gone back since the last sign of life, which is not kept.
   if NOW ~= SERVER_TIME then redis.call('HSET', META, 'behind', integer(NOW - SERVER_TIME)) end
   for name, value in pairs(input.config) do
     local stored = meta['config:' .. name]
-    if stored and (input.keep_config or (keeps_seen and name == 'backend')) then value = stored end
+    local keeps = input.keep_config and name ~= 'arguments'
+    if stored and (keeps or (keeps_seen and name == 'backend')) then value = stored end
     redis.call('HSET', META, 'config:' .. name, value)
     if name == 'order' then redis.call('HSET', META, 'order', value) end
   end
   -- Shards that only former runs had are deleted in the background.
   local shards = math.max(number_of(meta.shards), number_of(meta['config:shards']))
   if shards > 0 then redis.call('HSET', META, 'shards', shards) end
-elseif intent ~= 'push' and input.config.spider ~= '' then
-  redis.call('HSET', META, 'config:spider', input.config.spider)
+elseif intent ~= 'push' then
+  for _, name in ipairs({'spider', 'arguments'}) do
+    local given = input.config[name]
+    if given ~= '' then redis.call('HSET', META, 'config:' .. name, given) end
+  end
 end
 if intent == 'crawl' then
   if input.name ~= '' then redis.call('HSET', META, 'name', input.name) end

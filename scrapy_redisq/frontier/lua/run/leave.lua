@@ -14,7 +14,7 @@ if redis.call('HGET', META, 'run') ~= input.run then return 0 end
 give_back_leases(input.worker, input.dead_max)
 local left = leases_held(input.worker)
 -- The requests kept in its process are no longer its own when other workers fetch its pages.
-if left > 0 then redis.pcall('HSET', worker_key(input.worker), 'fenced', 1) end
+if left > 0 then fence(input.worker) end
 if left == 0 then
   remove_worker(input.worker, input.returns)
   return_tokens(input.worker)

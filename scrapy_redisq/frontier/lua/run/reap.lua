@@ -23,7 +23,7 @@ redis.call('SET', REAPED, 1, 'PX', 1000)
 local reclaimed, dead, left, bytes, foreign = 0, 0, 0, 0, nil
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '-inf', NOW, 'LIMIT', 0, 10)) do
   -- Fenced: should the worker come back, it is told to join again under a new id.
-  redis.pcall('HSET', worker_key(worker), 'fenced', 1)
+  fence(worker)
   local key, back = leases_of(worker), {}
   local ids = lease_ids(worker)
   if not ids then

@@ -9,7 +9,7 @@
 --          something is), keep_alive, waiting and starting (workers), parts (portions to be asked
 --          for), looked (slots with requests that were looked at, evenly spread over all), kinds
 --          {kind = {how many of them, by what}}
---             due          nothing keeps it
+--             due          nothing keeps it {busy = how many of these workers have requests of}
 --             delay        by limit, rate, robots, throttle or back-off {cause = how many}
 --             concurrency  {downloads that are allowed at a time, of all of them}
 --             parked       by status of the last answer, 0: none {status = how many}
@@ -48,7 +48,6 @@ local function longest_of(state)
   at_least('limit', state.limit.delay)
   at_least('robots', state.robots)
   at_least('throttle', throttled(state))
-  at_least('back-off', state.pause)
   return cause, longest
 end
 
@@ -62,16 +61,19 @@ local function kind_of(slot)
   if is_exclusive(state) and (has_turn or first_start(state) > NOW) then
     return 'delay', (longest_of(state))
   end
-  local limit = state.limit.concurrency
-  if limit > 0 and state.out >= limit then return 'concurrency', '' end
-  return 'due', ''
+  local limit = concurrency_of(state)
+  if limit > 0 and state.out >= limit then
+    if state.fails > 0 then return 'delay', 'back-off' end
+    return 'concurrency', ''
+  end
+  return 'due', redis.call('HEXISTS', BUSY, slot) == 1 and 'busy' or ''
 end
 
 -- Downloads that a slot has requests for and may have in progress at a time, and its leases. With a
 -- delay or a rate it is one: one worker at a time starts them.
 local function room_of(slot)
   local state, out = slot_of(slot), number_of(redis.call('HGET', BUSY, slot))
-  local most = is_exclusive(state) and 1 or state.limit.concurrency
+  local most = is_exclusive(state) and 1 or concurrency_of(state)
   if most == 1 then return 1, out end -- it has a request
   local wanted = queued(slot, 4) + out
   return most > 0 and math.min(most, wanted) or wanted, out
@@ -105,7 +107,7 @@ local nearest = -1
 local later = redis.call('ZRANGEBYSCORE', READY, '(' .. integer(NOW), '+inf', 'LIMIT', 0, 20)
 for _, slot in ipairs(later) do
   local state = slot_of(slot)
-  local limit = state.limit.concurrency
+  local limit = concurrency_of(state)
   if state.held ~= 1 and not (limit > 0 and state.out >= limit) then
     local left = math.max(0, first_start(state) - NOW)
     nearest = nearest < 0 and left or math.min(nearest, left)

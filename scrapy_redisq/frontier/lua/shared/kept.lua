@@ -1,12 +1,6 @@
 -- Requests that cannot be stored, and stay in the process of the worker that has claimed them.
 --
--- Include  shared/keys shared/records
-
--- Whether a worker is in the run, and has not been taken for dead.
-local function is_member(worker)
-  local known = redis.pcall('HMGET', worker_key(worker), 'seq', 'fenced')
-  return known[1] and not known[2]
-end
+-- Include  shared/keys shared/records shared/workers
 
 -- Who has what stays in a process, by its field in `kept`: "DEATHS WORKER LEASE PAGE", how many
 -- workers died with it, the lease that it was claimed for ('' if no page stands for it), and what

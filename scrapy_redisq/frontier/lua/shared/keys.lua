@@ -20,9 +20,10 @@
 --   queue:SLOT:P    list    entries; the next to be claimed is always the leftmost
 --   delayed         zset    "ID:" .. record -> when it is due (microseconds)
 --   leases:WORKER   hash    lease id -> record
---   workers         zset    worker -> its deadline (microseconds)
+--   workers         zset    worker -> its deadline (microseconds; 0: it was taken for dead, and has
+--                           leases that are to be reclaimed)
 --   worker:WORKER   hash    host, pid, spider, since, ttl, seq, duplicates, starting, waiting,
---                           fenced, pages, items, looked (see run/look.lua), release, settings
+--                           pages, items, looked (see run/look.lua), release, settings
 --                           (a digest of them), report (JSON, of itself, on shard 0), told (by
 --                           people, see workers/tell.lua, on shard 0; this alone, for a day, of
 --                           one that was taken for dead)

@@ -2,6 +2,14 @@
 --
 -- Include  shared/keys shared/texts shared/clock shared/counts
 
+-- Whether a worker is in the run: `workers` alone says so. One that was taken for dead is `fenced`
+-- while it still has leases: it stays there, so that these are found.
+local function is_member(worker)
+  return (tonumber(redis.call('ZSCORE', WORKERS, worker) or '') or 0) > 0
+end
+
+local function fence(worker) redis.call('ZADD', WORKERS, 0, worker) end
+
 -- A worker's flag ('starting': it may still add start requests; 'waiting': it found nothing to
 -- claim) is a field of the worker and a sum over the workers in counts.
 local function set_flag(worker, name, was, is)

@@ -6,9 +6,10 @@
 --          least, if the slot has requests of more than 50 priorities),
 --          leased, us until the next start, us of its delay by limit, by robots.txt, by latencies
 --          and by failures, interval, burst, concurrency, the person's limit or '', us for which it
---          is parked, failures in a row, status of the last answer (0: none), and in us since 1970
---          since when it has been set aside, paused and limited by a person (0: it is not), us for
---          which it might have been claimed from, and was not (-1: it may not)}...}
+--          is parked, failures in a row, status of the last answer (see shared/slots/state.lua),
+--          and in us since 1970 since when it has been set aside, paused and limited by a person
+--          (0: it is not), us for which it might have been claimed from, and was not (-1: it may
+--          not)}...}
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
 -- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
 --          shared/slots/queued

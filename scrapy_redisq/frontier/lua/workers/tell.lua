@@ -8,7 +8,7 @@
 -- Cost     O(workers)
 -- Retry    safe
 -- Memory   the first write removes
--- Include  shared/keys shared/foreign
+-- Include  shared/keys shared/foreign shared/workers
 
 local foreign = foreign_of({'ZCARD', WORKERS})
 if foreign then return foreign_error(foreign) end
@@ -16,9 +16,8 @@ local told = 0
 for _, worker in ipairs(input.workers or redis.call('ZRANGE', WORKERS, 0, -1)) do
   local key = worker_key(worker)
   -- A worker that is not there, or was taken for dead, will be another one when it comes back.
-  local known = redis.call('ZSCORE', WORKERS, worker)
-    and redis.pcall('HMGET', key, 'seq', 'fenced', 'told')
-  if known and known[1] and not known[2] and (known[3] ~= 'stop' or input.what == 'stop') then
+  local known = is_member(worker) and redis.pcall('HMGET', key, 'seq', 'told')
+  if known and known[1] and (known[2] ~= 'stop' or input.what == 'stop') then
     redis.call('HDEL', key, 'told')
     redis.call('HSET', key, 'told', input.what)
     told = told + 1

@@ -18,13 +18,17 @@ class Alike(scrapy.Spider):
     """Asks for ``/alike`` once for each way to differ, from ``start()`` or from a page.
 
     ``shuffled``: in an order that changes from process to process; ``drawn``: with a ``cb_kwargs``
-    value that does too. The item tells what each was asked for with.
+    value that does too; ``plain``: and once more filtered, from ``start()``, as a link would. The
+    item tells what each was asked for with.
     """
 
     name = "alike"
 
-    def __init__(self, site="", source="start", shuffled="", drawn="", seconds="0", **kwargs):
+    def __init__(
+        self, site="", source="start", shuffled="", drawn="", plain="", seconds="0", **kwargs
+    ):
         super().__init__(**kwargs)
+        self.plain = bool(plain)
         self.site, self.source = site, source
         self.shuffled, self.drawn, self.seconds = bool(shuffled), bool(drawn), float(seconds)
 
@@ -49,6 +53,8 @@ class Alike(scrapy.Spider):
         if self.source == "start":
             for request in self.variants():
                 yield request
+            if self.plain:
+                yield scrapy.Request(f"{self.site}/alike", callback=self.parse_alike)
         else:
             yield scrapy.Request(f"{self.site}/page", callback=self.parse_page)
 

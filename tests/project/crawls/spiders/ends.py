@@ -9,17 +9,14 @@ from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.logformatter import LogFormatter
 from scrapy.pipelines.files import FilesPipeline
-from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import RequestFingerprinter
 
 from crawls.spiders.follow import Follow, Hosts
 
 
 async def download(spider, request):
-    engine = spider.crawler.engine
-    if hasattr(engine, "download_async"):  # Scrapy 2.14
-        return await engine.download_async(request)
-    return await maybe_deferred_to_future(engine.download(request))
+    return await spider.crawler.engine.download_async(request)
 
 
 class GivesUp(Follow):
@@ -135,6 +132,66 @@ class Closes(scrapy.Spider):
             raise CloseSpider("enough")
 
 
+class MostRequests:
+    """Stops the crawl after four requests, and ignores what Scrapy has begun, as plugins do."""
+
+    def __init__(self, crawler):
+        self.crawler, self.requests = crawler, 0
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    def process_request(self, request, spider=None):
+        self.requests += 1
+        if self.requests > 4:
+            deferred_from_coro(self.crawler.engine.close_spider_async(reason="enough"))
+            raise IgnoreRequest("four are enough")
+
+
+class Ignored(scrapy.Spider):
+    """Asks for ten pages."""
+
+    name = "ignored"
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {MostRequests: 1}}
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        for n in range(10):
+            yield scrapy.Request(f"{self.site}/{n}")
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+
+class LogsIn(scrapy.Spider):
+    """Sends forms: on the side, without a look at cookies, and twice as its pages do."""
+
+    name = "logs_in"
+
+    def __init__(self, site="", **kwargs):
+        super().__init__(**kwargs)
+        self.site = site
+
+    async def start(self):
+        await download(self, scrapy.FormRequest(f"{self.site}/side", formdata={"user": "me"}))
+        yield scrapy.Request(f"{self.site}/0")
+
+    def parse(self, response):
+        meta = {"dont_merge_cookies": True}
+        yield response.follow("/1", self.form, method="POST", meta=meta)
+
+    def form(self, response):
+        for name in ("login", "again"):
+            yield scrapy.FormRequest(f"{self.site}/{name}", self.logged_in, formdata={"user": "me"})
+
+    def logged_in(self, response):
+        yield {"url": response.url}
+
+
 class Side(Follow):
     """Downloads parts of each page on the side, all at once, the last one from the last site.
 
@@ -227,6 +284,19 @@ class WithFiles(Side):
     def parse(self, response):
         urls = [f"{response.url}/file", f"{self.sites[-1]}/shared"]
         yield {"url": response.url, "file_urls": urls, "files": []}
+
+
+class SideWays(Hosts):
+    """Start requests that cannot be stored, and a file on the last site for each of them."""
+
+    name = "sideways"
+    custom_settings = {**Hosts.custom_settings, "ITEM_PIPELINES": {Files: 1}}
+
+    async def start(self):
+        last = self.start_urls.pop()
+        for n, url in enumerate(self.start_urls):
+            item = {"url": url, "file_urls": [f"{last}/{n}"], "files": []}
+            yield scrapy.Request(url, callback=lambda response, item=item: item)
 
 
 class OnlyHere(Follow):
@@ -372,7 +442,7 @@ class Cancelled(scrapy.Spider):
 
     name = "cancelled"
     custom_settings = {
-        "DOWNLOAD_HANDLERS": {"data": CancelledDownloads} if scrapy.version_info >= (2, 14) else {},
+        "DOWNLOAD_HANDLERS": {"data": CancelledDownloads},
         "SPIDER_MIDDLEWARES": {CancelledInput: 1},
         "ITEM_PIPELINES": {CancelledItems: 1},
         "LOG_FORMATTER": Speechless,

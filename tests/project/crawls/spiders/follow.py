@@ -1,7 +1,7 @@
 """Spiders of the tests. ``site`` is the base URL of the site to crawl."""
 
 import asyncio
-import inspect
+import itertools
 import os
 import time
 from pathlib import Path
@@ -93,7 +93,7 @@ class Faulty(Follow):
 
 
 class RefuseFours:
-    def process_item(self, item, spider=None):  # Scrapy before 2.14 passes the spider
+    def process_item(self, item):
         if item["url"].endswith("4"):
             raise RuntimeError("an item that ends in 4")
         return item
@@ -154,17 +154,9 @@ class Ordered(scrapy.Spider):
 class Stamped(HTTP11DownloadHandler):
     """Scrapy's own, which writes into each request when it was told to download it."""
 
-    if inspect.iscoroutinefunction(HTTP11DownloadHandler.download_request):
-
-        async def download_request(self, request):
-            request.headers["X-Started"] = repr(time.monotonic())
-            return await super().download_request(request)
-
-    else:  # Scrapy 2.13
-
-        def download_request(self, request, spider):
-            request.headers["X-Started"] = repr(time.monotonic())
-            return super().download_request(request, spider)
+    async def download_request(self, request):
+        request.headers["X-Started"] = repr(time.monotonic())
+        return await super().download_request(request)
 
 
 class Hosts(scrapy.Spider):
@@ -184,6 +176,23 @@ class Hosts(scrapy.Spider):
 
     def parse(self, response):
         yield {"url": response.url}
+
+
+class Proxies:
+    """Has each download made by a proxy of its own, as middlewares that rotate them do."""
+
+    def __init__(self):
+        self.numbers = itertools.count()
+
+    def process_request(self, request, spider=None):
+        request.meta["download_slot"] = f"proxy {next(self.numbers)}"
+
+
+class Rotated(Hosts):
+    """By other proxies each."""
+
+    name = "rotated"
+    custom_settings = {**Hosts.custom_settings, "DOWNLOADER_MIDDLEWARES": {Proxies: 750}}
 
 
 class Errback(Follow):

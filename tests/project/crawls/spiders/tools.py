@@ -1,6 +1,10 @@
 """For Scrapy's tools."""
 
+import asyncio
 import os
+
+import scrapy
+from scrapy.http import TextResponse
 
 from crawls.spiders.follow import Follow
 
@@ -17,3 +21,29 @@ class Contracted(Follow):
         @returns items 1 1
         """
         yield {"url": response.url, "pid": os.getpid()}
+
+
+class AnsweredAtOnce(Follow):
+    """Twenty pages that `Answers` answers."""
+
+    name = "answered_at_once"
+
+    async def start(self):
+        for number in range(20):
+            yield scrapy.Request(f"{self.site}/{number}")
+
+    def parse(self, response):
+        yield {"at_once": int(response.text)}
+
+
+class Answers:
+    """A downloader middleware with a client of its own: nothing is downloaded."""
+
+    at_once = 0
+
+    async def process_request(self, request):
+        self.at_once += 1
+        number = self.at_once
+        await asyncio.sleep(0.05)
+        self.at_once -= 1
+        return TextResponse(request.url, body=str(number).encode(), encoding="utf-8")

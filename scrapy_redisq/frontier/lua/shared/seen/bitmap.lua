@@ -14,8 +14,11 @@
 --           one block a layer, and an insertion writes one block of the newest layer.
 -- Cost      per new fingerprint about 6.5 µs, and 1.5 µs for each layer before the newest.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
+-- Include   shared/texts
 
 local BLOCK = 128 -- bytes
+local MOST_BLOCKS_A_SEGMENT = 32 * 1024 * 1024 / BLOCK
+local MOST_LAYERS, MOST = 40, 2 ^ 40
 local WORDS = '<' .. string.rep('I4', BLOCK / 4)
 local byte = string.byte
 local undo, touched = {}, nil -- functions; the key that was asked last
@@ -29,14 +32,14 @@ end
 
 local function parse(base, number, shape)
   local blocks, per_segment, k, capacity, rate, slope =
-    string.match(shape, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+    string.match(shape, '^(%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
   return {
-    blocks = tonumber(blocks),
-    per_segment = tonumber(per_segment),
-    k = tonumber(k),
-    capacity = tonumber(capacity),
-    rate = tonumber(rate),
-    slope = tonumber(slope),
+    blocks = number_within(blocks, '', 1, MOST),
+    per_segment = number_within(per_segment, '', 1, MOST_BLOCKS_A_SEGMENT),
+    k = number_within(k, '', 1, 16),
+    capacity = number_within(capacity, '', 0, MOST),
+    rate = number_within(rate, '', 0, 1),
+    slope = number_within(slope, '', 0, MOST),
     prefix = base .. ':' .. number .. ':',
     keys = {},
   }
@@ -48,9 +51,10 @@ local function load(base)
   local state = redis.call('HMGET', base, 'layers', 'newest', 'total')
   local layers, shapes = {}, state[1] or ''
   for shape in string.gmatch(shapes, '[^;]+') do
+    if #layers == MOST_LAYERS then foreign_number() end
     layers[#layers + 1] = parse(base, #layers + 1, shape)
   end
-  return layers, tonumber(state[2] or 0), tonumber(state[3] or 0), shapes
+  return layers, number_within(state[2], 0, 0, MOST), number_within(state[3], 0, 0, MOST), shapes
 end
 
 -- -> key, offset in bytes of the block at `place` (0 to 1) of the layer
@@ -188,10 +192,11 @@ local function seen_undo()
 end
 
 local function seen_drop(base, limit)
-  local layers = load(base)
-  local dropped = tonumber(redis.call('HGET', base, 'dropped') or 0)
+  -- What nobody here has written says nothing of the segments, which stay then.
+  local known, layers = pcall(load, base)
+  local dropped = number_of(redis.call('HGET', base, 'dropped'))
   local before, deleted = 0, 0 -- segments of earlier layers; of this call
-  for _, layer in ipairs(layers) do
+  for _, layer in ipairs(known and layers or {}) do
     local segments = math.ceil(layer.blocks / layer.per_segment)
     for segment = math.max(0, dropped - before), segments - 1 do
       if deleted >= limit then

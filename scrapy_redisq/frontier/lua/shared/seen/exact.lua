@@ -25,6 +25,7 @@
 --           Nearly all of it is the SADD, into a bucket not in the processor's cache. Growing
 --           from one bucket costs about a third more. 9.7 bytes a member at the capacity.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
+-- Include   shared/texts
 
 local FILL = 192 -- members per bucket on average
 local MOST_FIRST = 64 ^ 3 -- buckets to begin with: three digits. Enough for 50 million members
@@ -70,16 +71,17 @@ end
 local function load(base, params)
   touched = base
   local state = call('HMGET', base, 'first', 'width', 'position', 'count', 'buckets')
-  local first = tonumber(state[1])
-  if not first then
-    first = math.ceil(2 * tonumber(params and params[1] or 0) / FILL)
-    first = math.max(1, math.min(first, MOST_FIRST))
-  end
+  local wanted = math.ceil(2 * tonumber(params and params[1] or 0) / FILL)
+  local first = number_within(state[1], math.max(1, math.min(wanted, MOST_FIRST)), 1, MOST_FIRST)
+  local width = number_within(state[2], 1, 2 ^ -40, 1)
+  local position = number_within(state[3], 0, 0, first - width)
+  -- Buckets are halved, and each begins where another one ends.
+  if first % 1 > 0 or math.frexp(width) ~= 0.5 or position % width > 0 then foreign_number() end
   return first,
-    tonumber(state[2] or 1),
-    tonumber(state[3] or 0),
-    tonumber(state[4] or 0),
-    tonumber(state[5] or first)
+    width,
+    position,
+    number_within(state[4], 0, 0, 2 ^ 53),
+    number_within(state[5], first, 1, 2 ^ 53)
 end
 
 local function in_chunks(command, key, members, first, last)
@@ -194,8 +196,10 @@ local function seen_undo()
 end
 
 local function seen_drop(base, limit)
-  local first, width, position = load(base)
-  local start = tonumber(call('HGET', base, 'dropped') or 0)
+  -- What nobody here has written says nothing of the buckets, which stay then.
+  local known, first, width, position = pcall(load, base)
+  if not known then first = 0 end
+  local start = math.max(0, number_of(call('HGET', base, 'dropped')))
   local prefix = base .. ':'
   local deleted, tried = 0, 0
   -- A bucket without members has no key, so more names are tried than keys deleted.

@@ -1,10 +1,11 @@
--- Slots that fail: each failure in a row makes the pause longer, until the slot is set aside.
+-- Slots that fail: nothing is started for a pause, then one request at a time is tried. Each
+-- failure in a row makes the pause longer, until the slot is set aside. A success ends all of it.
 --
 -- Include  shared/keys shared/clock shared/slots/state
 
--- The first pause after a failure, and the shortest that is not forgotten (us). Short, because many
--- sites answer 503 now and then; in a row they double.
-local FIRST_PAUSE, LAST_PAUSE = 50000, 50000
+-- The first pause after a failure (us). It is short, because many sites answer 503 now and then.
+-- Each further failure in a row doubles it.
+local FIRST_PAUSE = 50000
 -- Without a failure for so long a slot is in trouble no longer, an hour (us).
 local CALM = 3600000000
 -- Of one slot's failures other workers are told once in so long (us). A worker that has been told
@@ -38,7 +39,9 @@ end
 -- one is that fails now and then (0: never).
 local function report_download(item, terms)
   local slot, state, verdict, latency = item[1], slot_of(item[1]), item[5], item[7]
-  state.status = item[2]
+  -- What was begun before the last failure was known says nothing new.
+  local is_news = NOW - item[3] >= state.failed
+  if verdict <= 0 or is_news then state.status = item[2] end
   if throttle and latency >= 0 then
     -- As Scrapy's AutoThrottle does, for the slot of the whole fleet.
     local target, was = latency / throttle.target, throttled(state)
@@ -47,20 +50,18 @@ local function report_download(item, terms)
     if state.status == 200 or delay > was then was = delay end
     state.throttle, state.latency = math.max(1, math.floor(was)), latency
   end
-  if verdict < 0 and state.fails + state.pause > 0 then
+  if verdict < 0 and state.fails > 0 and is_news then
     if not is_worn(state, terms) and redis.call('ZREM', ASIDE, slot) == 1 then
       redis.call('HDEL', META, 'stuck')
     end
-    local pause = math.min(terms[1], math.floor(state.pause / 2))
-    state.fails, state.pause = 0, pause >= LAST_PAUSE and pause or 0
+    state.fails, state.pause = 0, 0
     look_again(slot, first_start(state) - EARLY)
   elseif verdict > 0 then
     local asked, now = item[4], NOW
     -- Other workers know that it is parked, or have no turn.
-    local others_may_start = state.parked <= NOW and not (is_exclusive(state)
+    local others_may_start = state.parked <= NOW and state.fails == 0 and not (is_exclusive(state)
       and (state.owner == '' or state.owner == input.worker))
-    -- What was begun before the last failure was known says nothing new.
-    if NOW - item[3] >= state.failed then
+    if is_news then
       if state.trouble == 0 or NOW - state.failed >= CALM then state.trouble = NOW end
       state.fails, state.failed = state.fails + 1, NOW
       local longest, first = terms[1], math.max(FIRST_PAUSE, state.limit.delay, state.robots)

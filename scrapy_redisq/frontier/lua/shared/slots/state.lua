@@ -7,8 +7,9 @@
 -- tokens, one for each download, and all of them together are never more than allowed.
 --
 -- A limit is "DELAY INTERVAL BURST CONCURRENCY", times in us, 0: none. A rate is an interval and a
--- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt,
--- by latencies (AutoThrottle), and by failures, after which a slot is also parked for a while.
+-- burst. The pattern is a slot, *.DOMAIN, or * for all. The delay may be made longer by robots.txt
+-- and by latencies (AutoThrottle). After a failure a slot is parked for a while; then one request
+-- of it is downloaded at a time, until a request that was begun after the failure succeeds.
 --
 -- The rate is kept by the generic cell rate algorithm, a leaky bucket whose whole state is `tat`
 -- (ITU-T I.371, appendix): a start at t needs t >= tat - (burst - 1) * interval, and then
@@ -33,12 +34,13 @@ local FIELDS = {
   'over',     -- 1: the owner was told that its turn is over, and has yet to tell its last start
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it
-  'pause',    -- delay because of failures; halved by each success
+  'pause',    -- for how long the last failure parked it (us), before a random part was taken off
   'fails',    -- failures in a row
   'failed',   -- when the last one was counted
   'trouble',  -- since when there has been one at least each CALM
   'told',     -- when other workers were last told of a failure
-  'status',   -- HTTP status of the last answer, 0: there was none
+  'status',   -- HTTP status of the last answer, 0: there was none; negative: that of robots.txt, by
+              -- which nothing is allowed, -1: it cannot be had
   'robots',   -- delay that robots.txt asks for
   'robots_by', -- run and host that it is from
   'throttle', -- delay that comes from latencies
@@ -64,6 +66,7 @@ local function read_throttle(text)
     most = number_of(most)}
 end
 
+local MOST_LABELS = 200 -- of a slot's name; those of hosts have 127 at most
 local any_limits
 
 local function limit_of(slot, own)
@@ -71,7 +74,7 @@ local function limit_of(slot, own)
   if any_limits == nil then any_limits = redis.call('EXISTS', LIMITS) == 1 end
   if text == '' and any_limits then
     local patterns, domain = {slot}, slot
-    while string.find(domain, '.', 1, true) do
+    while #patterns < MOST_LABELS and string.find(domain, '.', 1, true) do
       domain = string.match(domain, '%.(.*)$')
       patterns[#patterns + 1] = '*.' .. domain
     end
@@ -124,13 +127,16 @@ local function throttled(state)
 end
 
 local function delay_of(state)
-  return math.max(state.limit.delay, state.pause, state.robots, throttled(state))
+  return math.max(state.limit.delay, state.robots, throttled(state))
 end
+
+-- How many downloads may be in progress at a time, 0: any number.
+local function concurrency_of(state) return state.fails > 0 and 1 or state.limit.concurrency end
 
 local function is_exclusive(state) return delay_of(state) > 0 or state.limit.interval > 0 end
 
 local function is_limited(state)
-  return is_exclusive(state) or state.limit.concurrency > 0 or state.parked > NOW
+  return is_exclusive(state) or concurrency_of(state) > 0 or state.parked > NOW
     or state.held == 1
 end
 

@@ -15,7 +15,7 @@ local function report_turn(worker, item)
   if item[2] >= 0 then state.last = math.max(state.last, NOW - item[2]) end
   -- It may not have heard yet that the rate is faster now.
   state.tat = math.max(state.tat, NOW + math.min(item[3], limit.burst * limit.interval))
-  if limit.concurrency > 0 then set_tokens(worker, slot, state, item[4])
+  if concurrency_of(state) > 0 then set_tokens(worker, slot, state, item[4])
   elseif state.out > 0 then set_tokens(worker, slot, state, 0) end
   -- A worker that waits asks again and again, until it has nothing left to start.
   if state.owner ~= worker and state.owner ~= '' then
@@ -75,13 +75,13 @@ local function give_turn(worker, slot, most)
       return 0
     end
   end
-  local tokens = -1
-  if limit.concurrency > 0 then
+  local tokens, concurrency = -1, concurrency_of(state)
+  if concurrency > 0 then
     local had = tokens_of(worker, slot)
-    if had == 0 and not (state.out >= 0 and state.out < limit.concurrency) then
+    if had == 0 and not (state.out >= 0 and state.out < concurrency) then
       recount(slot, state)
     end
-    local left = limit.concurrency - state.out
+    local left = concurrency - state.out
     -- One that has none needs one for what it holds, though it may claim nothing more.
     tokens = math.max(0, had + math.min(had == 0 and math.max(1, most) or most, left))
     if had + tokens == 0 then
@@ -90,6 +90,7 @@ local function give_turn(worker, slot, most)
     end
     -- A slot that is new to the worker: more would only wait in it, and keep it from other slots.
     if had == 0 then most = math.min(most, 2 * tokens) end
+    if state.fails > 0 then most = math.min(most, 1) end
     -- Where the limit was lowered there are too many, and downloads that have them: they are
     -- out until the worker says that it has fewer.
     if left >= 0 then set_tokens(worker, slot, state, tokens) else most = 0 end
@@ -108,14 +109,14 @@ local function give_turn(worker, slot, most)
   save_slot(slot, state)
   return most, {slot, exclusive and state.ends - NOW or -1, new and 1 or 0,
     next_by_delay(state) - NOW, state.tat - NOW, delay, limit.interval, limit.burst, tokens,
-    state.parked - NOW, state.pause > 0 and 1 or 0, 0}
+    state.parked - NOW, state.fails > 0 and 1 or 0, 0}
 end
 
 -- Where a limited slot that still has entries goes after a claim.
 local function after_turn(slot)
   local state = slot_of(slot)
   if is_exclusive(state) then look_again(slot, state.ends)
-  elseif state.limit.concurrency > 0 and state.out >= state.limit.concurrency then
+  elseif concurrency_of(state) > 0 and state.out >= concurrency_of(state) then
     look_again(slot, NOW + TURN)
   end
 end
@@ -129,11 +130,9 @@ local function turn_of(worker, slot)
   elseif is_exclusive(state) then
     left = state.owner == worker and state.over == 0 and math.max(0, state.ends - NOW) or 0
   end
-  if state.limit.concurrency > 0 then
-    tokens = tokens_of(worker, slot)
-  end
+  if concurrency_of(state) > 0 then tokens = tokens_of(worker, slot) end
   local parked = state.held == 1 and PROBE or state.parked - NOW
   return {slot, left, 0, next_by_delay(state) - NOW, state.tat - NOW, delay_of(state),
-    state.limit.interval, state.limit.burst, tokens, parked, state.pause > 0 and 1 or 0,
+    state.limit.interval, state.limit.burst, tokens, parked, state.fails > 0 and 1 or 0,
     state.held == 1 and 1 or 0}
 end

@@ -1,0 +1,46 @@
+"""``scrapy redisq pause`` and ``scrapy redisq resume``: a crawl as a whole."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+
+from scrapy_redisq.commands.display import clean
+from scrapy_redisq.commands.options import add_command, add_frontier
+from scrapy_redisq.commands.project import Project, only_frontier
+
+TEXTS = {
+    "pause": """\
+Pause a crawl: no worker starts a request of it until it is resumed, of whatever host, workers that
+come later included. What is being downloaded goes on. Workers stay, and the crawl stays open for
+its requests. Holds through restarts and in the next runs. A host alone: scrapy redisq slots pause.
+""",
+    "resume": """\
+Let a crawl go on that was paused. Hosts that were paused by themselves stay so.
+""",
+}
+
+
+def add_options(commands: Any) -> None:
+    """Both sub commands, and their options."""
+    helps = ("start nothing of a crawl until it is resumed", "let a paused crawl go on")
+    for (name, text), help in zip(TEXTS.items(), helps, strict=True):
+        add_frontier(add_command(commands, name, help=help, text=text))
+
+
+def run(arguments: Namespace, project: Project) -> int:
+    """Do it. Raises `FrontierError` without a frontier, or several to choose."""
+    if project.nothing_there():
+        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
+        return 1
+    with project.server() as server:
+        name = arguments.name or only_frontier(server)
+        with project.known_frontier(server, name) as frontier:
+            if arguments.command == "pause":
+                frontier.pause_crawl()
+                print(f"{clean(name)} is paused: scrapy redisq resume {clean(name)} lets it go on.")
+            else:
+                frontier.resume_crawl()
+                print(f"{clean(name)} goes on.")
+    return 0

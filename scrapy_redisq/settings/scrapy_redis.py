@@ -1,0 +1,67 @@
+"""Lines that a project keeps from scrapy-redis, or from crawls in one process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
+
+from scrapy_redisq.server.url import redact
+from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.setting import path_of
+
+
+@dataclass(frozen=True)
+class KeptLine:
+    """``what`` is set, ``why`` that matters, and the line to ``write`` instead."""
+
+    what: str
+    why: str
+    write: str
+
+
+_SCRAPY_REDIS = re.compile(r"scrapy_redis(_\w+)?\.")
+"""Its modules, and those of packages that build on it: their dupefilters delete what they know."""
+
+
+def kept_lines(settings: BaseSettings) -> Iterator[KeptLine]:
+    """All of them. Settings are those of a crawl with this package's scheduler."""
+    host = settings["REDIS_HOST"]
+    given = "REDIS_URL" if settings["REDIS_URL"] else "REDIS_HOST" if host else ""
+    if given and settings[CrawlSettings.url.name] is None:
+        url = f'"redis://{host}:{settings["REDIS_PORT"] or 6379}/0"'
+        yield KeptLine(
+            f"{given} is {redact(str(settings[given]))}, and {CrawlSettings.url.name} is not set",
+            f"{given} is not read: the frontier is in an embedded server of this machine, and "
+            f"workers on other hosts have another one",
+            f"{CrawlSettings.url.name} = {'REDIS_URL' if given == 'REDIS_URL' else url} "
+            f'("embedded://", if that is meant)',
+        )
+    if why := _trouble_of_dupefilter(settings):
+        yield KeptLine(
+            f"DUPEFILTER_CLASS is {path_of(settings['DUPEFILTER_CLASS'])}",
+            why,
+            'DUPEFILTER_CLASS = "scrapy_redisq.BloomDupeFilter", which the add-on sets by itself',
+        )
+
+
+def _trouble_of_dupefilter(settings: BaseSettings) -> str:
+    if not settings.getpriority("DUPEFILTER_CLASS"):
+        return ""  # Scrapy's own default, in whose place the scheduler takes another one
+    chosen = settings["DUPEFILTER_CLASS"]
+    try:
+        bases = load_object(chosen).__mro__
+    except (ImportError, NameError, ValueError, AttributeError):
+        bases = ()  # it may not be installed any more
+    if any(_SCRAPY_REDIS.match(path) for path in (path_of(chosen), *map(path_of, bases))):
+        return "It deletes what it has seen when one worker stops: the others fetch pages again"
+    if RFPDupeFilter in bases:
+        return (
+            "It is made from Scrapy's RFPDupeFilter: what one worker has seen another one "
+            "fetches again"
+        )
+    return ""
