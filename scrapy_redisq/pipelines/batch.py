@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from scrapy.crawler import Crawler
 from scrapy.http import Request
 
-from scrapy_redisq._scrapy.crawl import awaited, cannot_start
+from scrapy_redisq._scrapy.crawl import cannot_start
 from scrapy_redisq._scrapy.output import current_item, watch_output
 from scrapy_redisq.errors import RedisqError, RowRefused, SinkMismatch, SinkUnavailable
 from scrapy_redisq.participation import is_tool
 from scrapy_redisq.pipelines.rows import Row, key_by_content, key_by_place
+from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.pipelines.waiting import Endings, ItemRefused, ItemReturned
 from scrapy_redisq.pipelines.writer import CLOSING_GRACE, Writer
 from scrapy_redisq.scheduler import Scheduler
@@ -87,13 +88,15 @@ class BatchPipeline:
     async def write(self, rows: list[Row]) -> None:
         """Write all rows, or none and raise.
 
-        Cancelled when the crawl is being closed and REDISQ_CLOSE_TIMEOUT has passed.
-        `SinkUnavailable`, `OSError` and `TimeoutError`: tried again until it works. `RowRefused`,
-        and what Python raises for values: one of the rows is at fault; those that it names, or the
-        one that is found by halving, become dead letters, with `ReferenceMissing` later.
-        `WriteFailed` and all other exceptions: the same for a row that fails while others of its
-        `kinds` pass, and `ConnectionLost` when it is so each time. `BatchTooLarge`: tried again in
-        smaller batches. `SinkMismatch`: the crawl ends.
+        Without ``async def`` it is called in a thread, as are `open` and `close` then. Cancelled
+        when the crawl is being closed and REDISQ_CLOSE_TIMEOUT has passed.
+
+        Whatever it raises, the rows are tried again; a row becomes a dead letter if it fails while
+        others of its `kinds` pass. Errors that say more: `SinkUnavailable`, no row is at fault.
+        `RowRefused`: those that it names are, or the one that is found by halving; with
+        `ReferenceMissing` later. `ConnectionLost`: a row is if it is so each time.
+        `BatchTooLarge`: tried again in smaller batches. `SinkMismatch`: the crawl ends.
+
         Rows may come twice, and must then be there once: use `Row.key` or a key of the item.
         """
         raise NotImplementedError
@@ -122,13 +125,13 @@ class BatchPipeline:
     async def close(self) -> None:
         """Disconnect; everything has been written."""
 
-    # Scrapy asks. Before 2.14 it passes the spider to each of these.
+    # Scrapy asks. A subclass may pass a spider on, as to pipelines of Scrapy itself.
 
-    def open_spider(self, spider: Any = None) -> Any:
-        return awaited(self._batches.open())
+    async def open_spider(self, spider: Any = None) -> None:
+        await self._batches.open()
 
-    def close_spider(self, spider: Any = None) -> Any:
-        return awaited(self._batches.close())
+    async def close_spider(self, spider: Any = None) -> None:
+        await self._batches.close()
 
     async def process_item(self, item: Any, spider: Any = None) -> Any:
         """Returns when the item is written, see `batch_seconds`. Raises `DropItem` if it is not."""
@@ -146,6 +149,7 @@ class _Batches:
         self._crawler = pipeline.crawler
         self._worker: Worker | None = None
         self._opening: asyncio.Future[None] | None = None
+        self._calls = Calls(f"redisq-{type(pipeline).__name__}")
         self.writer: Writer | None = None
         """There from the moment at which the sink is open."""
 
@@ -170,9 +174,9 @@ class _Batches:
         try:
             pipeline.settings = RedisqSettings.read(self._crawler.settings)
             pipeline.spider_name = spider.name
-            pipeline.frontier_name = pipeline.settings.frontier_name(spider.name)
+            pipeline.frontier_name = pipeline.settings.frontier_name(spider.name, self._crawler)
             try:
-                await pipeline.open()
+                await self._calls.call(pipeline.open)
             except asyncio.CancelledError:
                 name = type(pipeline).__name__
                 raise SinkUnavailable(f"no answer to {name}.open() before the end") from None
@@ -182,7 +186,7 @@ class _Batches:
             else:
                 cannot_start(self._crawler, error, logger)
             raise
-        self.writer = Writer(pipeline, self._endings, self._worker)
+        self.writer = Writer(pipeline, self._calls, self._endings, self._worker)
 
     async def close(self) -> None:
         """Write what waits."""
@@ -197,9 +201,11 @@ class _Batches:
             answers = await self.writer.close()
         try:
             patience = self._patience() if answers else CLOSING_GRACE
-            await asyncio.wait_for(self._pipeline.close(), patience)
+            await asyncio.wait_for(self._calls.call(self._pipeline.close), patience)
         except asyncio.TimeoutError:
             logger.warning("%s is left as it is: no answer", type(self._pipeline).__name__)
+        finally:
+            self._calls.end()
 
     def _patience(self) -> float:
         """Seconds for opening and closing once the crawl is to end."""

@@ -4,6 +4,10 @@ Refused is a row that fails while others pass; away is a sink that takes none. S
 alone is set aside, and others go on. Each time it fails again and another one of its kind has
 passed meanwhile counts against it. Outages do not fail one row and pass another five times in turn;
 and where nothing passes, nobody is at fault but the sink.
+
+At the end of a crawl no other row comes. Then the sink is asked whether it takes what it has taken
+before. That proves little: a table may lack the new month's partition, and still take old rows. So
+it counts slowly, and against fewer than five rows, unless a new row has passed while they failed.
 """
 
 from __future__ import annotations
@@ -27,14 +31,15 @@ PROOFS_OF_LOST = 8
 minute."""
 
 FAILING = 5
-"""So many different rows that fail one after the other, and the sink is away."""
+"""So many different rows that fail one after the other, and the sink is away. Of so many rows of a
+kind none is refused before another one of that kind has passed."""
 
 FIRST = 0.2
 """Seconds until a row that was set aside is tried again; each time twice as long."""
 
-LAST, LAST_OF_SLOW = 2.0, 60.0
-"""The most of them, and for a row that keeps the sink busy for as long as a time limit allows, or
-costs it a connection."""
+LAST, LAST_ALONE, LAST_OF_SLOW = 2.0, 60.0, 60.0
+"""The most of them; the same while no new row passes; and for a row that keeps the sink busy for as
+long as a time limit allows, or costs it a connection."""
 
 
 @dataclass(eq=False)
@@ -45,6 +50,8 @@ class Doubt:
     """How often it failed while other rows passed."""
     needed: int = 0
     """How many of them are enough: what was found in a slow way is no proof of another fault."""
+    compared: bool = False
+    """Whether new rows have passed since it first failed."""
     tries: int = 0
     due: float = 0.0
     """When it is to be tried again (time.monotonic())."""
@@ -72,14 +79,22 @@ class Doubts(Generic[Row]):
         self._passed: Counter[object] = Counter()
         self._latest: dict[object, Row] = {}
         self._failing: set[Row] = set()
+        self._answers = False
+        """Whether old rows have passed since a new one has."""
+        self._alone: dict[frozenset[object], set[Row]] = {}
+        """Rows that failed since others of their kinds have passed, also if they were refused."""
 
     def __len__(self) -> int:
         return len(self._aside)
 
     @property
     def all_fail(self) -> bool:
-        """Whether nothing has passed while several have failed."""
-        return len(self._failing) >= FAILING
+        """Whether nothing has passed while several have failed, old rows neither."""
+        return len(self._failing) >= FAILING and not self._answers
+
+    def waits(self, row: Row) -> bool:
+        """Whether it is not refused before another one of its kinds passes: too many fail."""
+        return not self.of(row).compared and len(self._alone_like(row)) >= FAILING
 
     def passed(self, rows: Collection[Row]) -> None:
         """These have been written."""
@@ -87,6 +102,8 @@ class Doubts(Generic[Row]):
         self._passed.update(latest.keys())
         self._latest.update(latest)
         self._failing.clear()
+        self._answers = False
+        self._alone = {kinds: alone for kinds, alone in self._alone.items() if kinds - set(latest)}
         for row in rows:
             self._doubts.pop(row, None)
         soon = time.monotonic() + FIRST
@@ -105,32 +122,62 @@ class Doubts(Generic[Row]):
         """What is known of it."""
         return self._doubts.setdefault(row, Doubt())
 
+    def failed_together(self, rows: Collection[Row]) -> None:
+        """They failed as one batch: what passes from now on passes while they fail."""
+        for row in rows:
+            doubt = self.of(row)
+            doubt.passed = doubt.passed or self._passed_like(row)
+
+    def others_passed(self, row: Row) -> bool:
+        """Whether new ones of all of its kinds have passed since it last failed."""
+        doubt, now = self.of(row), self._passed_like(row)
+        return bool(doubt.passed) and all(now[kind] > doubt.passed[kind] for kind in now)
+
+    def asks(self, row: Row) -> bool:
+        """Whether it would help to know if an old row passes: no new one may come for long. A sink
+        that only appends has that row twice then."""
+        if self._answers and self.waits(row):
+            return False
+        return len(self._failing) >= FAILING - 1 or self.of(row).tries >= PROOFS
+
     def failed(
-        self, row: Row, *, others_pass: bool, slow: bool = False, lost: bool = False
+        self, row: Row, *, others_pass: bool | None, slow: bool = False, lost: bool = False
     ) -> bool:
-        """It failed alone; ``others_pass``: another one would pass at this moment.
+        """It failed alone; ``others_pass``: an old one passes at this moment; None: not asked.
 
         A ``slow`` one has taken longer than it may. That other rows have passed meanwhile proves
         nothing then. With a ``lost`` one the connection ended. -> whether it is at fault.
         """
         doubt = self.of(row)
-        now = {kind: self._passed[kind] for kind in self._kinds(row)}
-        compared = bool(doubt.passed) and all(now[kind] > doubt.passed.get(kind, 0) for kind in now)
-        if others_pass or (compared and not slow):
+        new_passed = self.others_passed(row)
+        doubt.passed = self._passed_like(row)
+        doubt.compared = doubt.compared or new_passed
+        if not doubt.compared:
+            self._alone_like(row).add(row)
+        if new_passed and not slow:
             doubt.proofs += 1
             self._failing.clear()
         else:
             self._failing.add(row)
-        doubt.passed = now
+            if others_pass is not None:
+                self._answers = others_pass
+                doubt.proofs += others_pass
         needed = PROOFS_OF_SLOW if slow else PROOFS_OF_LOST if lost else PROOFS
         doubt.needed = max(doubt.needed, needed)
-        return doubt.proofs >= doubt.needed
+        return doubt.proofs >= doubt.needed and not self.waits(row)
+
+    def _alone_like(self, row: Row) -> set[Row]:
+        return self._alone.setdefault(frozenset(self._kinds(row)), set())
+
+    def _passed_like(self, row: Row) -> dict[object, int]:
+        return {kind: self._passed[kind] for kind in self._kinds(row)}
 
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
         """It is tried again later, alone, or with other rows; a ``slow`` one is dear."""
         doubt = self.of(row)
         doubt.together, doubt.dear = together, slow
-        doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, LAST_OF_SLOW if slow else LAST)
+        last = LAST_OF_SLOW if slow else LAST if doubt.compared or together else LAST_ALONE
+        doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, last)
         doubt.tries = min(doubt.tries + 1, 20)
         self._aside.append(row)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from itemadapter import ItemAdapter
 
-from scrapy_redisq.errors import RowRefused, message_of
+from scrapy_redisq.errors import RowRefused, reason
 
 __all__ = ["encoder", "unwritable"]
 
@@ -96,9 +96,7 @@ def _plain(value: Any) -> Any:
 
 def unwritable(name: object, why: str | BaseException) -> RowRefused:
     """The error for a field that cannot be written, in one line."""
-    words = (
-        f"{why:.300}" if isinstance(why, str) else f"{type(why).__name__}: {message_of(why):.300}"
-    )
+    words = f"{why:.300}" if isinstance(why, str) else reason(why)
     # Surrogates, which may be why, would be refused where this is written to.
     words = f"field {name!r:.100}: {words}"
     return RowRefused(words.encode("utf-8", "backslashreplace").decode())

@@ -16,7 +16,7 @@ from scrapy_redisq.errors import (
     SettingError,
     SinkMismatch,
     SinkUnavailable,
-    message_of,
+    reason,
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.encoding import encoder, unwritable
@@ -111,7 +111,7 @@ class RedisPipeline(BatchPipeline):
                 self._encode({name: value})
             except (TypeError, ValueError, OverflowError, RecursionError) as why:
                 return unwritable(name, why)
-        return RowRefused(f"{type(error).__name__}: {message_of(error)}")
+        return RowRefused(reason(error))
 
     async def write(self, rows: list[Row]) -> None:
         """Add the items, in transactions of some megabytes.

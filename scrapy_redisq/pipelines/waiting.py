@@ -66,7 +66,7 @@ class Endings:
         """It is in the sink."""
         self._end(waiting, None)
 
-    def refuse(self, waiting: Waiting, error: Exception) -> None:
+    def refuse(self, waiting: Waiting, error: BaseException) -> None:
         """The sink cannot take it: its page becomes a dead letter."""
         self._end(waiting, lambda: self.refused(waiting.page, error))
 
@@ -85,7 +85,7 @@ class Endings:
         self._end(waiting, lambda: ItemReturned(words, log_level=self._told(waiting.page)))
         return True
 
-    def refused(self, page: Request | None, error: Exception) -> ItemRefused:
+    def refused(self, page: Request | None, error: BaseException) -> ItemRefused:
         """An item of ``page`` cannot be written: what Scrapy is told, and the frontier is."""
         name = global_object_name(type(error))
         words = str(error) if isinstance(error, SinkError) else f"{name}: {message_of(error)}"

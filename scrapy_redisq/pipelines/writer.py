@@ -4,10 +4,10 @@
 
     add ──► waiting ──► write(rows) ──► committed: the page may be finished
                           │
-                          ├─ passing trouble: tried again, and nothing is claimed
-                          ├─ it fails, or loses its connection each time: halved, other rows tell
-                          ├─ some rows are refused: found by halving, dead letters
-                          └─ nothing of the kind can be written: the crawl ends
+                          ├─ the sink says that it is away: tried again, and nothing is claimed
+                          ├─ anything else is raised: halved, other rows tell whose fault it is
+                          ├─ the sink refuses some rows: found by halving, dead letters
+                          └─ the sink says that it does not fit: the crawl ends
 
 While one batch is being written the next one gathers, so a batch is as large as the sink is slow.
 There is no timer, unless the sink asks for one (`BatchPipeline.batch_seconds`).
@@ -20,27 +20,27 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq._scrapy.crawl import close_spider, is_closing
+from scrapy_redisq._scrapy.crawl import close_spider, is_closing, stop
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ConnectionLost,
     ReferenceMissing,
     RowLocked,
     RowRefused,
-    SinkError,
     SinkMismatch,
     SinkUnavailable,
     WriteConflict,
     WriteFailed,
     message_of,
 )
-from scrapy_redisq.pipelines.doubt import Doubts
+from scrapy_redisq.pipelines.doubt import FAILING, Doubts
 from scrapy_redisq.pipelines.rows import Row
+from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.pipelines.waiting import Endings, Waiting
 from scrapy_redisq.worker.worker import Worker
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["CLOSING_GRACE", "Writer"]
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 CLOSING_POLL = 0.25
 """Seconds between looks at whether the patience with a write has ended."""
@@ -70,12 +69,6 @@ AWAY_AFTER = 3
 LOSSES = 3
 """So often in a row the connection is lost with the same rows before they may be the reason."""
 
-OF_ROWS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What a program raises for values that it cannot deal with: certainly the fault of a row."""
-
-OF_SINKS = (SinkError, OSError, asyncio.TimeoutError, TimeoutError)
-"""What says whose fault it is. Of all else, such as the errors of drivers, nobody knows."""
-
 REFERENCE_TRIES = 4
 """So often a row that refers to one which is not there is tried again, within three seconds."""
 
@@ -84,9 +77,9 @@ REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class _Unknown(WriteFailed):
-    """Raised in the place of an error that says nothing about whose fault it is."""
+    """Raised in the place of what says nothing about whose fault it is: all but `SinkError`."""
 
-    def __init__(self, why: Exception) -> None:
+    def __init__(self, why: BaseException) -> None:
         self.why = why
         super().__init__(f"{global_object_name(type(why))}: {message_of(why)}")
 
@@ -97,15 +90,18 @@ class Writer:
     ``failed`` is there once nothing of the kind can be written any more.
     """
 
-    def __init__(self, pipeline: BatchPipeline, endings: Endings, worker: Worker | None) -> None:
+    def __init__(
+        self, pipeline: BatchPipeline, calls: Calls, endings: Endings, worker: Worker | None
+    ) -> None:
         self.failed: SinkMismatch | None = None
         self.doubts: Doubts[Waiting] = Doubts(lambda waiting: pipeline.kinds(waiting.row))
         self._pipeline = pipeline
+        self._calls = calls
         self._crawler = pipeline.crawler
         self._endings = endings
         self._worker = worker
         self._waiting: deque[Waiting] = deque()
-        self._told_of_doubt = False
+        self._told_of_doubt = self._told_of_waiting = False
         self._most_rows = 0
         """Most rows of a batch after one that took too long; 0: as the pipeline says."""
         self._changed = asyncio.Event()
@@ -178,7 +174,7 @@ class Writer:
                     self._give_back(batch)
             self._end_doubts()
             if not self.doubts:
-                self._told_of_doubt = False
+                self._told_of_doubt = self._told_of_waiting = False
 
     def _end_doubts(self) -> None:
         """Give back what is in doubt once there is no time to learn more of it."""
@@ -230,7 +226,7 @@ class Writer:
             except SinkMismatch as error:
                 self.fail(error)
                 pieces.append(piece)
-            except (SinkUnavailable, OSError, asyncio.TimeoutError, TimeoutError) as error:
+            except SinkUnavailable as error:
                 attempts += 1
                 self._endings.count("retries", 1)
                 losses = losses + 1 if isinstance(error, ConnectionLost) else 0
@@ -240,6 +236,7 @@ class Writer:
                         await self._pause(attempts, error)
                     continue
                 if len(piece) > 1:
+                    self.doubts.failed_together(piece)
                     if isinstance(error, BatchTooLarge):
                         self._most_rows = len(piece) // 2
                     # While all fail, one is enough to know when that has ended.
@@ -248,7 +245,7 @@ class Writer:
                     await self._weigh(piece[0], error)
                 if self.doubts.all_fail and not self._patience_ended():
                     await self._pause(AWAY_AFTER + attempts, error)
-            except Exception as error:
+            except RowRefused as error:
                 self._is_back()
                 attempts = 0
                 refused = self._named_by(error, piece)
@@ -274,7 +271,7 @@ class Writer:
         for waiting in batch:
             self._endings.written(waiting)
 
-    def _refuse(self, rows: Sequence[Waiting], error: Exception) -> None:
+    def _refuse(self, rows: Sequence[Waiting], error: BaseException) -> None:
         for waiting in rows:
             self.doubts.forget(waiting)
             self._endings.refuse(waiting, error)
@@ -286,8 +283,8 @@ class Writer:
             self._endings.give_back(waiting)
 
     @staticmethod
-    def _named_by(error: Exception, batch: list[Waiting]) -> list[Waiting]:
-        named = {id(row) for row in error.rows} if isinstance(error, RowRefused) else set()
+    def _named_by(error: RowRefused, batch: list[Waiting]) -> list[Waiting]:
+        named = {id(row) for row in error.rows}
         return [waiting for waiting in batch if id(waiting.row) in named]
 
     async def _timed_write(self, rows: list[Row]) -> None:
@@ -296,11 +293,7 @@ class Writer:
         silent = f"no answer for {patience:g} s"
         warning = asyncio.get_running_loop().call_later(patience, self._is_away, silent)
         try:
-            await self._patient(self._pipeline.write(rows))
-        except (*OF_SINKS, *OF_ROWS):
-            raise
-        except Exception as error:
-            raise _Unknown(error) from error
+            await self._patient(self._pipeline.write, rows)
         finally:
             warning.cancel()
             seconds = time.monotonic() - began
@@ -311,13 +304,15 @@ class Writer:
 
     # Rows that fail alone
 
-    async def _weigh(self, waiting: Waiting, error: Exception) -> None:
+    async def _weigh(self, waiting: Waiting, error: SinkUnavailable) -> None:
         """A row has failed, or took too long, and it is not known why."""
         slow, lost = isinstance(error, BatchTooLarge), isinstance(error, ConnectionLost)
         if isinstance(error, WriteConflict):
             lost = False  # it costs no connection
         elif not isinstance(error, RowLocked):
-            others_pass = await self._others_pass(waiting, error)
+            others_pass = None
+            if (slow or not self.doubts.others_passed(waiting)) and self.doubts.asks(waiting):
+                others_pass = await self._others_pass(waiting, error)
             if self.doubts.failed(waiting, others_pass=others_pass, slow=slow, lost=lost):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
                 return
@@ -327,14 +322,24 @@ class Writer:
             self._is_back(known=False)
             if not slow:
                 self._patient_until = 0.0
-            if not self._told_of_doubt:
-                self._told_of_doubt = True
-                logger.warning(
-                    "%s could not write a row, and does not know whether the row or the sink is at "
-                    "fault; it is tried again while others are written: %s",
-                    type(self._pipeline).__name__,
-                    error,
-                )
+            self._tell_of_doubt(waiting, error)
+
+    def _tell_of_doubt(self, waiting: Waiting, error: Exception) -> None:
+        name = type(self._pipeline).__name__
+        if not self._told_of_doubt:
+            self._told_of_doubt = True
+            logger.warning(
+                "%s could not write a row, and does not know whether the row or the sink is at "
+                "fault; it is tried again while others are written: %s",
+                *(name, error),
+            )
+        if self.doubts.waits(waiting) and not self._told_of_waiting:
+            self._told_of_waiting = True
+            logger.warning(
+                "%s could not write at least %d rows, and none has been written since: they wait, "
+                "with their pages, until one can be: %s",
+                *(name, FAILING, error),
+            )
 
     async def _others_pass(self, waiting: Waiting, error: Exception) -> bool:
         """Whether the sink takes at this moment what it has taken before."""
@@ -343,10 +348,10 @@ class Writer:
             return False  # what is asked for below is not committed
         try:
             if not isinstance(error, _Unknown):
-                return await self._patient(pipeline.probe(waiting.row))
+                return bool(await self._patient(pipeline.probe, waiting.row))
             # A sink whose errors nobody knows has no probe either; but rows may come twice there.
             if others := self.doubts.like(waiting):
-                await self._patient(pipeline.write([other.row for other in others]))
+                await self._patient(pipeline.write, [other.row for other in others])
             return bool(others)
         except Exception as problem:  # then it is not known
             logger.debug("%s cannot be probed: %r", type(pipeline).__name__, problem)
@@ -364,17 +369,34 @@ class Writer:
 
     # A sink that is away, and how long a crawl that ends waits for it
 
-    async def _patient(self, call: Coroutine[Any, Any, T]) -> T:
-        """Wait until the patience ends: what hangs must not keep a worker that is to end."""
-        writing = asyncio.ensure_future(call)
-        while not writing.done() and not self._patience_ended():
-            await asyncio.wait([writing], timeout=CLOSING_POLL)
-        if not writing.done():
-            writing.cancel()
-            await asyncio.wait([writing], timeout=CLOSING_GRACE)
-        if not writing.done() or writing.cancelled():
-            raise SinkUnavailable("no answer")
-        return writing.result()
+    async def _patient(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call and wait until the patience ends: what hangs must not keep a worker that is to end.
+
+        Raises `SinkError` alone.
+        """
+        calling = asyncio.ensure_future(self._call(method, *arguments))
+        while not calling.done() and not self._patience_ended():
+            await asyncio.wait([calling], timeout=CLOSING_POLL)
+        if not calling.done():
+            calling.cancel()
+            await asyncio.wait([calling], timeout=CLOSING_GRACE)
+            if not calling.done() or calling.cancelled():
+                raise SinkUnavailable("no answer")
+        if calling.cancelled():  # by the sink itself
+            raise _Unknown(asyncio.CancelledError())
+        return calling.result()
+
+    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await self._calls.call(method, *arguments)
+        except (SinkUnavailable, RowRefused, SinkMismatch):
+            raise
+        except asyncio.CancelledError:
+            raise  # `_patient` knows whether the call was to end
+        except BaseException as error:  # SystemExit, for one, would end asyncio's loop
+            if isinstance(error, KeyboardInterrupt):
+                stop(self._crawler)  # where Scrapy handles no signals, it is Ctrl-C
+            raise _Unknown(error) from error
 
     async def _pause(self, attempts: int, error: Exception) -> None:
         if attempts >= AWAY_AFTER:

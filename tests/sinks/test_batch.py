@@ -128,11 +128,16 @@ def test_refused_rows(
     Requeued after the fault is mended they are written, too.
     """
     refused = {n for n in range(PAGES) if n % 10 == 3}
+
+    def found() -> Counter[int]:
+        rows = numbers(tmp_path)  # one may be written again, to know whether the sink works
+        return Counter(set(rows)) if fault == "unnamed" else rows
+
     with Site(linked_pages(PAGES)) as site:
         worker = crawl("follow", site, settings(tmp_path, fault, BATCH_SECONDS=seconds)).wait()
         assert worker.reason == "finished"
         assert "Traceback" not in worker.log
-        assert numbers(tmp_path) == Counter(set(range(PAGES)) - refused)
+        assert found() == Counter(set(range(PAGES)) - refused)
         state = status(redis_server)
         assert (state["dead"], state["sink"]["refused"]) == (len(refused), len(refused))
         assert state["sink"]["rows"] == PAGES - len(refused)
@@ -142,7 +147,7 @@ def test_refused_rows(
             assert all("no threes, please" in letter.detail for letter in letters)
             assert frontier.requeue(reason="sink") == len(refused)
         crawl("follow", site, settings(tmp_path, BATCH_SECONDS=seconds)).wait()
-    assert numbers(tmp_path) == Counter(range(PAGES))
+    assert found() == Counter(range(PAGES))
 
 
 @pytest.mark.parametrize("seconds", [0, 0.2])
@@ -179,16 +184,16 @@ def test_does_not_open(crawl: Run, redis_server: RedisServer, tmp_path: Path) ->
     assert numbers(tmp_path) == Counter(range(PAGES))
 
 
-@pytest.mark.parametrize("seconds", [0, 0.2])
+@pytest.mark.parametrize(("fault", "seconds"), [("away", 0), ("away", 0.2), ("panic", 0)])
 def test_closing_while_away(
-    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, fault: str, seconds: float
 ) -> None:
     """A worker that is told to end while its sink is away gives its pages back, in time."""
     with Site(linked_pages(PAGES, delay=0.02)) as site:
         given = settings(tmp_path, BATCH_SECONDS=seconds, REDISQ_CLOSE_TIMEOUT=1)
         worker = crawl("follow", site, given)
         wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
-        turn(tmp_path, "away", True)
+        turn(tmp_path, fault, True)
         worker.wait_for("cannot write")
         worker.process.send_signal(signal.SIGTERM)
         worker.wait(15)
@@ -196,7 +201,7 @@ def test_closing_while_away(
         state = status(redis_server)
         assert (state["leased"], state["dead"], state["workers"]) == (0, 0, [])
         assert state["finished"] == len(written(tmp_path))
-        turn(tmp_path, "away", False)
+        turn(tmp_path, fault, False)
         assert crawl("follow", site, given).wait().reason == "finished"
     assert numbers(tmp_path) == Counter(range(PAGES))
 

@@ -22,7 +22,7 @@ from lab.databases import Database, SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable
+from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
@@ -95,7 +95,7 @@ def test_a_refused_row_takes_no_table_with_it(each_database: Database) -> None:
     async def crawl() -> None:
         async with pipeline(each_database, REDISQ_METADATA=f"{__name__}.METADATA") as sink:
             refused = rows(sink, Book("b", "no"), Page("p"))
-            with pytest.raises(RowRefused):
+            with pytest.raises(WriteFailed):
                 await sink.write(refused)
             await sink.write(refused[1:])
             await sink.write(rows(sink, Book("c", "yes")))

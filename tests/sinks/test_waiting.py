@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,7 @@ from scrapy_redisq.errors import (
     BatchTooLarge,
     RowLocked,
     RowRefused,
+    SettingError,
     SinkUnavailable,
     WriteFailed,
 )
@@ -100,10 +103,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "RETRY_LAST", 0.02)
     monkeypatch.setattr(doubt, "FIRST", 0.01)
     monkeypatch.setattr(doubt, "LAST", 0.02)
+    monkeypatch.setattr(doubt, "LAST_ALONE", 0.02)
 
 
 @asynccontextmanager
-async def opened(pages: HeldPages, close_timeout: float = 30) -> AsyncIterator[Sink]:
+async def opened(
+    pages: HeldPages, kind: Callable[[Any], Any] = Sink, *, close_timeout: float = 30
+) -> AsyncIterator[Any]:
     """An open sink, in a crawl that has nothing else; it is closed at the end."""
     crawler = get_crawler(settings_dict={"REDISQ_CLOSE_TIMEOUT": close_timeout})
     scheduler = object.__new__(Scheduler)
@@ -114,7 +120,7 @@ async def opened(pages: HeldPages, close_timeout: float = 30) -> AsyncIterator[S
     )
     crawler.engine = engine
     crawler.spider = SimpleNamespace(name="spider")  # type: ignore[assignment]
-    sink = Sink(crawler)
+    sink = kind(crawler)
     await sink.open_spider()
     try:
         yield sink
@@ -126,7 +132,7 @@ async def _nothing(**_arguments: Any) -> None:
     pass
 
 
-def put(sink: Sink, *numbers: int) -> list[asyncio.Task[Any]]:
+def put(sink: BatchPipeline, *numbers: int) -> list[asyncio.Task[Any]]:
     """One item of a page each."""
     tasks = []
     for number in numbers:
@@ -168,7 +174,7 @@ def test_each_row_ends_once() -> None:
                     raise WriteFailed("nobody knows")
 
             def kinds(row: Row) -> list[object]:
-                if row["n"] == 3:
+                if row["n"] == 3 and sink.rows:
                     raise RuntimeError("a fault of the sink's class")
                 return [dict]
 
@@ -277,6 +283,151 @@ def test_a_row_that_only_the_driver_refuses() -> None:
 
     asyncio.run(crawl())
     assert [page.url for page in pages.refused] == ["http://x/13"]
+
+
+class Panic(BaseException):
+    """Raised by libraries in Rust: PyO3's panics are no `Exception`."""
+
+
+def _json_of_a_proxy() -> Exception:
+    try:
+        return AssertionError(json.loads("<html>502"))
+    except ValueError as error:
+        return error
+
+
+RAISED = [
+    *(OSError("reset"), TimeoutError(), KeyError("acknowledged"), AttributeError("no session")),
+    *(_json_of_a_proxy(), RuntimeError("Event loop is closed"), AssertionError(), StopIteration()),
+    *(Panic("unwrap"), SystemExit(1), GeneratorExit(), asyncio.CancelledError()),
+    KeyboardInterrupt(),
+    SettingError("SHOP_URL", "", "a URL"),
+]
+"""What is no error of a sink's: of libraries, of the language, of this package."""
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
+@pytest.mark.parametrize("plain", [False, True])
+def test_whatever_write_raises(raised: BaseException, plain: bool) -> None:
+    """While no row is written none is refused, and all are written when it has ended; one with
+    which it is raised while others pass is refused; and a crawl that ends is not kept."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages, close_timeout=0.3) as sink:
+
+            def fault(rows: list[Row]) -> None:
+                if bad & {row["n"] for row in rows}:
+                    raise raised
+
+            def write(rows: list[Row]) -> None:
+                sink.attempts += 1
+                fault(rows)
+                sink.rows.update((row.key, row) for row in rows)
+
+            sink.fault = fault
+            if plain:
+                sink.write = write  # type: ignore[assignment, method-assign]
+            bad = set()
+            assert await results(put(sink, 0)) == [None]
+            bad = set(range(100))
+            tasks = put(sink, *range(1, 20))
+            await until(lambda: sink.attempts > 60, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            bad = {7}
+            assert await results(tasks) == [ItemRefused if n == 7 else None for n in range(1, 20)]
+            bad = set(range(100))
+            tasks = put(sink, *range(20, 30))
+            sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
+            assert await results(tasks) == [ItemReturned] * 10
+
+    asyncio.run(asyncio.wait_for(crawl(), 100))
+    assert {page.url for page in pages.refused} == {"http://x/7"}
+    assert len(pages.given_back) == 10
+
+
+def test_a_sink_that_takes_no_new_row_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    """What was written before may pass: no row of five or more is refused before another one is
+    written. Requests are claimed meanwhile, for some may bring a row that passes."""
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+            assert await results(put(sink, 0)) == [None]
+            good = {0}
+
+            def fault(rows: list[Row]) -> None:
+                if not good.issuperset(row["n"] for row in rows):
+                    raise ValueError("out of range")
+
+            sink.fault = fault
+            tasks = put(sink, *range(1, 6))
+            await until(lambda: sink.attempts > 200, "it has been tried often")
+            assert not any(task.done() for task in tasks)
+            assert not sink.crawler.engine._slot.scheduler.worker.away  # type: ignore[union-attr]
+            assert "none has been written since" in caplog.text
+            good.add(6)
+            assert await results(put(sink, 6)) == [None]
+            assert await results(tasks) == [ItemRefused] * 5
+
+    asyncio.run(asyncio.wait_for(crawl(), 100))
+
+
+def test_a_sink_without_async_def() -> None:
+    """Its methods are called in one thread, one after the other; each row is written once."""
+    written: list[int] = []
+    threads: set[str] = set()
+
+    class Plain(BatchPipeline):
+        def open(self) -> None:  # type: ignore[override]
+            threads.add(threading.current_thread().name)
+
+        def write(self, rows: list[Row]) -> None:  # type: ignore[override]
+            threads.add(threading.current_thread().name)
+            written.extend(row["n"] for row in rows)
+
+        def close(self) -> None:  # type: ignore[override]
+            threads.add(threading.current_thread().name)
+
+    async def crawl() -> None:
+        async with opened(HeldPages(), Plain) as sink:
+            assert await results(put(sink, *range(9))) == [None] * 9
+
+    asyncio.run(asyncio.wait_for(crawl(), 100))
+    assert sorted(written) == list(range(9))
+    assert threads == {"redisq-Plain"}
+    assert not any(thread.name == "redisq-Plain" and _stays(thread) for thread in _threads())
+
+
+def _threads() -> list[threading.Thread]:
+    return threading.enumerate()
+
+
+def _stays(thread: threading.Thread) -> bool:
+    thread.join(30)
+    return thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_write_that_yields(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing of it would run: the crawl ends, and says why; no row counts as written."""
+    pages = HeldPages()
+
+    def plain(rows: list[Row]) -> Iterator[Row]:
+        yield from rows
+
+    async def asynchronous(rows: list[Row]) -> AsyncIterator[Row]:
+        for row in rows:
+            yield row
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+            sink.write = plain if kind == "plain" else asynchronous  # type: ignore[assignment, method-assign]
+            assert await results(put(sink, *range(3))) == [ItemReturned] * 3
+
+    asyncio.run(asyncio.wait_for(crawl(), 100))
+    assert "() must not contain 'yield'" in caplog.text
+    assert len(pages.given_back) == 3
 
 
 def test_others_do_not_hasten_a_row_whose_tries_are_dear() -> None:

@@ -760,17 +760,22 @@ def test_many_workers_begin_at_the_same_moment(each_database: Database) -> None:
 
 
 def test_a_server_that_is_still_coming_up_is_waited_for(
-    each_database: Database, caplog: pytest.LogCaptureFixture
+    each_database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One warning says so; the crawl begins when it is there."""
     if isinstance(each_database, SQLiteDatabase):
         pytest.skip("has no server")
+
+    class Starts(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logger.removeHandler(self)
+            each_database.start()
+
     each_database.stop()
-    back = threading.Timer(0.5, each_database.start)
-    back.start()
+    logger = logging.getLogger("scrapy_redisq")
+    monkeypatch.setattr(logger, "handlers", [Starts()])
     server = DatabaseServer(each_database.url, connect_timeout=60)
     server.open()
-    back.join()
     server.close()
     assert len(caplog.records) == 1
     assert "waiting 60 s" in caplog.text

@@ -28,7 +28,7 @@ import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import TypeDecorator
 
-from scrapy_redisq.errors import message_of
+from scrapy_redisq.errors import reason
 from scrapy_redisq.pipelines.database.columns import (
     MYSQL,
     OTHER,
@@ -273,7 +273,7 @@ def _check_of_stored(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any],
         except NotImplementedError:
             pass
         except Exception as error:  # of the types of any project
-            raise WrongValue(f"{type(error).__name__}: {message_of(error)}") from error
+            raise WrongValue(reason(error)) from error
         held(made, there, dialect)
 
     return check

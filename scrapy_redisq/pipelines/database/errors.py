@@ -43,6 +43,7 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     "23503": ReferenceMissing,
     # NOT NULL, out of range, the end of a sequence: of a row, or of a column that none fills.
     **dict.fromkeys(("23502", "22003", "2200H"), WriteFailed),
+    "23514": WriteFailed,  # CHECK, no partition: of a row, or of all from this month on
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
@@ -54,9 +55,8 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # max_statement_time, max_execution_time; KILL QUERY, as of those who look for long ones.
     **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
     **dict.fromkeys((1216, 1452), ReferenceMissing),
-    1048: WriteFailed,  # NOT NULL, as above
-    # Of values, and PyMySQL does not count them among those: wrong value, no partition, CHECK.
-    **dict.fromkeys((1292, 1526, 3819, 4025), RowRefused),
+    **dict.fromkeys((1048, 1526, 3819, 4025), WriteFailed),  # NOT NULL, no partition, CHECK
+    1292: RowRefused,  # a wrong value, which PyMySQL does not count among those
 }
 """Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
 
@@ -167,7 +167,7 @@ class ErrorClasses:
         text = str(error)
         if "FOREIGN KEY" in text:
             return ReferenceMissing
-        if "NOT NULL" in text:
+        if "NOT NULL" in text or "CHECK" in text:
             return WriteFailed
         # Values that cannot be bound are programming or interface errors.
         if self._is(error, "IntegrityError", "DataError", "ProgrammingError", "InterfaceError"):

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from scrapy_redisq.errors import RowRefused, message_of
+from scrapy_redisq.errors import RowRefused, reason
 from scrapy_redisq.pipelines.database import arrays
 from scrapy_redisq.pipelines.database.columns import MYSQL, Form
 from scrapy_redisq.pipelines.database.conversion import held
@@ -61,7 +61,7 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
             try:
                 how.execute(connection, rows)
             except _UNBINDABLE as error:
-                raise RowRefused(f"{type(error).__name__}: {error}") from error
+                raise RowRefused(reason(error)) from error
 
 
 def merged(target: Target, rows: Iterable[Values]) -> list[Values]:
@@ -300,7 +300,6 @@ class _Upsert:
                 try:
                     values = [convert(value) for value in values]
                 except Exception as error:  # of the types of any project
-                    text = f"{name}: {type(error).__name__}: {message_of(error)}"
-                    raise RowRefused(text) from error
+                    raise RowRefused(f"{name}: {reason(error)}") from error
             columns.append(values)
         return columns
