@@ -5,17 +5,15 @@ What has to hold, and by what it does:
 - Nobody else's page reads or changes anything. It cannot read an answer of another origin (there
   are no CORS headers), what it sends is refused (Origin, Sec-Fetch-Site), and so is a page that
   made its own name lead here (Host: DNS rebinding). A change needs a header that no form can send.
-- On another address than a loopback one whoever asks needs the token, in a header: never in a URL,
-  which ends up in logs, never in a cookie, which a browser sends by itself.
-- On a loopback address anybody on this machine may look, as they may at Redis there. To change
-  something takes a token that this process draws and gives to its own pages.
+- Whoever asks needs the token, also on a loopback address, which all users of the machine reach.
+  The token travels in a header: never in a URL, which ends up in logs, never in a cookie, which a
+  browser sends by itself. Nobody is told the token.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +34,7 @@ MOST_BODY = 1_000_000
 SHORTEST_TOKEN = 16
 
 SESSION = "/api/session"
-"""Where a page asks whether it needs a token."""
+"""Where a page asks what it may do; needs no token."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -51,39 +49,25 @@ HEADERS = {
 
 
 class Refused(RedisqError):
-    """Raised when the dashboard would be open to anybody. The message says what to give."""
+    """Raised for a token that can be guessed. The message says what to give."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How one dashboard is guarded. ``token`` is "" if none was given, which only a loopback
-    address allows; ``hosts`` are names by which it may be reached beside addresses."""
+    """How one dashboard is guarded. ``hosts`` are names by which it may be reached beside
+    addresses. Raises `Refused`."""
 
-    token: str = field(default="", repr=False)
+    token: str = field(repr=False)
     read_only: bool = False
     hosts: frozenset[str] = frozenset()
-    drawn: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """What stands for the token where none was given."""
 
-    @classmethod
-    def of(cls, host: str, token: str, *, read_only: bool, hosts: frozenset[str]) -> Rules:
-        """Raises `Refused` for an address that needs a token, and for one that can be guessed."""
-        if not token and not is_loopback(host):
-            raise Refused(
-                f"{host} can be reached from other machines: give a token (--token-file FILE, or "
-                "REDISQ_DASHBOARD_TOKEN), or --bind to 127.0.0.1"
-            )
-        if token and len(token) < SHORTEST_TOKEN:
+    def __post_init__(self) -> None:
+        if len(self.token) < SHORTEST_TOKEN:
             raise Refused(f"the token has less than {SHORTEST_TOKEN} characters")
-        return cls(token, read_only, frozenset(name.lower() for name in hosts))
 
     def session(self) -> dict[str, Any]:
         """What a page of this dashboard has to know first."""
-        return {
-            "needs_token": bool(self.token),
-            "token": None if self.token or self.read_only else self.drawn,
-            "read_only": self.read_only,
-        }
+        return {"read_only": self.read_only}
 
     def refusal(self, request: web.Request) -> web.HTTPException | None:
         """Why ``request`` gets no answer; None: it does."""
@@ -100,7 +84,7 @@ class Rules:
             return web.HTTPForbidden(text="this dashboard is read-only")
         if request.path == SESSION and not is_change:
             return None
-        if (self.token or is_change) and not self._has_token(request):
+        if not self._has_token(request):
             return web.HTTPUnauthorized(
                 text="the token is missing or wrong", headers={"WWW-Authenticate": "Bearer"}
             )
@@ -130,19 +114,8 @@ class Rules:
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        right = self.token or self.drawn
-        same = hmac.compare_digest(given.strip().encode(errors="replace"), right.encode())
+        same = hmac.compare_digest(given.strip().encode(errors="replace"), self.token.encode())
         return same and scheme.lower() == "bearer"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody reaches it but from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def guarded(rules: Rules) -> Any:

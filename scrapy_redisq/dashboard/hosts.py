@@ -80,18 +80,17 @@ class Match(NamedTuple):
 
 
 def page_of(
-    hosts: Sequence[Host], match: Match, sort: str, descending: bool, offset: int, limit: int
-) -> tuple[int, list[Host]]:
-    """(how many match, those of the page)."""
+    hosts: Sequence[Host], sort: str, descending: bool, offset: int, limit: int
+) -> list[Host]:
+    """Those of one page."""
     key, _ = SORTS[sort]
-    matching = hosts if match == Match() else [host for host in hosts if match(host)]
     end = offset + limit
     if end <= SORTED_PARTLY:
         choose = heapq.nlargest if descending else heapq.nsmallest
-        chosen = choose(end, matching, key=key)
+        chosen = choose(end, hosts, key=key)
     else:
-        chosen = sorted(matching, key=key, reverse=descending)
-    return len(matching), chosen[offset:end]
+        chosen = sorted(hosts, key=key, reverse=descending)
+    return chosen[offset:end]
 
 
 def counts(hosts: Iterable[Host]) -> dict[str, int]:

@@ -127,13 +127,13 @@ async def list_hosts(request: web.Request) -> web.Response:
     terms = sort, descending
 
     def choose() -> dict[str, Any]:
-        total, page = hosts.page_of(known, match, *terms, offset, limit)
+        matching = known if match == hosts.Match() else [host for host in known if match(host)]
+        page = hosts.page_of(matching, *terms, offset, limit)
         found = {slot.slot: slot for slot in crawl.frontier.named_slots(row.slot for row in page)}
-        now = hosts.page_of(
-            [hosts.Host.of(slot) for slot in found.values()], hosts.Match(), *terms, 0, limit
-        )
-        rows = [{**found[row.slot].to_json(), "states": row.states} for row in now[1]]
-        return {"total": total, "hosts": rows, "known": len(known), "complete": is_all}
+        now = hosts.page_of([hosts.Host.of(slot) for slot in found.values()], *terms, 0, limit)
+        rows = [{**found[row.slot].to_json(), "states": row.states} for row in now]
+        told = {"hosts": rows, "total": len(matching), "known": len(known), "complete": is_all}
+        return {**told, "queued": sum(host.queued for host in matching)}
 
     told = aged(await request.app[CRAWLS].run(choose), crawl.hosts.age)
     if offset == 0:

@@ -75,6 +75,8 @@ def main() -> None:
             page = browser.new_page(
                 viewport={"width": 1280, "height": 860}, device_scale_factor=1.5
             )
+            page.goto(served.url)
+            page.wait_for_selector(".live.up")
             page.goto(f"http://127.0.0.1:{served.port}/#/{path}")
             page.wait_for_selector(".live.up")
             page.wait_for_timeout(1_500)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ class Served:
 
     def __init__(self, url: str, rules: Rules | None = None) -> None:
         self._url = url
-        self.rules = rules or Rules()
+        self.rules = rules or Rules(secrets.token_urlsafe(32))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -68,7 +69,7 @@ class Served:
 
     def start_again(self) -> None:
         """As another process: on the same port, with another token."""
-        self.rules = Rules()
+        self.rules = Rules(secrets.token_urlsafe(32))
         self._do(self._start(self.port))
 
     def close(self) -> None:
@@ -77,11 +78,17 @@ class Served:
         self._thread.join()
         self._loop.close()
 
+    @property
+    def url(self) -> str:
+        """What a person opens first: a browser sends nothing of the token to anybody."""
+        return f"http://127.0.0.1:{self.port}/#token={self.rules.token}"
+
     def ask(self, path: str, body: object = None, headers: Headers | None = None) -> Answer:
-        """GET, or POST of a body as JSON (bytes: as they are); without the token."""
+        """GET, or POST of a body as JSON (bytes: as they are); with the token, unless headers are
+        given."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         with contextlib.closing(connection):
-            data, given = None, dict(headers or {})
+            data, given = None, dict(self.token if headers is None else headers)
             if body is not None:
                 data = body if isinstance(body, bytes) else json.dumps(body).encode()
                 given.setdefault("Content-Type", "application/json")
@@ -91,19 +98,19 @@ class Served:
 
     def get(self, path: str) -> Any:
         """What an own page reads."""
-        answer = self.ask(path, headers=self.token)
+        answer = self.ask(path)
         assert answer.status == 200, answer
         return answer.json
 
     def post(self, path: str, body: object) -> Any:
         """What an own page changes."""
-        answer = self.ask(path, body, self.token)
+        answer = self.ask(path, body)
         assert answer.status == 200, answer
         return answer.json
 
     @property
     def token(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.rules.token or self.rules.drawn}"}
+        return {"Authorization": f"Bearer {self.rules.token}"}
 
     @contextlib.contextmanager
     def stream(self, path: str) -> Iterator[Iterator[tuple[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_pages(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
             context = browser.new_context(viewport={"width": 1440, "height": 900})
             context.set_default_timeout(20_000)
             at = Pages(context.new_page(), served)
-            at.page.goto(at.url)
+            at.page.goto(served.url)
             look_at_crawls(at)
             rule_hosts(at, frontier)
             steer_workers(at, frontier, workers)
@@ -96,7 +97,7 @@ def test_pages(redis_server: RedisServer, crawl: Run, tmp_path: Path) -> None:
             ask_for_urls(at, frontier, site)
             come_back(at, served, frontier)
             fits_a_telephone(at)
-            with_a_wrong_clock(browser, at.url)
+            with_a_wrong_clock(browser, served.url)
             assert at.page.evaluate("typeof hacked") == "undefined"
             assert at.wrong == []
         except BaseException:
@@ -236,7 +237,9 @@ def with_a_wrong_clock(browser: Any, url: str) -> None:
     context = browser.new_context(timezone_id="Asia/Kathmandu")
     context.add_init_script("const now = Date.now; Date.now = () => now() + 3_600_000;")
     page = context.new_page()
-    page.goto(f"{url}/#/crawl/{NAME}/workers")
+    page.goto(url)
+    page.get_by_role("link", name=NAME).click()
+    page.get_by_role("link", name="Workers").click()
     page.wait_for_selector(".live.up")
     page.get_by_role("columnheader", name="Since").wait_for()
     assert not re.search(r"\b1 h\b", page.inner_text("main"))
@@ -252,6 +255,12 @@ def come_back(at: Pages, served: Served, frontier: Frontier) -> None:
     at.page.locator(".live.cut", has_text=re.compile(r"^Cut off, \d+ .* old$")).wait_for()
     at.is_accessible()
     served.start_again()
+    at.page.get_by_role("textbox", name="Token").fill("wrong")
+    at.confirm("Open")
+    at.says("This token is not the right one")
+    at.is_accessible()
+    at.page.get_by_role("textbox", name="Token").fill(served.rules.token)
+    at.confirm("Open")
     at.page.wait_for_selector(".live.up")
     assert at.page.get_by_role("alert").count() == 0
     at.page.get_by_role("combobox").select_option("paused")
@@ -276,3 +285,105 @@ def fits_a_telephone(at: Pages) -> None:
     at.page.goto(f"{at.url}/#/crawl/nothing")
     at.says("There is no crawl of this name")
     assert at.page.get_by_role("alert").count() == 0
+
+
+@pytest.fixture
+def books_and_news(redis_server: RedisServer) -> Iterator[tuple[Frontier, Frontier]]:
+    """Two crawls with hosts of the same names."""
+    with (
+        Frontier.from_url(redis_server.url, "books") as books,
+        Frontier.from_url(redis_server.url, "news") as news,
+    ):
+        for frontier in (books, news):
+            frontier.push([f"https://{host}.example/{n}" for host in "ab" for n in range(3)])
+        yield books, news
+
+
+@pytest.mark.long
+def test_dialogs(
+    books_and_news: tuple[Frontier, Frontier], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A dialog is of its crawl, names what it does, and stays with what was typed if that fails."""
+    books, news = books_and_news
+    served = Served(redis_server.url)
+    with chromium() as browser:
+        context = browser.new_context()
+        context.set_default_timeout(20_000)
+        at = Pages(context.new_page(), served)
+        try:
+            at.page.goto(served.url)
+            at.page.get_by_role("link", name="books").wait_for()
+            assert "token" not in at.page.url
+            goes_with_its_crawl(at, books, news)
+            comes_too_late(at)
+            keeps_what_was_chosen(at, books)
+            assert at.wrong == []
+        except BaseException:
+            at.page.screenshot(path=str(tmp_path / "failed.png"))
+            raise
+        finally:
+            served.close()
+
+
+def goes_with_its_crawl(at: Pages, books: Frontier, news: Frontier) -> None:
+    """Drop on one crawl, and back to the other: nothing is asked any more, nothing dropped."""
+    for name in ("news", "books"):
+        at.page.goto(f"{at.url}/#/crawl/{name}/hosts")
+        at.page.get_by_role("heading", name=name).wait_for()
+    at.press("Drop…", "Change several")
+    dialog = at.page.get_by_role("dialog")
+    dialog.get_by_role("heading", name="Drop the requests of 2 hosts").wait_for()
+    assert re.findall(r"books|[ab]\.example|6 queued", dialog.inner_text()) == [
+        "books",
+        "a.example",
+        "b.example",
+        "6 queued",
+    ]
+    at.is_accessible()
+    at.page.go_back()
+    at.page.get_by_role("heading", name="news").wait_for()
+    dialog.wait_for(state="hidden")
+    assert (books.status()["dropped"], news.status()["dropped"]) == (0, 0)
+
+
+def comes_too_late(at: Pages) -> None:
+    """What a host's dialog shows arrives when another crawl is shown: it does not open there."""
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    at.page.route("**/hosts/a.example", hold)
+    at.page.get_by_role("button", name="a.example", exact=True).click()
+    wait_until(lambda: held or at.page.wait_for_timeout(20), 20, "the question")
+    at.page.goto(f"{at.url}/#/crawl/books/hosts")
+    at.page.get_by_role("heading", name="books").wait_for()
+    with at.page.expect_response("**/hosts/a.example") as answer:
+        held[0].continue_()
+    answer.value.finished()
+    at.page.get_by_role("button", name="b.example", exact=True).click()
+    at.page.get_by_role("dialog").get_by_role("heading").wait_for()
+    headings = at.page.get_by_role("dialog").get_by_role("heading", level=2).all_inner_texts()
+    assert headings == ["b.example"]
+    at.press("Close")
+
+
+def keeps_what_was_chosen(at: Pages, books: Frontier) -> None:
+    """A limit with a comma is explained; what was typed and chosen is still there, and corrected
+    it holds."""
+    at.page.get_by_label("Choose a.example").check()
+    at.press("Limit…", "Change several")
+    at.page.get_by_label("Delay").fill("1,5")
+    at.page.get_by_label("Rate").fill("30/m")
+    at.confirm("Limit")
+    told = at.page.get_by_role("dialog").get_by_role("alert")
+    told.get_by_text("delay '1,5': takes seconds from 0 to 86,400, such as 1.5").wait_for()
+    assert "400" in at.wrong.pop()
+    at.is_accessible()
+    assert at.page.get_by_label("Rate").input_value() == "30/m"
+    at.page.get_by_label("Delay").fill("1.5")
+    assert at.page.get_by_label("Choose a.example").is_checked()
+    at.confirm("Limit")
+    at.says("1 host limited")
+    assert (books.slot("a.example").limit.delay, books.slot("b.example").limit.delay) == (1.5, 0)
+    at.says(r"All \(2\):")

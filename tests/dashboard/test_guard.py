@@ -8,15 +8,18 @@ import os
 import re
 import signal
 import socket
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
+from scrapy_redisq.commands.dashboard import NoDashboard, kept_token
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.dashboard import listening, streams
 from scrapy_redisq.dashboard.guard import HEADERS, Refused, Rules
@@ -37,17 +40,21 @@ def paused(frontier: Frontier) -> int:
     return paused
 
 
-def test_changes_need_the_token_that_own_pages_get(dashboard: Served, frontier: Frontier) -> None:
-    """Without it, with another or another scheme nothing is changed; reading needs none here."""
+def test_nobody_is_given_the_token(dashboard: Served, frontier: Frontier) -> None:
+    """Whoever asks on a loopback address, as any user of the machine may, learns nothing by which
+    something can be read or changed; with the token it is."""
     frontier.push(["https://a.example/"])
-    for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": dashboard.rules.drawn}):
+    paths = "/api/session", "/", "/main.js", "/api/crawls", HOSTS
+    told = [dashboard.ask(path, headers={}) for path in paths]
+    assert [answer.status for answer in told] == [200, 200, 200, 401, 401]
+    assert told[0].json == {"read_only": False}
+    token = dashboard.rules.token
+    assert all(token.encode() not in answer.body for answer in told)
+    for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": token}):
         assert dashboard.ask(HOSTS, PAUSE, headers).status == 401
     assert paused(frontier) == 0
-    session = dashboard.ask("/api/session").json
-    given = {"Authorization": f"Bearer {session['token']}"}
-    assert dashboard.ask(HOSTS, PAUSE, given).json["changed"] == 1
+    assert dashboard.ask(HOSTS, PAUSE, dashboard.token).json["changed"] == 1
     assert paused(frontier) == 1
-    assert dashboard.ask(HOSTS).status == 200
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_own_pages(dashboard: Served) -> None:
 )
 def test_the_host_that_is_asked(guarded: Callable[[Rules], Served], host: str, status: int) -> None:
     """A name that a stranger made lead here is refused: addresses and given names are not."""
-    served = guarded(Rules(hosts=frozenset({"crawls.lan"})))
+    served = guarded(Rules(TOKEN, hosts=frozenset({"crawls.lan"})))
     for path in ("/api/session", "/", "/main.js"):
         assert served.ask(path, headers={"Host": host}).status == status
 
@@ -105,43 +112,34 @@ def test_no_host_is_asked(dashboard: Served) -> None:
         assert connection.recv(12) == b"HTTP/1.0 421"
 
 
-def test_a_given_token(guarded: Callable[[Rules], Served], frontier: Frontier) -> None:
-    """Then all data needs it, and the pages hold none."""
+def test_where_the_token_counts(guarded: Callable[[Rules], Served], frontier: Frontier) -> None:
+    """All data needs it, in a header alone."""
     frontier.push(["https://a.example/"])
     served = guarded(Rules(TOKEN))
-    assert served.ask("/api/session").json == {
-        "needs_token": True,
-        "token": None,
-        "read_only": False,
-    }
     for path in ("/api/crawls", f"/api/crawls/{NAME}", HOSTS, "/api/stream", "/api/nothing"):
         for headers in ({}, {"Authorization": "Bearer ä"}, {"Cookie": f"token={TOKEN}"}):
             answer = served.ask(path, headers=headers)
             assert (answer.status, list(answer.json)) == (401, ["error"])
-        assert served.ask(f"{path}?token={TOKEN}").status == 401
+        assert served.ask(f"{path}?token={TOKEN}", headers={}).status == 401
     assert served.ask("/api/crawls", headers=TOKEN_HEADER).json["crawls"][0]["frontier"] == NAME
     assert served.ask(HOSTS, PAUSE, TOKEN_HEADER).status == 200
-    assert NAME.encode() not in served.ask("/").body
+    assert NAME.encode() not in served.ask("/", headers={}).body
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "crawls.lan", ""])
-def test_an_open_address_needs_a_token(host: str) -> None:
-    """One that other machines reach is refused without, or with one that can be guessed."""
+def test_a_token_that_can_be_guessed() -> None:
+    """It is refused."""
     for token in ("", "short"):
-        with pytest.raises(Refused):
-            Rules.of(host, token, read_only=False, hosts=frozenset())
-    assert Rules.of(host, TOKEN, read_only=False, hosts=frozenset()).token == TOKEN
-    for loopback in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        Rules.of(loopback, "", read_only=False, hosts=frozenset())
+        with pytest.raises(Refused, match="16 characters"):
+            Rules(token)
 
 
 def test_read_only(guarded: Callable[[Rules], Served], frontier: Frontier) -> None:
-    """Nothing is changed, whoever asks; no token is given."""
+    """Nothing is changed, whoever asks."""
     frontier.push(["https://a.example/"])
-    served = guarded(Rules(read_only=True))
+    served = guarded(Rules(TOKEN, read_only=True))
     answer = served.ask(HOSTS, PAUSE, served.token)
     assert (answer.status, answer.json["error"]) == (403, "this dashboard is read-only")
-    assert served.ask("/api/session").json["token"] is None
+    assert served.ask("/api/session").json == {"read_only": True}
     assert (paused(frontier), served.get(HOSTS)["total"]) == (0, 1)
 
 
@@ -231,7 +229,7 @@ def test_headers_of_every_answer(dashboard: Served, frontier: Frontier) -> None:
         dashboard.ask(path)
         for path in ("/", "/main.js", "/api/crawls", "/api/nothing", "/nothing", "/api/crawls/x")
     ]
-    answers.append(dashboard.ask(HOSTS, {}))
+    answers.append(dashboard.ask(HOSTS, {}, {}))
     for answer in answers:
         assert HEADERS.items() <= dict(answer.headers).items()
     assert [answer.status for answer in answers] == [200, 200, 200, 404, 404, 404, 401]
@@ -265,8 +263,6 @@ def test_nothing_is_ever_evaluated() -> None:
 
 def test_the_command(redisq: Redisq, tmp_path: Path) -> None:
     """What cannot be is refused with what to give."""
-    told = redisq("dashboard", "--bind", "0.0.0.0:0")
-    assert (told.code, "--token-file" in told.err) == (1, True)
     (tmp_path / "empty").touch()
     told = redisq("dashboard", "--token-file", str(tmp_path / "empty"))
     assert (told.code, "holds no token" in told.err) == (1, True)
@@ -275,22 +271,82 @@ def test_the_command(redisq: Redisq, tmp_path: Path) -> None:
         assert redisq("dashboard", "--bind", bind).code == 2
 
 
+def test_the_token_of_a_project(tmp_path: Path) -> None:
+    """It is drawn once, into a file that only its user can read."""
+    path = tmp_path / "project" / ".scrapy" / "redisq-dashboard-token"
+    token = kept_token(path)
+    assert Rules(token).token == path.read_text().strip() == kept_token(path)
+    assert (path.stat().st_mode & 0o777, path.stat().st_uid) == (0o600, os.geteuid())
+
+
+def read_by_others(path: Path) -> None:
+    path.write_text(TOKEN)
+    path.chmod(0o644)
+
+
+def somebody_elses(path: Path) -> None:
+    path.write_text(TOKEN)
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+
+
+def leads_elsewhere(path: Path) -> None:
+    (path.parent / "theirs").write_text(TOKEN)
+    path.symlink_to(path.parent / "theirs")
+
+
+@pytest.mark.parametrize("make", [read_by_others, somebody_elses, leads_elsewhere, Path.mkdir])
+def test_a_token_that_others_know(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """In a folder that others can write to it may be theirs: it is not used."""
+    try:
+        make(tmp_path / "token")
+    except PermissionError:
+        pytest.skip("only root can give a file to somebody else")
+    with pytest.raises(NoDashboard, match="--token-file FILE"):
+        kept_token(tmp_path / "token")
+
+
+def test_a_process_draws_its_token(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Without one it says where that is, and not what it is; only who can read the file gets in."""
+    with started(redis_server, tmp_path, {}) as (_, log, url):
+        words = log.read_text()
+        token = (tmp_path / ".scrapy" / "redisq-dashboard-token").read_text().strip()
+        assert f"{tmp_path}/.scrapy/redisq-dashboard-token" in words
+        assert token not in words
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{url}api/crawls", timeout=20)
+        asked = urllib.request.Request(
+            f"{url}api/crawls", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert answer.status == 200
+
+
+@contextlib.contextmanager
+def started(
+    server: RedisServer, folder: Path, environment: dict[str, str]
+) -> Iterator[tuple[Any, Path, str]]:
+    """-> the process, its log, and where it answers."""
+    log = folder / "log"
+    log.touch()
+    command = ["redisq", "dashboard", "--bind", "127.0.0.1:0", *at(server)]
+    process = fork("scrapy", command, folder, log, {**os.environ, **environment})
+    try:
+        wait_until(lambda: " shows " in log.read_text() or process.poll(), 30, "its address")
+        yield process, log, log.read_text().split()[0]
+    finally:
+        process.kill()
+
+
 def test_a_process(redis_server: RedisServer, frontier: Frontier, tmp_path: Path) -> None:
     """It says where it is, serves with the token of the environment, and ends well by SIGTERM,
     also while somebody looks."""
     frontier.push(["https://a.example/"])
-    log = tmp_path / "log"
-    log.touch()
-    environment = {**os.environ, "REDISQ_DASHBOARD_TOKEN": TOKEN}
-    command = ["redisq", "dashboard", "--bind", "127.0.0.1:0", *at(redis_server)]
-    process = fork("scrapy", command, tmp_path, log, environment)
-    try:
-        wait_until(lambda: " shows " in log.read_text() or process.poll(), 30, "its address")
-        url = log.read_text().split()[0]
+    given = {"REDISQ_DASHBOARD_TOKEN": TOKEN}
+    with started(redis_server, tmp_path, given) as (process, log, url):
         asked = urllib.request.Request(f"{url}api/stream", headers=TOKEN_HEADER)
         with urllib.request.urlopen(asked, timeout=20) as stream:
             assert stream.readline() == b"event: crawls\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0, log.read_text()
-    finally:
-        process.kill()
+        assert not (tmp_path / ".scrapy").exists()

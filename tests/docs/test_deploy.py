@@ -24,7 +24,7 @@ from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.metrics import scale
 from scrapy_redisq.metrics.families import EVENTS, METRICS, STATES, WAITS
-from scrapy_redisq.settings.setting import settings_of
+from scrapy_redisq.settings.setting import TOKEN_VARIABLE, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 
 yaml = pytest.importorskip("yaml", reason="NO PyYAML: deploy/ is not tested")
@@ -84,7 +84,8 @@ def test_commands_and_options() -> None:
 def test_settings() -> None:
     """Each REDISQ_… there is a setting, and its value one that it takes."""
     for path in FILES:
-        assert set(re.findall(r"\bREDISQ_\w+", path.read_text("utf-8"))) <= set(SETTINGS), path
+        named = set(re.findall(r"\bREDISQ_\w+", path.read_text("utf-8")))
+        assert named <= {*SETTINGS, TOKEN_VARIABLE}, path
     given = re.findall(
         r"(REDISQ_\w+)(?:: |, value: )\"?([^\"}$\n]+)\"?[ }]*$",
         "\n".join(path.read_text("utf-8") for path in YAMLS),
@@ -148,9 +149,110 @@ def test_what_keda_asks(redis_server: RedisServer) -> None:
         assert (metadata["targetValue"], metadata["activationTargetValue"]) == ("1", "0")
         url = urlsplit(metadata["url"])
         assert (url.port, url.path) == (9449, "/scale/books")
+        # KEDA asks from a namespace of its own.
+        assert re.fullmatch(r"redisq-exporter\.[a-z-]+\.svc", url.hostname or "")
         with Frontier.from_url(redis_server.url, "books") as frontier:
             told = scale(frontier, dict(parse_qsl(url.query)))
         assert told[metadata["valueLocation"]] == 1, "the run has not begun"
+
+
+def pods() -> dict[str, Any]:
+    """The pods of Kubernetes, by what makes them; KEDA's Jobs among them."""
+    found = {}
+    for path, document in documents():
+        spec = document.get("spec", {}) if path.parent.name == "kubernetes" else {}
+        spec = spec.get("jobTargetRef", spec)
+        if "template" in spec:
+            found[f"{path.name} {document['kind']}"] = spec["template"]
+    return found
+
+
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
+
+
+def test_images_have_tags() -> None:
+    """What is deployed tomorrow is what is deployed today."""
+    images = [service["image"] for service in COMPOSE.values()]
+    images += [c["image"] for pod in pods().values() for c in pod["spec"]["containers"]]
+    images += re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text("utf-8"), re.M)
+    assert len(images) > 10
+    for image in images:
+        assert re.fullmatch(r"\S+:(?!latest)\S+", image)
+
+
+def test_redis_is_closed() -> None:
+    """It has a password that is in no file, and in Kubernetes only pods with the label of those
+    that need it get there."""
+    (policy,) = [one for _, one in documents() if one.get("kind") == "NetworkPolicy"]
+    ((source,), (port,)) = [policy["spec"]["ingress"][0][part] for part in ("from", "ports")]
+    label, clients = source["podSelector"]["matchLabels"], pods()
+    redis_pod = clients.pop("redis.yaml StatefulSet")
+    assert policy["spec"]["podSelector"]["matchLabels"] == redis_pod["metadata"]["labels"]
+    assert port["port"] in {one["name"] for one in redis_pod["spec"]["containers"][0]["ports"]}
+    assert len(clients) == 5
+    for pod in clients.values():
+        assert pod["metadata"]["labels"].items() >= label.items()
+    for command in (COMPOSE["redis"]["command"], redis_pod["spec"]["containers"][0]["command"]):
+        assert "requirepass" in command[-1]
+    assert not [one for _, one in documents() if one.get("kind") == "Secret"]
+    for service in COMPOSE.values():
+        for name, value in service.get("environment", {}).items():
+            if name in {"REDISQ_URL", "REDISCLI_AUTH", TOKEN_VARIABLE}:
+                assert "${" in value, "a secret in a file that is shared"
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_redis_starts_with_its_password(where: str, tmp_path: Path) -> None:
+    """The command that writes its configuration makes a server that asks for the password, and the
+    check of its health fails before that has loaded its log."""
+    if where == "compose":
+        *_, script = COMPOSE["redis"]["command"]
+        script, check = script.replace("$$", "$"), COMPOSE["redis"]["healthcheck"]["test"][-1]
+        settings = (DEPLOY / "redis.conf").read_text("utf-8")
+    else:
+        (container,) = pods()["redis.yaml StatefulSet"]["spec"]["containers"]
+        *_, script = container["command"]
+        check = container["readinessProbe"]["exec"]["command"][-1]
+        assert container["startupProbe"]["exec"]["command"][-1] == check
+        (settings,) = [
+            one["data"]["redis.conf"] for _, one in documents() if one.get("kind") == "ConfigMap"
+        ]
+    (tmp_path / "redis.conf").write_text(settings)
+    for name, told in (("redis-server", 'cat "$1"'), ("redis-cli", 'echo "$SAID"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{told}\n")
+        (tmp_path / name).chmod(0o755)
+    script = script.replace("/tmp/redis.conf", str(tmp_path / "made.conf"))
+    script = re.sub(r"/etc/(redis/)?redis.conf", str(tmp_path / "redis.conf"), script)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+
+    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", script],
+            env={"PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert run(script, REDISCLI_AUTH="sesame").stdout == f"{settings}requirepass sesame\n"
+    assert (tmp_path / "made.conf").stat().st_mode & 0o077 == 0
+    assert run(check, SAID="PONG").returncode == 0
+    assert run(check, SAID="LOADING Redis is loading the dataset in memory").returncode != 0
+
+
+def test_alerts_are_sent() -> None:
+    """Prometheus tells an Alertmanager that is there, whose routes lead to receivers."""
+    folder = DEPLOY / "prometheus"
+    sender, receiver = [
+        yaml.safe_load((folder / name).read_text("utf-8"))
+        for name in ("prometheus.yml", "alertmanager.yml")
+    ]
+    (told,) = sender["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    assert told.partition(":")[0] in COMPOSE
+    routes = [receiver["route"], *receiver["route"]["routes"]]
+    names = {one["name"] for one in receiver["receivers"]}
+    assert {route["receiver"] for route in routes} == names
 
 
 # Metrics
@@ -181,7 +283,8 @@ def test_metrics(expression: str) -> None:
             if label == "state":
                 of_requests = {"queued", "delayed", "leased", "dead"}
                 of_workers = {"working", "quiet", "dead"}
-                assert value in {*STATES, *WAITS, *of_requests, *of_workers, "due"}
+                known = {*STATES, *WAITS, *of_requests, *of_workers, "due"}
+                assert set(value.split("|")) <= known
             if label == "event":
                 assert value in EVENTS.values()
 
@@ -216,6 +319,11 @@ def test_promtool() -> None:
     _run(tool, "check", "rules", "alerts.yml", cwd=folder)
     _run(tool, "test", "rules", "alerts_test.yml", cwd=folder)
     _run(tool, "check", "config", "prometheus.yml", cwd=folder)
+
+
+def test_amtool() -> None:
+    """The configuration of Alertmanager."""
+    _run(_tool("amtool"), "check-config", DEPLOY / "prometheus" / "alertmanager.yml")
 
 
 def test_compose_schema() -> None:

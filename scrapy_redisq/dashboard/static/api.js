@@ -7,7 +7,6 @@ const SILENT = 20_000; // ms without an event after which a stream is taken for 
 const PATIENCE = 60_000; // ms for an answer to what is asked
 const PAUSES = [500, 1000, 2000, 4000]; // ms between attempts to begin a stream anew
 
-let session = null;
 let asking = null;
 let ask = () => Promise.reject(new Error("nobody to ask for the token"));
 
@@ -20,20 +19,26 @@ export class Failed extends Error {
 
 export const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
-// `askToken(again)` resolves to what a person types; `again`: the last one was wrong.
+// `askToken(again)` resolves to what a person types, null if they do not; `again`: the last one was
+// wrong. Resolves to what these pages may do.
 export async function begin(askToken) {
   ask = askToken;
-  await refresh();
-  return session;
-}
-
-async function refresh() {
   const response = await fetch("/api/session");
   if (!response.ok) throw new Failed(response.status, (await told(response)).error);
-  session = await response.json();
+  return response.json();
 }
 
-const token = () => session?.token || sessionStorage.getItem(KEPT) || "";
+const token = () => sessionStorage.getItem(KEPT) || "";
+
+// The dashboard prints an address with its token behind #, which is sent to nobody: taken out of the
+// address, and kept. Returns whether there was one.
+export function takeToken() {
+  const [, given] = location.hash.match(/^#token=(.+)$/) || [];
+  if (!given) return false;
+  sessionStorage.setItem(KEPT, given);
+  history.replaceState(null, "", "#/");
+  return true;
+}
 
 async function told(response) {
   try {
@@ -46,22 +51,16 @@ async function told(response) {
 
 async function send(url, options = {}) {
   for (;;) {
-    if (!session) await refresh();
     const used = token();
     const headers = { ...options.headers, ...(used && { Authorization: `Bearer ${used}` }) };
     const limit = options.within && { signal: AbortSignal.timeout(options.within) };
     const response = await fetch(url, { ...limit, ...options, headers });
     setClock(response.headers.get("Date"));
     if (response.status !== 401) return response;
-    const drawn = session.token;
-    await refresh(); // the dashboard may have been started anew, with another token
-    if (!session.needs_token) {
-      if (session.token === drawn) throw new Failed(401, (await told(response)).error);
-      continue;
-    }
     if (used !== token()) continue;
     asking ??= ask(Boolean(used)).finally(() => { asking = null; });
-    sessionStorage.setItem(KEPT, await asking);
+    const given = await asking;
+    if (given) sessionStorage.setItem(KEPT, given);
   }
 }
 

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, clock, number, plural, readAgo } from "./format.js";
-import { attempt, button, confirm, empty, facts, open, pager, shareOf, table } from "./parts.js";
+import { attempt, button, empty, facts, pager, shareOf, table } from "./parts.js";
 import { crawled } from "./url.js";
 
 const LIMIT = 50;
@@ -44,12 +44,17 @@ export default function dead(ctx) {
   // What the list shows: another may have been asked for that is not there yet, or never comes.
   const matched = () => ({ match: { ...list.match, ...(list.match.status !== undefined && { status: Number(list.match.status) }) } });
 
-  async function act(action, target, count) {
+  const matching = () => GROUPS.filter(([name]) => name in list.match).map(([name, title]) => [title, list.match[name] || NONE[name]]);
+
+  // about: [name, value], which dead letters are meant.
+  async function act(action, target, count, about) {
     const text = { requeue: "To the front of their queues, past the dupefilter, with retries counted anew.",
       purge: "They cannot be tried again then. Export them first, if in doubt." }[action];
     const verb = action === "requeue" ? "Try again" : "Delete";
-    if (!await confirm({ title: `${verb}: ${plural(count, "dead letter")}`, text, action: verb, danger: action === "purge" })) return;
-    await attempt(() => api.post(ctx.path("dead"), { action, ...target }), (told) => `${plural(told.changed, "dead letter")} ${PAST[action]}`);
+    await ctx.confirm({
+      title: `${verb}: ${plural(count, "dead letter")}`, about, text, action: verb, danger: action === "purge",
+      act: () => api.post(ctx.path("dead"), { action, ...target }), done: (told) => `${plural(told.changed, "dead letter")} ${PAST[action]}`,
+    });
     refresh();
   }
 
@@ -66,7 +71,8 @@ export default function dead(ctx) {
     const letter = await attempt(() => api.get(ctx.path("dead", summary.id)));
     if (!letter) return;
     const target = { ids: [letter.id] };
-    await open(`Dead letter ${letter.id}`, (close) => [
+    const about = [["Request", letter.request?.url || letter.id]];
+    await ctx.open(`Dead letter ${letter.id}`, (close) => [
       letter.request ? h("p", { class: "address" }, letter.request.method === "GET" ? "" : `${letter.request.method} `, crawled(letter.request.url))
         : h("p", { class: "notice warn" }, letter.undecodable || "It holds no request that could be tried again."),
       facts(["Reason", letter.reason], ["Given up", clock(letter.at)], letter.claimed && ["Begun", clock(letter.claimed)],
@@ -75,8 +81,8 @@ export default function dead(ctx) {
       letter.detail && [h("h3", null, "What happened"), h("pre", { tabindex: "0" }, letter.detail)],
       letter.request && [h("h3", null, "The request"), h("pre", { tabindex: "0" }, JSON.stringify(letter.request, null, 2))],
       ctx.canChange && h("div", { class: "buttons" },
-        letter.request && button("Try again", () => { close(); act("requeue", target, 1); }, { class: "primary" }),
-        button("Delete…", () => { close(); act("purge", target, 1); }, { class: "danger quiet" })),
+        letter.request && button("Try again", () => { close(); act("requeue", target, 1, about); }, { class: "primary" }),
+        button("Delete…", () => { close(); act("purge", target, 1, about); }, { class: "danger quiet" })),
     ]);
   }
 
@@ -114,9 +120,9 @@ export default function dead(ctx) {
             list.age > 10 && `, ${readAgo(list.age)}`),
           isFiltered && button("Show all", () => { GROUPS.forEach(([name]) => delete match[name]); ask("reason", undefined); }),
           list.total > 0 && list.complete && h("div", { class: "bulk", role: "group", "aria-label": "All of these" }, h("span", null, `${isFiltered ? "All that match" : "All"} (${number(list.total)}):`),
-            ctx.canChange && button("Try again", () => act("requeue", matched(), list.total)),
+            ctx.canChange && button("Try again", () => act("requeue", matched(), list.total, matching())),
             button("Export", save),
-            ctx.canChange && button("Delete…", () => act("purge", matched(), list.total), { class: "danger quiet" }))),
+            ctx.canChange && button("Delete…", () => act("purge", matched(), list.total, matching()), { class: "danger quiet" }))),
         list.letters.length ? table("Dead letters", columns, list.letters, { key: (letter) => letter.id }) : empty("None matches any more"),
         pager(list.total, offset, LIMIT, (to) => { offset = to; ctx.keep({ offset: to || null }); refresh(); }),
       ];

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, duration, number, plural, readAgo } from "./format.js";
-import { attempt, badge, button, confirm, empty, facts, name as named, open, pager, table } from "./parts.js";
+import { attempt, badge, button, empty, facts, few, name as named, pager, table } from "./parts.js";
 
 const LIMIT = 50;
 const STATES = [
@@ -15,6 +15,15 @@ const LIMIT_FIELDS = [
   { name: "concurrency", label: "Requests at a time", hint: "0: any number" },
   { name: "rate", label: "Rate", hint: "such as 30/m" },
 ];
+const VERBS = { pause: "Pause", resume: "Resume", limit: "Limit", unlimit: "Take the limits of", drop: "Drop the requests of" };
+const TEXTS = {
+  pause: "Nothing of them is started until they are resumed; the crawl stays open for them.",
+  resume: "They go on at once, paused, parked or set aside.",
+  limit: "For all workers together, in the place of what the settings say. What is left empty stays as it is.",
+  unlimit: "The settings' limits hold again.",
+  drop: "Their requests that are queued or delayed are given up: they count as finished, and remain seen.",
+};
+const ASKED = { limit: true, drop: true }; // also of one host
 const PAST = { pause: "paused", resume: "resumed", limit: "limited", unlimit: "without a limit of their own", drop: "dropped" };
 
 const limitText = (host) => [
@@ -30,7 +39,7 @@ export default function hosts(ctx) {
   let counts = {};
   let failed = null;
   let again = null;
-  const chosen = new Set();
+  const chosen = new Map(); // host -> what was queued of it when it was listed last
 
   const refresh = ctx.every(3, async () => {
     const match = { q: asked.q, state: asked.state };
@@ -39,6 +48,7 @@ export default function hosts(ctx) {
       const found = await api.get(ctx.path("hosts"), { ...asked, limit: LIMIT });
       [list, failed] = [{ ...found, match }, null];
       if (found.counts) counts = found.counts;
+      for (const host of found.hosts) if (chosen.has(host.slot)) chosen.set(host.slot, host.queued);
       if (!found.complete) again = setTimeout(() => document.hidden || !ctx.isShown || refresh(), 500);
     } catch (error) {
       failed = error;
@@ -70,29 +80,21 @@ export default function hosts(ctx) {
     },
   };
 
-  // target: {hosts: […]} or {match: {…}}
-  async function act(action, target, count, name) {
-    const who = name || plural(count, "host");
-    let fields = {};
-    if (action === "limit") {
-      fields = await confirm({ title: `Limit ${who}`, action: "Limit", fields: LIMIT_FIELDS,
-        text: "For all workers together, in the place of what the settings say. What is left empty stays as it is." });
-      if (!fields) return;
-      fields = Object.fromEntries(Object.entries(fields).filter(([, value]) => value.trim()));
-    } else if (action === "drop" || !name) {
-      const text = {
-        drop: "Their requests that are queued or delayed are given up: they count as finished, and remain seen.",
-        pause: "Nothing of them is started until they are resumed; the crawl stays open for them.",
-        resume: "They go on at once, paused, parked or set aside.",
-        unlimit: "The settings' limits hold again.",
-      }[action];
-      const verb = { drop: "Drop the requests of", pause: "Pause", resume: "Resume", unlimit: "Take the limits of" }[action];
-      if (!await confirm({ title: `${verb} ${who}`, text, action: action === "unlimit" ? "Take away" : action[0].toUpperCase() + action.slice(1), danger: action === "drop" })) return;
-    }
-    await attempt(() => api.post(ctx.path("hosts"), { action, ...target, ...fields }), (told) =>
-      action === "drop" ? `${plural(told.dropped, "request")} of ${name || plural(told.changed, "host")} dropped`
-        : `${name || plural(told.changed, "host")} ${PAST[action]}`);
-    chosen.clear();
+  // of: target, {hosts: […]} or {match: {…}}; names, count and queued of these hosts; isOne.
+  async function act(action, of) {
+    const who = of.isOne ? of.names[0] : plural(of.count, "host");
+    const does = (values) => api.post(ctx.path("hosts"), { action, ...of.target, ...values });
+    const done = (told) => action === "drop" ? `${plural(told.dropped, "request")} of ${of.isOne ? who : plural(told.changed, "host")} dropped`
+      : `${of.isOne ? who : plural(told.changed, "host")} ${PAST[action]}`;
+    const told = of.isOne && !ASKED[action] ? await attempt(does, done) : await ctx.confirm({
+      title: `${VERBS[action]} ${who}`, text: TEXTS[action], danger: action === "drop", done,
+      about: [of.filter && ["All that match", of.filter], [of.count === 1 ? "Host" : "Hosts", few(of.names, of.count)], ["Requests", `${number(of.queued)} queued`]],
+      action: action === "unlimit" ? "Take away" : action[0].toUpperCase() + action.slice(1),
+      fields: action === "limit" ? LIMIT_FIELDS : [],
+      // What is left empty stays as it is.
+      act: (values) => does(Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value.trim()]).filter(([, value]) => value))),
+    });
+    if (told && !of.isOne) chosen.clear();
     refresh();
   }
 
@@ -101,24 +103,27 @@ export default function hosts(ctx) {
     const some = chosen.size > 0;
     if (!some && !list.complete) return null; // nobody knows yet how many "all" are
     const count = some ? chosen.size : list.total;
-    // What the list shows: another may have been asked for that is not there yet, or never comes.
-    const target = some ? { hosts: [...chosen] } : { match: list.match };
-    const filtered = list.match.q || list.match.state;
+    const { q, state } = list.match;
+    const filter = [q && `“${q}”`, state && STATES.find(([name]) => name === state)[1].toLowerCase()].filter(Boolean).join(", ");
+    const of = some
+      ? { target: { hosts: [...chosen.keys()] }, names: [...chosen.keys()], count, queued: [...chosen.values()].reduce((sum, queued) => sum + queued, 0) }
+      // What the list shows: another may have been asked for that is not there yet, or never comes.
+      : { target: { match: list.match }, names: list.hosts.map((host) => host.slot), count, queued: list.queued, filter };
     return h("div", { class: "bulk", role: "group", "aria-label": "Change several" },
-      h("span", null, some ? `${plural(count, "host")} chosen:` : `${filtered ? "All that match" : "All"} (${number(count)}):`),
+      h("span", null, some ? `${plural(count, "host")} chosen:` : `${filter ? "All that match" : "All"} (${number(count)}):`),
       ["pause", "resume", "limit", "unlimit", "drop"].map((action) =>
         button({ pause: "Pause", resume: "Resume", limit: "Limit…", unlimit: "No own limit", drop: "Drop…" }[action],
-          () => act(action, target, count), { class: action === "drop" ? "danger quiet" : "" })));
+          () => act(action, of), { class: action === "drop" ? "danger quiet" : "" })));
   }
 
   async function details(host) {
     const found = await attempt(() => api.get(ctx.path("hosts", host.slot)));
     if (!found) return;
-    const one = { hosts: [host.slot] };
-    await open(host.slot, (close) => {
+    const one = { target: { hosts: [host.slot] }, names: [host.slot || "(none)"], count: 1, queued: found.queued, isOne: true };
+    await ctx.open(host.slot, (close) => {
       const does = (action, text, danger) => button(text, () => {
         close();
-        act(action, one, 1, host.slot);
+        act(action, one);
       }, { class: danger ? "danger quiet" : "" });
       return [
         h("p", null, found.states.map((state) => badge(state)), !found.states.length && "Nothing special about it."),
@@ -145,7 +150,7 @@ export default function hosts(ctx) {
   const columns = [
     ctx.canChange && { title: h("span", { class: "hidden" }, "Choose"), plain: true, class: "check", cell: (host) =>
       h("input", { type: "checkbox", "aria-label": `Choose ${host.slot}`, checked: chosen.has(host.slot), onchange: (event) => {
-        if (event.target.checked) chosen.add(host.slot);
+        if (event.target.checked) chosen.set(host.slot, host.queued);
         else chosen.delete(host.slot);
         ctx.redraw();
       } }) },

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h, render } from "./dom.js";
 import { duration } from "./format.js";
-import { badge, empty, open, problem } from "./parts.js";
+import { badge, closeDialog, confirm, empty, open, problem } from "./parts.js";
 import overview from "./overview.js";
 import servers from "./servers.js";
 import crawl from "./crawl.js";
@@ -37,21 +37,27 @@ function read() {
 export const link = (name, tab = "", query = null) =>
   `#/crawl/${encodeURIComponent(name)}${tab && `/${tab}`}${query ? `?${new URLSearchParams(query)}` : ""}`;
 
-// What a view gets: the name of the crawl, what the stream told last, and ways to act.
+// What a view gets: the name of the crawl, what the stream told last, and ways to act. All of it is
+// about this crawl, also after another is shown.
 function context(query) {
+  const { name } = page;
   const timers = [];
   let ended = false;
   return {
-    name: page.name, session: page.session, query, link,
+    name, session: page.session, query, link,
     get told() { return page.told; },
     canChange: !page.session.read_only,
     get isShown() { return !ended; },
     redraw: () => !ended && draw(),
     // What kept the view from looking; nothing where the page says above that it is cut off.
     problem: (error) => error && !page.trouble && problem(error),
-    path: (...parts) => api.path("crawls", page.name, ...parts),
+    path: (...parts) => api.path("crawls", name, ...parts),
+    // Dialogs of a view that is no longer shown do not open.
+    open: (...given) => (ended ? null : open(...given)),
+    confirm: (asked) => (ended ? null : confirm({ ...asked, about: [["Crawl", name], ...asked.about] })),
     // Remembers what is looked at in the address, so that it can be passed on and gone back to.
     keep(changes) {
+      if (ended) return;
       const kept = Object.entries({ ...query, ...changes }).filter(([, value]) => value !== "" && value !== null && value !== undefined);
       query = Object.fromEntries(kept);
       const base = location.hash.split("?")[0] || "#/";
@@ -87,11 +93,13 @@ function context(query) {
 }
 
 function go() {
+  if (api.takeToken()) closeDialog(); // which may ask for it
   const wanted = read();
   const place = `${wanted.kind}/${wanted.name}/${wanted.tab}`;
   if (place === page.place && page.view) return;
   const isSameStream = page.view && wanted.name === page.name && wanted.kind === page.kind;
   page.context?.end();
+  closeDialog();
   const hadPage = Boolean(page.place);
   Object.assign(page, { place, kind: wanted.kind, name: wanted.name, tab: wanted.tab });
   if (!isSameStream) {
@@ -169,18 +177,13 @@ function heading() {
     })));
 }
 
-async function askToken(again) {
-  for (;;) {
-    const given = await open("Token", (close) => h("form", { onsubmit: (event) => {
-      event.preventDefault();
-      close(new FormData(event.target).get("token").trim());
-    } },
-    h("p", null, again ? "This token is not the right one." : "This dashboard can be used with a token: what is in its --token-file, or in REDISQ_DASHBOARD_TOKEN."),
-    h("label", null, "Token", h("input", { name: "token", type: "password", autocomplete: "off", required: true, autofocus: true })),
-    h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Open"))));
-    if (given) return given;
-  }
-}
+const askToken = (again) => open("Token", (close) => h("form", { onsubmit: (event) => {
+  event.preventDefault();
+  close(new FormData(event.target).get("token").trim());
+} },
+h("p", null, again ? "This token is not the right one. " : "", "It is in the file that “scrapy redisq dashboard” names when it starts, in its --token-file, or in REDISQ_DASHBOARD_TOKEN."),
+h("label", null, "Token", h("input", { name: "token", type: "password", autocomplete: "off", required: true, autofocus: true })),
+h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Open"))));
 
 async function start() {
   for (;;) {

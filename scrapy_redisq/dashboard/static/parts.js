@@ -3,6 +3,8 @@
 import { h, render } from "./dom.js";
 import { number } from "./format.js";
 
+const FEW = 5;
+
 const STATES = {
   running: "good", complete: "done", stopped: "warn", resetting: "warn", absent: "idle",
   paused: "warn", set_aside: "bad", parked: "warn", failing: "warn", limited: "info",
@@ -93,8 +95,15 @@ export function toast(text, level = "good") {
   setTimeout(() => node.remove(), 8000);
 }
 
-// A dialog with `content(close)`; resolves to what close() was given, null if it was left.
+let leave = () => {};
+
+// Closes the dialog that is open, as Cancel does.
+export const closeDialog = () => leave();
+
+// A dialog with `content(close, redraw)`; resolves to what close() was given, null if it was left.
+// redraw() is false after the end of the dialog.
 export function open(title, content) {
+  leave();
   const dialog = document.getElementById("dialog");
   const before = document.activeElement;
   return new Promise((resolve) => {
@@ -107,33 +116,59 @@ export function open(title, content) {
       if (before?.isConnected) before.focus();
       resolve(result);
     };
-    const redraw = () => render(dialog,
-      h("header", null, h("h2", { id: "dialog-title" }, title),
-        button("✕", () => close(null), { class: "plain", label: "Close" })),
-      content(close));
+    leave = () => close(null);
+    const redraw = () => {
+      if (isOpen) render(dialog,
+        h("header", null, h("h2", { id: "dialog-title" }, title),
+          button("✕", leave, { class: "plain", label: "Close" })),
+        content(close, redraw));
+      return isOpen;
+    };
     // The event comes late: the next dialog may be open by then.
     dialog.onclose = () => dialog.open || close(null);
     dialog.onclick = (event) => {
-      if (event.target === dialog) close(null); // beside it
+      if (event.target === dialog) leave(); // beside it
     };
     redraw();
     if (!dialog.open) dialog.showModal();
   });
 }
 
-// Asks before something is done; `fields` {name, label, hint, type}. Resolves to their values, or null.
-export function confirm({ title, text, action, danger, fields = [] }) {
-  return open(title, (close) => h("form", { method: "dialog", onsubmit: (event) => {
+// Asks before something is done, and does it by `act(values)`. `about`: [name, value], to what it is
+// done; `fields`: {name, label, hint, type}, of which the values are; `done(told)`: the message then.
+// A failure is told in the dialog, which keeps what was typed. Resolves to what act() gave, null if
+// the dialog was left.
+export function confirm({ title, about, text, action, danger, fields = [], act, done }) {
+  let failed = null;
+  let busy = false;
+  return open(title, (close, redraw) => h("form", { method: "dialog", onsubmit: async (event) => {
     event.preventDefault();
-    close(Object.fromEntries(new FormData(event.target)));
+    if (busy) return;
+    [busy, failed] = [true, null];
+    const values = Object.fromEntries(new FormData(event.target));
+    redraw();
+    try {
+      const told = await act(values);
+      toast(done(told));
+      close(told);
+    } catch (error) {
+      [busy, failed] = [false, error];
+      if (!redraw()) toast(error.message, "bad");
+    }
   } },
+  facts(...about),
   text && h("p", null, text),
+  failed && problem(failed),
   fields.map((field) => h("label", null, field.label,
     h("input", { name: field.name, type: field.type || "text", autocomplete: "off", placeholder: field.hint, autofocus: true }))),
   h("div", { class: "buttons" },
     button("Cancel", () => close(null)),
-    h("button", { type: "submit", class: danger ? "danger" : "primary" }, action))));
+    h("button", { type: "submit", class: danger ? "danger" : "primary", disabled: busy }, action))));
 }
+
+// The first of many names; `count`: how many there are.
+export const few = (names, count = names.length) =>
+  `${names.slice(0, FEW).join(", ")}${count > FEW ? ` and ${number(count - Math.min(FEW, names.length))} more` : ""}`;
 
 // Does something that may fail, and says so.
 export async function attempt(what, done) {

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { clock, duration, number, plural } from "./format.js";
-import { attempt, badge, button, confirm, facts, problem } from "./parts.js";
+import { attempt, badge, button, facts, problem } from "./parts.js";
 
 // A link to a crawled page, which must not learn where it was clicked; other schemes are text.
 export const crawled = (address) => /^https?:\/\//i.test(address)
@@ -24,6 +24,7 @@ export default function url(ctx) {
   let asked = ctx.query.url || "";
   let slot = ctx.query.slot || "";
   let found = null;
+  let shown = null; // what was asked for when that was found
   let failed = null;
   let busy = false;
   let pushed = null;
@@ -32,8 +33,9 @@ export default function url(ctx) {
     if (!asked) return;
     busy = true;
     ctx.redraw();
+    const wanted = { url: asked, slot: slot || undefined };
     try {
-      [found, failed] = [await api.get(ctx.path("url"), { url: asked, slot: slot || undefined }), null];
+      [found, failed, shown] = [await api.get(ctx.path("url"), wanted), null, wanted];
     } catch (error) {
       [found, failed] = [null, error];
     }
@@ -50,15 +52,20 @@ export default function url(ctx) {
     look();
   }
 
-  async function change(action) {
-    const told = await attempt(() => api.post(ctx.path("url"), { action, url: asked, slot: slot || null }), (said) =>
-      action === "forget" ? (said.forgotten ? "Forgotten: the next link to it is followed" : "It was not known")
-        : { waits: "It will be fetched anyway", requeued: "It is tried again", pushed: "It was pushed as a new request" }[said.how]);
+  async function fetchAgain() {
+    const told = await attempt(() => api.post(ctx.path("url"), { action: "fetch", ...shown }), (said) =>
+      ({ waits: "It will be fetched anyway", requeued: "It is tried again", pushed: "It was pushed as a new request" })[said.how]);
     if (told) look();
   }
 
   async function forget() {
-    if (await confirm({ title: "Forget this URL", action: "Forget", text: "It counts as never seen: the next link to it is followed." })) change("forget");
+    const { url: address, slot: of } = shown;
+    const told = await ctx.confirm({
+      title: "Forget this URL", action: "Forget", text: "It counts as never seen: the next link to it is followed.",
+      about: [["URL", address]], act: () => api.post(ctx.path("url"), { action: "forget", url: address, slot: of }),
+      done: (said) => said.forgotten ? "Forgotten: the next link to it is followed" : "It was not known",
+    });
+    if (told) look();
   }
 
   function result() {
@@ -76,7 +83,7 @@ export default function url(ctx) {
         found.deliveries ? ["Workers that died with it", number(found.deliveries)] : null),
       found.detail && h("pre", { tabindex: "0" }, found.detail),
       found.looked_through ? null : h("p", { class: "notice warn" }, `Not all of the host's requests were looked at (${number(found.looked_at)} were): it may be among the others.`),
-      ctx.canChange && h("div", { class: "buttons" }, button("Fetch it again", () => change("fetch"), { class: "primary" }), button("Forget it…", forget),
+      ctx.canChange && h("div", { class: "buttons" }, button("Fetch it again", fetchAgain, { class: "primary" }), button("Forget it…", forget),
         found.letter && h("a", { class: "button", href: ctx.link(ctx.name, "dead") }, "Dead letters")));
   }
 

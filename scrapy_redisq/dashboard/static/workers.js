@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, clock, duration, number, plural, rate } from "./format.js";
-import { attempt, badge, button, confirm, empty, table } from "./parts.js";
+import { badge, button, empty, few, table } from "./parts.js";
 
 const TEXTS = {
   quiet: "They finish what they hold and claim nothing more, until they are told to work.",
@@ -24,12 +24,17 @@ export default function workers(ctx) {
     }
   }
 
-  async function tell(what, ids, count) {
-    const who = plural(count, "worker");
+  // who: the workers that are meant; all: and those that come meanwhile.
+  function tell(what, who, all = false) {
+    const names = who.map((worker) => `${worker.host || "?"}:${worker.pid} (${worker.id})`);
+    const holds = who.reduce((sum, worker) => sum + worker.leased, 0);
     const verb = { quiet: "Quiet", work: "Let work", stop: "Stop" }[what];
-    if (!await confirm({ title: `${verb} ${who}`, text: TEXTS[what], action: verb, danger: what === "stop" })) return;
-    await attempt(() => api.post(ctx.path("workers"), { action: what, ...(ids ? { ids } : { all: true }) }),
-      (told) => `${plural(told.changed, "worker")} told to ${what === "quiet" ? "be quiet" : what}`);
+    return ctx.confirm({
+      title: `${verb} ${all ? "all workers" : plural(who.length, "worker")}`, text: TEXTS[what], action: verb, danger: what === "stop",
+      about: [[who.length === 1 ? "Worker" : "Workers", few(names)], ["In progress", plural(holds, "request")]],
+      act: () => api.post(ctx.path("workers"), { action: what, ...(all ? { all } : { ids: who.map((worker) => worker.id) }) }),
+      done: (told) => `${plural(told.changed, "worker")} told to ${what === "quiet" ? "be quiet" : what}`,
+    });
   }
 
   const stateOf = (worker) => {
@@ -56,9 +61,9 @@ export default function workers(ctx) {
     { title: "Since", wide: true, class: "wider nowrap", cell: (worker) => ago(worker.since) },
     ctx.canChange && { title: h("span", { class: "hidden" }, "Change"), class: "nowrap", cell: (worker) => worker.alive && [
       worker.quiet || worker.told === "quiet"
-        ? button("Work", () => tell("work", [worker.id], 1), { label: `Let ${worker.id} work` })
-        : button("Quiet", () => tell("quiet", [worker.id], 1), { label: `Quiet ${worker.id}` }),
-      " ", button("Stop", () => tell("stop", [worker.id], 1), { class: "danger quiet", label: `Stop ${worker.id}` })] },
+        ? button("Work", () => tell("work", [worker]), { label: `Let ${worker.id} work` })
+        : button("Quiet", () => tell("quiet", [worker]), { label: `Quiet ${worker.id}` }),
+      " ", button("Stop", () => tell("stop", [worker]), { class: "danger quiet", label: `Stop ${worker.id}` })] },
   ].filter(Boolean);
 
   return {
@@ -66,14 +71,14 @@ export default function workers(ctx) {
     draw() {
       const told = ctx.told;
       if (!told) return h("p", { class: "lead" }, "Looking…");
-      const alive = told.workers.filter((worker) => worker.alive).length;
+      const alive = told.workers.filter((worker) => worker.alive);
       if (!told.workers.length) return empty("No worker", `“scrapy crawl${told.spider ? ` ${told.spider}` : ""}” starts one; as many as you like share this crawl.`);
       return [
         h("div", { class: "toolbar" },
-          h("p", { class: "lead" }, `${plural(alive, "worker")} alive, ${rate(told.pages_per_minute)} pages a minute together`),
-          ctx.canChange && alive > 0 && h("div", { class: "bulk", role: "group", "aria-label": "Change all" }, h("span", null, "All:"),
-            button("Quiet", () => tell("quiet", null, alive)), button("Work", () => tell("work", null, alive)),
-            button("Stop", () => tell("stop", null, alive), { class: "danger quiet" }))),
+          h("p", { class: "lead" }, `${plural(alive.length, "worker")} alive, ${rate(told.pages_per_minute)} pages a minute together`),
+          ctx.canChange && alive.length > 0 && h("div", { class: "bulk", role: "group", "aria-label": "Change all" }, h("span", null, "All:"),
+            button("Quiet", () => tell("quiet", alive, true)), button("Work", () => tell("work", alive, true)),
+            button("Stop", () => tell("stop", alive, true), { class: "danger quiet" }))),
         table("Workers", columns, told.workers, { key: (worker) => worker.id }),
       ];
     },
