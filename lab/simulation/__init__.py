@@ -1,0 +1,13 @@
+"""Whole crawls on virtual time: several workers, real Scrapy engines and the real scripts in a real
+Redis, in one process whose clock moves only when nobody has anything to do.
+
+``clock``     time, the event loop, and who of the workers may run
+``server``    one Redis and the network before it, with what goes wrong there
+``site``      a site, its pages, and what must be fetched of it
+``spider``    the spider of a plan, its downloads and its sink
+``plan``      what one seed draws: features of a spider, settings, faults
+``world``     one crawl of a plan, from its first worker to its last
+``verdict``   what must hold when it is over
+
+Nothing of ``scrapy_redisq`` is changed for it but the clock of the scripts (`server.TIME`).
+"""

@@ -1,0 +1,182 @@
+"""A clock that stands still while somebody has something to do, and the event loop that moves it.
+
+Each worker's callbacks run in a context of their own, by which the loop knows whose they are: those
+of a worker that was killed are never run again, those of a stopped one wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import os
+import random
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+EPOCH = 1_800_000_000.0
+"""What the clock shows at the beginning, in seconds since 1970."""
+
+TICK = 2e-6
+"""Seconds that each look at the clock takes: without it a pause of 1e-17 s would never end."""
+
+
+class Stuck(Exception):
+    """Raised when nobody will ever do anything again."""
+
+
+class VirtualClock:
+    """Seconds since the beginning, for all that asks `time` in this process."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._tick = TICK
+
+    def look(self) -> float:
+        self.now += self._tick
+        return self.now
+
+    def _pid(self) -> int:
+        worker = WORKER.get() if self._tick else None  # a client of redis-py's is one process's
+        return 1_000 + (worker.number if worker else 0)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """While what looks at it is real, and looks as often as it likes."""
+        self._tick = 0.0
+        try:
+            yield
+        finally:
+            self._tick = TICK
+
+    def install(self, seed: int) -> None:
+        """Take the place of time and randomness for the rest of the process."""
+        _installed[:] = [self]
+        chance = random.Random(f"os {seed}")
+        random.seed(seed)
+        random._urandom = os.urandom = chance.randbytes  # type: ignore[attr-defined]
+        os.getpid = self._pid
+
+
+_installed: list[VirtualClock] = []
+_real = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
+
+
+def take_over() -> None:
+    """Let modules that are imported from now on keep functions of time that can be replaced: some
+    keep ``time.monotonic`` itself."""
+
+    def replaced(name: str, base: float) -> Callable[[], float]:
+        real = _real[name]
+        return lambda: base + _installed[0].look() if _installed else real()
+
+    time.time = replaced("time", EPOCH)
+    time.monotonic = replaced("monotonic", 1_000.0)
+    time.perf_counter = replaced("perf_counter", 1_000.0)
+
+
+class Process:
+    """Whether a worker may run: what the operating system would know of its process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.dead = False
+        self._stopped = False
+        self._held: list[asyncio.Handle] = []
+
+    @property
+    def runs(self) -> bool:
+        return not (self.dead or self._stopped)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.dead = True
+        self._held.clear()
+
+    def stop(self) -> None:
+        """SIGSTOP: its timers go on, and nobody looks at them."""
+        self._stopped = True
+
+    def go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """SIGCONT."""
+        self._stopped = False
+        held, self._held = self._held, []
+        for handle in held:
+            loop._ready.append(handle)  # type: ignore[attr-defined]
+
+    def hold(self, handle: asyncio.Handle) -> None:
+        if not self.dead:
+            self._held.append(handle)
+
+
+WORKER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("worker", default=None)
+"""Whose callbacks are run."""
+
+
+class _Owned(asyncio.Handle):
+    __slots__ = ()
+
+    def _run(self) -> None:
+        process = self._context.get(WORKER)  # type: ignore[attr-defined]
+        if process is None or process.runs:
+            asyncio.Handle._run(self)
+        else:
+            process.hold(self)
+
+
+class _OwnedTimer(asyncio.TimerHandle):
+    __slots__ = ()
+
+    _run = _Owned._run
+
+
+class _Selector(selectors.SelectSelector):
+    """Never waits: where others would, time passes."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise Stuck
+        if timeout > 0:
+            self._clock.now += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop on a virtual clock. It has no network."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(_Selector(clock))
+        self._all_tasks: list[asyncio.Task[Any]] = []
+        self.set_task_factory(self._make_task)
+
+    def _make_task(self, loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Keeps it: that of a dead worker would be missed, at any time, by the collector."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
+        self._all_tasks.append(task)
+        return task
+
+    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
+        handle = _Owned(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = _OwnedTimer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+
+async def run_here(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """In place of `asyncio.to_thread`: there is one thread."""
+    await asyncio.sleep(0.0005)
+    return function(*args, **named)

@@ -1,0 +1,127 @@
+"""Runs the crawls of many seeds, a zygote and a Redis for each core."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from lab.servers import RedisServer, any_server
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Zygote:
+    """One of them, with a Redis of its own. Addresses are not random, nor is the environment: what
+    is ordered by them would be another one each time."""
+
+    def __init__(self) -> None:
+        self._server = RedisServer(any_server("redis-7"), "--save", "3600", "1000000000")
+        fixed = ["setarch", "-R"] if shutil.which("setarch") else []
+        self._process = subprocess.Popen(
+            [
+                *fixed,
+                sys.executable,
+                "-m",
+                "lab.simulation.zygote",
+                str(self._server.folder / "redis.sock"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", "HOME": tempfile.gettempdir()},
+        )
+
+    def crawl(self, task: dict[str, Any]) -> dict[str, Any]:
+        """The crawl of ``seed``, with ``pages`` and ``without`` some of its parts."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(" " + json.dumps(task))
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the zygote is gone"
+        told: dict[str, Any] = json.loads(line)
+        return {**task, **told}
+
+    def close(self) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+        self._server.close()
+
+
+@contextmanager
+def zygote() -> Iterator[Zygote]:
+    """One, as long as it is needed."""
+    one = Zygote()
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def crawl_all(
+    tasks: Iterable[dict[str, Any]],
+    told: Callable[[dict[str, Any], Zygote], bool],
+    cores: int | None = None,
+) -> None:
+    """Crawl all ``tasks``; ``told(result, zygote)`` is called for each: whether to go on."""
+    left = iter(tasks)
+    lock = threading.Lock()
+    failed: Queue[BaseException] = Queue()
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            with zygote() as mine:
+                while not ended.is_set():
+                    with lock:
+                        task = next(left, None)
+                    if task is None:
+                        return
+                    result = mine.crawl(task)
+                    with lock:
+                        if not told(result, mine):
+                            ended.set()
+        except BaseException as error:
+            ended.set()
+            failed.put(error)
+
+    threads = [threading.Thread(target=work) for _ in range(cores or os.cpu_count() or 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if not failed.empty():
+        raise failed.get()
+
+
+def shortened(one: Zygote, task: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """The smallest task found that still fails: faults and features are left out one by one, then
+    pages."""
+    kinds = {problem.partition(":")[0] for problem in result["problems"]}
+
+    def fails(smaller: dict[str, Any]) -> bool:
+        problems = one.crawl(smaller)["problems"]
+        return bool(kinds & {problem.partition(":")[0] for problem in problems})
+
+    without = list(task.get("without") or ())
+    faults = [str(n) for n in range(8)]
+    for part in [*faults, *result.get("features", [])]:
+        if part not in without and fails({**task, "without": [*without, part]}):
+            without.append(part)
+    smallest = {**task, "without": without}
+    for pages in (3, 5, 8, 12, 20, 40):
+        if fails({**smallest, "pages": pages}):
+            return {**smallest, "pages": pages}
+    return smallest

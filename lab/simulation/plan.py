@@ -1,0 +1,144 @@
+"""What one seed draws: settings, what the spider does, what goes wrong and when.
+
+All is drawn at once and kept as plain values, so that a plan can be printed, and made smaller: with
+fewer pages, without some of its features or faults.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+FEATURES = {
+    "priorities": 0.3,
+    "delays": 0.15,
+    "leaves": 0.5,
+    "chains": 0.3,
+    "cookies": 0.3,
+    "slow_start": 0.3,
+    "hidden": 0.3,
+    "failures": 0.4,
+    "trouble": 0.25,
+    "give_up": 0.15,
+    "raises": 0.3,
+    "item_raises": 0.2,
+    "redirects": 0.25,
+    "slow_callbacks": 0.3,
+    "side": 0.15,
+    "idle": 0.15,
+    "close_spider": 0.1,
+    "limits": 0.3,
+    "robots": 0.15,
+    "big": 0.1,
+}
+"""What a spider or its site may do -> how often one does."""
+
+FAULTS = {
+    "kill": 0.35,
+    "freeze": 0.2,
+    "cut": 0.25,
+    "stop": 0.25,
+    "stop_twice": 0.08,
+    "join": 0.4,
+    "outage": 0.25,
+    "restart": 0.1,
+    "lost_tail": 0.25,
+    "lost_script": 0.15,
+    "full": 0.15,
+    "clock": 0.1,
+    "flush": 0.15,
+    "sink_away": 0.2,
+    "sink_slow": 0.1,
+    "messages": 0.4,
+    "foreign_entry": 0.1,
+}
+"""What may go wrong -> how often it does in a crawl."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``kind`` at a virtual second, for ``lasts`` seconds, to a worker (a number) if to one."""
+
+    kind: str
+    at: float
+    lasts: float = 0.0
+    worker: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One crawl. ``workers``: when each of the first ones starts."""
+
+    seed: int
+    pages: int
+    hosts: int
+    features: frozenset[str]
+    faults: tuple[Fault, ...]
+    workers: tuple[float, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    traced: frozenset[str] = frozenset()
+
+    def smaller(self, *, pages: int | None = None, without: frozenset[str] = frozenset()) -> Plan:
+        """The same with so many pages, without features of these names, and faults of these
+        numbers."""
+        return replace(
+            self,
+            pages=pages or self.pages,
+            features=self.features - without,
+            faults=tuple(fault for n, fault in enumerate(self.faults) if str(n) not in without),
+        )
+
+    def words(self) -> str:
+        """For people."""
+        faults = [f"{n}:{fault.kind}@{fault.at:.2f}" for n, fault in enumerate(self.faults)]
+        return (
+            f"{self.pages} pages on {self.hosts} hosts, {len(self.workers)} workers, "
+            f"{' '.join(f'{name}={value}' for name, value in self.settings.items())}; "
+            f"{' '.join(sorted(self.features)) or 'plain'}; {' '.join(faults) or 'no fault'}"
+        )
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    chance = random.Random(f"plan {seed}")
+    pages = chance.choice([10, 20, 30, 40, 60, 100])
+    features = frozenset(name for name, often in FEATURES.items() if chance.random() < often)
+    calm = chance.random() < 0.1
+    faults: list[Fault] = []
+    for kind, often in FAULTS.items():
+        while chance.random() < often and not calm and len(faults) < 8:
+            at = chance.choice([chance.uniform(0, 1), chance.uniform(0, 6), chance.uniform(0, 20)])
+            lasts = chance.choice([0.05, 0.5, 2.0, 8.0, 20.0])
+            faults.append(Fault(kind, round(at, 3), lasts, chance.randrange(4)))
+    workers = [0.0] + [
+        round(chance.choice([0.0, chance.uniform(0, 0.2), chance.uniform(0, 4)]), 3)
+        for _ in range(chance.randrange(4))
+    ]
+    settings: dict[str, Any] = {
+        "REDISQ_LEASE_TTL": chance.choice([2, 6, 6, 20]),
+        "CONCURRENT_REQUESTS": chance.choice([1, 2, 4, 4, 8]),
+        "REDISQ_ORDER": chance.choice(["fifo", "fifo", "lifo"]),
+        "REDISQ_SCHEDULING": chance.choice(["slot", "slot", "slot", "priority"]),
+        "DUPEFILTER_CLASS": chance.choice(
+            ["scrapy_redisq.BloomDupeFilter", "scrapy_redisq.ExactDupeFilter"]
+        ),
+        "REDISQ_MAX_DELIVERIES": chance.choice([5, 5, 20]),
+    }
+    if chance.random() < 0.2:
+        settings["REDISQ_RUN"] = "run"
+    if chance.random() < 0.1:
+        settings["REDISQ_KEEP_SEEN"] = True
+    if chance.random() < 0.15:
+        settings["REDISQ_MAX_PENDING"] = chance.choice([5, 20])
+    if settings["REDISQ_SCHEDULING"] == "priority":
+        features -= {"limits"}
+    return Plan(
+        seed,
+        pages,
+        chance.choice([1, 2, 3, 5]),
+        features,
+        tuple(sorted(faults, key=lambda fault: fault.at)),
+        tuple(sorted(workers)),
+        settings,
+    )

@@ -1,0 +1,139 @@
+"""A site drawn by a seed, what its pages ask for, and what must come of a crawl of it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from lab.simulation.plan import Plan
+
+DELAY = 0.4
+"""Seconds between two starts at a host with a limit."""
+
+
+@dataclass
+class Page:
+    """``answers``: statuses before the page itself, 0 for no answer. ``hidden``: a page that it
+    asks for with a lambda. ``gone``: it never answers well."""
+
+    number: int
+    host: int
+    links: list[int] = field(default_factory=list)
+    priorities: dict[int, int] = field(default_factory=dict)
+    delays: dict[int, float] = field(default_factory=dict)
+    leaves: int = 0
+    chain: int = 0
+    hidden: int = 0
+    answers: list[int] = field(default_factory=list)
+    redirect: int | None = None
+    raises: bool = False
+    item_raises: bool = False
+    slow: float = 0.0
+    side: bool = False
+    closes: bool = False
+    seconds: float = 0.05
+
+    @property
+    def url(self) -> str:
+        return f"http://h{self.host}.sim/{self.number}"
+
+
+class Site:
+    """All pages, and a log of what was asked for: (virtual second, host, path, worker)."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        chance = random.Random(f"site {plan.seed}")
+        self.pages = [self._page(chance, number) for number in range(plan.pages)]
+        for page in self.pages:
+            page.links = [link for link in page.links if link < plan.pages]
+            if page.redirect is not None and page.redirect >= plan.pages:
+                page.redirect = None
+        for number in range(1, plan.pages):  # each is linked by one before it
+            before = self.pages[(number - 1) // 3]
+            if number not in before.links:
+                before.links.append(number)
+        for page in self.pages:
+            if page.redirect is not None or page.closes:
+                page.raises = False
+        self.starts = [0, *self.pages[0].links[:2]] if "cookies" in plan.features else [0]
+        self.log: list[tuple[float, str, str, int]] = []
+        self.hits: Counter[str] = Counter()
+        self.begun: dict[str, list[float]] = defaultdict(list)
+        self.closed = False
+
+    def _page(self, chance: random.Random, number: int) -> Page:
+        has = self.plan.features.__contains__
+
+        def often(feature: str, share: float) -> bool:
+            drawn = chance.random() < share  # also where it is of no use: others stay as they are
+            return has(feature) and drawn
+
+        page = Page(number, chance.randrange(self.plan.hosts))
+        page.links = [chance.randrange(max(1, number), 100) for _ in range(chance.randrange(5))]
+        page.links += [chance.randrange(0, number + 1) for _ in range(chance.randrange(3))]
+        if often("priorities", 0.5):
+            page.priorities = {link: chance.randrange(-2, 3) for link in page.links}
+        if often("delays", 0.1):
+            page.delays = {link: chance.choice([0.2, 2.0]) for link in page.links[:1]}
+        page.leaves = chance.randrange(1, 4) if often("leaves", 0.3) else 0
+        page.chain = chance.randrange(1, 6) if often("chains", 0.1) else 0
+        page.hidden = chance.randrange(1, 3) if often("hidden", 0.15) else 0
+        if often("failures", 0.15):
+            page.answers = [chance.choice([500, 502, 0]) for _ in range(chance.randrange(1, 3))]
+        if often("trouble", 0.1):
+            page.answers = [503] * chance.randrange(1, 3)
+        if often("give_up", 0.06) and number:
+            page.answers = [500] * 1_000
+        page.raises = often("raises", 0.06) and number > 0
+        page.item_raises = often("item_raises", 0.06)
+        if often("redirects", 0.1) and number > 2:
+            page.redirect = chance.randrange(number + 1, number + 9)
+        page.slow = chance.choice([0.1, 1.5]) if often("slow_callbacks", 0.2) else 0.0
+        page.side = often("side", 0.1)
+        page.closes = often("close_spider", 0.04)
+        if often("big", 0.05):
+            page.links += [chance.randrange(0, 100) for _ in range(100)]
+        page.seconds = chance.choice([0.01, 0.05, 0.05, 0.3])
+        return page
+
+    def asked(self, at: float, host: str, path: str, worker: int) -> None:
+        self.log.append((at, host, path, worker))
+        self.hits[path] += 1
+        self.begun[host].append(at)
+
+    def expected(self) -> tuple[set[str], set[str]]:
+        """(Keys that must be in the sink, keys of which a dead letter must be there)."""
+        keys: set[str] = set()
+        dead: set[str] = set()
+        todo, known = list(self.starts), set(self.starts)
+
+        def ask(number: int) -> None:
+            if number not in known:
+                known.add(number)
+                todo.append(number)
+
+        while todo:
+            page = self.pages[todo.pop()]
+            if len(page.answers) == 1_000:
+                dead.add(page.url)
+                continue
+            if page.redirect is not None:
+                ask(page.redirect)
+                continue
+            name = f"{page.number}"
+            if page.item_raises or page.raises:
+                dead.add(page.url)
+            if not page.item_raises:
+                keys.add(name)
+            keys |= {f"{name}.leaf{n}" for n in range(page.leaves)}
+            keys |= {f"{name}.chain{n}" for n in range(page.chain)}
+            keys |= {f"{name}.hidden{n}" for n in range(page.hidden)}
+            for link in page.links:
+                ask(link)
+        if "cookies" in self.plan.features:
+            keys |= {f"start{n}" for n in range(3)}
+        if "idle" in self.plan.features:
+            keys |= {"idle0", "idle1"}
+        return keys, dead

@@ -1,0 +1,187 @@
+"""The spider of a plan, its downloads and its sink, each as a project would write it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import scrapy
+from scrapy import signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.http import Request, Response, TextResponse
+
+from lab.simulation.clock import WORKER
+from lab.simulation.site import Page
+from scrapy_redisq.pipelines import BatchPipeline
+
+if TYPE_CHECKING:
+    from lab.simulation.world import World
+
+WORLD: list[World] = []
+"""The one of this process."""
+
+
+def world() -> World:
+    return WORLD[0]
+
+
+class SimulatedSpider(scrapy.Spider):
+    """Does what its world's site says."""
+
+    name = "sim"
+
+    @classmethod
+    def from_crawler(cls, crawler: Any, *args: Any, **named: Any) -> Any:
+        spider = super().from_crawler(crawler, *args, **named)
+        if "idle" in world().plan.features:
+            crawler.signals.connect(spider.idle, signals.spider_idle)
+        return spider
+
+    async def start(self) -> AsyncIterator[Any]:
+        site, features = world().site, world().plan.features
+        for number in site.starts:
+            yield Request(site.pages[number].url, dont_filter=True)
+            if "slow_start" in features:
+                await asyncio.sleep(0.7)
+        if "cookies" in features:
+            for n in range(3):
+                yield Request(
+                    site.pages[0].url,
+                    self.parse_start,
+                    cookies={"n": str(n)},
+                    cb_kwargs={"n": n},
+                    dont_filter=True,
+                )
+
+    fed = 0
+
+    def idle(self) -> None:
+        if self.fed < 2:
+            page = world().site.pages[0]
+            self.crawler.engine.crawl(
+                Request(
+                    f"{page.url}?idle",
+                    self.parse_idle,
+                    cb_kwargs={"n": self.fed},
+                    meta={"redisq_id": f"idle{self.fed}"},
+                    dont_filter=True,
+                )
+            )
+            self.fed += 1
+            raise DontCloseSpider
+
+    def parse_idle(self, response: Response, n: int) -> Any:
+        yield {"key": f"idle{n}"}
+
+    def parse_start(self, response: Response, n: int) -> Any:
+        yield {"key": f"start{n}"}
+
+    async def parse(self, response: Response) -> AsyncIterator[Any]:
+        page = world().site.pages[int(response.url.rpartition("/")[2])]
+        if page.closes and not world().site.closed:
+            world().site.closed = True
+            raise CloseSpider("enough")
+        half = len(page.links) // 2
+        for link in page.links[:half]:
+            yield self.link(page, link)
+        if page.slow:
+            await asyncio.sleep(page.slow)
+        if page.side:
+            await self.crawler.engine.download_async(Request(f"{page.url}?side"))
+        yield {"key": str(page.number), "raises": page.item_raises}
+        for n in range(page.leaves):
+            yield self.unfiltered(page, self.parse_leaf, n)
+        if page.chain:
+            yield self.unfiltered(page, self.parse_chain, 0)
+        for n in range(page.hidden):
+            key = f"{page.number}.hidden{n}"
+            item: Any = functools.partial(dict, key=key)
+            yield Request(f"{page.url}?hidden{n}", lambda _, item=item: item())  # type: ignore[misc]
+        for link in page.links[half:]:
+            yield self.link(page, link)
+        if page.raises:
+            raise KeyError(page.number)
+
+    def link(self, page: Page, link: int) -> Request:
+        request = Request(
+            world().site.pages[link].url, self.parse, priority=page.priorities.get(link, 0)
+        )
+        if delay := page.delays.get(link):
+            request.meta["redisq_delay"] = delay
+        return request
+
+    def unfiltered(self, page: Page, callback: Any, n: int) -> Request:
+        return Request(page.url, callback, cb_kwargs={"n": n}, dont_filter=True)
+
+    def parse_leaf(self, response: Response, n: int) -> Any:
+        yield {"key": f"{response.url.rpartition('/')[2]}.leaf{n}"}
+
+    def parse_chain(self, response: Response, n: int) -> Any:
+        page = world().site.pages[int(response.url.rpartition("/")[2])]
+        yield {"key": f"{page.number}.chain{n}"}
+        if n + 1 < page.chain:
+            yield self.unfiltered(page, self.parse_chain, n + 1)
+
+
+class Downloads:
+    """Scrapy's download handler: asks the site."""
+
+    lazy = False
+
+    def __init__(self, crawler: Any) -> None:
+        self.asked: dict[str, int] = {}
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> Downloads:
+        return cls(crawler)
+
+    async def download_request(self, request: Request) -> Response:
+        site = world().site
+        process = WORKER.get()
+        _, _, host, path = request.url.split("/", 3)
+        plain = path.isdecimal() and not request.cb_kwargs
+        name = path if not request.cb_kwargs else f"{path}{json.dumps(request.cb_kwargs)}"
+        site.asked(time.monotonic(), host, name, process.number if process else 0)
+        if path == "robots.txt":
+            await asyncio.sleep(0.05)
+            return TextResponse(request.url, body=b"User-agent: *\nCrawl-delay: 0.4\n")
+        page = site.pages[int(path.partition("?")[0])]
+        await asyncio.sleep(page.seconds)
+        nth = site.hits[name] - 1
+        if plain and nth < len(page.answers):
+            status = page.answers[nth]
+            if not status:
+                raise scrapy.exceptions.DownloadTimeoutError
+            return TextResponse(request.url, status, body=b"")
+        if plain and page.redirect is not None:
+            target = site.pages[page.redirect].url
+            return TextResponse(request.url, 302, headers={"Location": target})
+        return TextResponse(request.url, body=b"<html></html>")
+
+    async def close(self) -> None:
+        pass
+
+
+class Refuse:
+    """An item pipeline that raises for some items."""
+
+    def process_item(self, item: dict[str, Any]) -> dict[str, Any]:
+        if item.get("raises"):
+            raise ValueError(item["key"])
+        return item
+
+
+class Sink(BatchPipeline):
+    """Upserts by key into a table of the world's."""
+
+    async def write(self, rows: list[Any]) -> None:
+        await asyncio.sleep(0.004 + 2.0 * world().sink_slow)
+        if world().sink_away:
+            raise OSError("simulated: the sink is away")
+        for row in rows:
+            world().table[row["key"]] = world().table.get(row["key"], 0) + 1
+        await asyncio.sleep(0.002)

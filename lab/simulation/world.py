@@ -1,0 +1,370 @@
+"""One crawl of a plan: starts workers, lets faults happen, and goes on until all is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scrapy import signals
+from scrapy.crawler import AsyncCrawlerRunner
+
+from lab.simulation import clock as clocks
+from lab.simulation import spider as spiders
+from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
+from lab.simulation.plan import Fault, Plan
+from lab.simulation.server import FATES, SimulatedServer
+from lab.simulation.site import DELAY, Site
+from scrapy_redisq.worker import age, report
+
+LONGEST = 1_500.0
+"""Virtual seconds after which a crawl counts as one that never ends."""
+
+MOST_WORKERS = 40
+
+SETTINGS: dict[str, Any] = {
+    "TWISTED_REACTOR_ENABLED": False,
+    "ADDONS": {"scrapy_redisq.Addon": 500},
+    "REDISQ_URL": "redis://simulated:6379/0",
+    "DOWNLOAD_HANDLERS": {"http": "lab.simulation.spider.Downloads", "https": None},
+    "COOKIES_ENABLED": False,
+    "ITEM_PIPELINES": {"lab.simulation.spider.Refuse": 1, "lab.simulation.spider.Sink": 2},
+    "REDISQ_RETRY_DELAYS": [0.2],
+    "REDISQ_SET_ASIDE_WAIT": 5,
+    "RETRY_TIMES": 2,
+    "EXTENSIONS_BASE": {"scrapy.extensions.corestats.CoreStats": 0},
+    "WARN_ON_GENERATOR_RETURN_VALUE": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "LOG_LEVEL": "INFO",
+}
+
+
+@dataclass
+class Worker:
+    """One `scrapy crawl`. ``reason`` is what its spider was closed with, "" until then."""
+
+    process: Process
+    crawler: Any
+    task: asyncio.Task[None] | None = None
+    reason: str = ""
+    stopped: int = 0
+    error: BaseException | None = None
+
+    @property
+    def number(self) -> int:
+        return self.process.number
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.dead or (self.task is not None and self.task.done())
+
+
+@dataclass
+class World:
+    """All there is in one crawl. ``events`` is its log: what is compared and shown."""
+
+    plan: Plan
+    server_path: str
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    events: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    table: dict[str, int] = field(default_factory=dict)
+    workers: list[Worker] = field(default_factory=list)
+    sink_away: bool = False
+    sink_slow: bool = False
+    voided: float = 0.0
+    """How many leases may have been held by workers that others took for dead."""
+    met: Counter[str] = field(default_factory=Counter)
+    runs: set[bytes] = field(default_factory=set)
+    """Those that were begun; a worker that comes when all is finished begins another one."""
+    ended_at: float = 0.0
+    last_fault: float = 0.0
+
+    def run(self) -> None:
+        """Run it; afterwards everything can be looked at."""
+        self.clock.install(self.plan.seed)
+        self.chance = random.Random(f"world {self.plan.seed}")
+        self.site = Site(self.plan)
+        spiders.WORLD[:] = [self]
+        asyncio.to_thread = run_here  # type: ignore[assignment]
+        age.process_age = lambda: 1.0
+        time.process_time = lambda: 1.0
+        report._MEMORY = Path("/dev/null")
+        _Log(self).install()
+        self.server = SimulatedServer(self.server_path, self.clock, self.chance)
+        self.server.install()
+        if "trace" in self.plan.traced:
+            self.server.trace = self.say
+        self.server.latency = self.chance.choice([0.0002, 0.002, 0.02])
+        loop = VirtualLoop(self.clock)
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._live())
+        except clocks.Stuck:
+            self.problems.append("hang: nobody will ever do anything again")
+
+    def say(self, text: str) -> None:
+        self.events.append(f"{self.clock.now:9.4f} {text}")
+
+    # Workers
+
+    def start_worker(self) -> Worker:
+        settings = {**SETTINGS, **self.plan.settings}
+        if "limits" in self.plan.features:
+            settings["REDISQ_SLOT_DELAY"] = DELAY
+        if "robots" in self.plan.features:
+            settings["ROBOTSTXT_OBEY"] = True
+        process = Process(len(self.workers) + 1)
+        context = contextvars.copy_context()
+        context.run(WORKER.set, process)
+        runner = AsyncCrawlerRunner(settings)
+        crawler = context.run(runner.create_crawler, spiders.SimulatedSpider)
+        worker = Worker(process, crawler)
+        self.workers.append(worker)
+
+        def closed(reason: str) -> None:
+            worker.reason = reason
+            self.say(f"w{worker.number} closed: {reason}")
+
+        crawler.signals.connect(closed, signals.spider_closed, weak=False)
+        self.say(f"w{worker.number} starts")
+        worker.task = context.run(runner.crawl, crawler)
+        worker.task.add_done_callback(lambda task: self._left(worker, task))
+        return worker
+
+    def _left(self, worker: Worker, task: asyncio.Task[None]) -> None:
+        worker.error = None if task.cancelled() else task.exception()
+        self.say(f"w{worker.number} is gone {worker.error or ''}")
+
+    def alive(self) -> list[Worker]:
+        return [worker for worker in self.workers if not worker.is_over]
+
+    def kill(self, worker: Worker) -> None:
+        self.say(f"w{worker.number} is killed")
+        self.void()
+        worker.process.kill()
+
+    def stop(self, worker: Worker) -> None:
+        """SIGTERM."""
+        worker.stopped += 1
+        self.say(f"w{worker.number} is told to stop")
+        if worker.stopped > 1:
+            self.kill(worker)
+            return
+        context = contextvars.copy_context()
+        context.run(WORKER.set, worker.process)
+        loop = asyncio.get_running_loop()
+        context.run(loop.call_soon, self._stop_crawler, worker)
+
+    def _stop_crawler(self, worker: Worker) -> None:
+        self._tasks.add(asyncio.ensure_future(worker.crawler.stop_async()))
+
+    def void(self, workers: int = 1) -> None:
+        """What so many workers hold may be fetched again."""
+        self.voided += workers * 2 * self.plan.settings["CONCURRENT_REQUESTS"]
+        self.last_fault = max(self.last_fault, self.clock.now)
+
+    # The crawl
+
+    async def _live(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        for at in self.plan.workers:
+            self._later(at, self.start_worker)
+        for fault in self.plan.faults:
+            self._tasks.add(asyncio.ensure_future(self._happen(fault)))
+        snapshots = any(fault.kind.startswith("lost") for fault in self.plan.faults)
+        if snapshots:
+            self._tasks.add(asyncio.ensure_future(self._remember()))
+        alone_since = 0.0
+        while not self._is_over():
+            await asyncio.sleep(0.25)
+            if self.alive():
+                alone_since = self.clock.now
+            self.runs.add(self.server.redis.hget("redisq:{sim:0}:meta", "run"))
+            if self.clock.now > LONGEST:
+                self.problems.append(f"hang: not over after {LONGEST:g} s")
+                return
+            # A person would look again when the dead ones are given up.
+            if self.clock.now - alone_since > self.plan.settings["REDISQ_LEASE_TTL"] + 1:
+                if len(self.workers) >= MOST_WORKERS:
+                    self.problems.append("no worker ends the run")
+                    return
+                self.start_worker()
+        self.ended_at = self.clock.now
+
+    def _later(self, at: float, action: Any) -> None:
+        asyncio.get_running_loop().call_later(at, action)
+
+    def is_complete(self) -> bool:
+        return bool(self.server.redis.hget("redisq:{sim:0}:meta", "state") == b"complete")
+
+    def _is_over(self) -> bool:
+        started = len(self.workers) >= len(self.plan.workers)
+        return started and not self.alive() and self.is_complete() and not self.server.away
+
+    async def _remember(self) -> None:
+        while True:
+            self.server.remember()
+            await asyncio.sleep(self.chance.uniform(0.1, 0.9))
+
+    # Faults
+
+    async def _happen(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at)
+        if not self.workers or (not self.alive() and self.is_complete()):
+            return
+        worker = self.workers[fault.worker % len(self.workers)]
+        if worker.is_over and fault.kind in ("kill", "freeze", "cut", "stop", "stop_twice"):
+            return
+        self.say(f"-- {fault.kind} (worker {worker.number}, {fault.lasts} s)")
+        self.met[fault.kind] += 1
+        self.last_fault = self.clock.now
+        await getattr(self, f"_{fault.kind}")(fault, worker)
+        self.last_fault = self.clock.now
+        self.say(f"-- {fault.kind} is over")
+
+    async def _kill(self, fault: Fault, worker: Worker) -> None:
+        self.kill(worker)
+        await asyncio.sleep(fault.lasts)
+        self.start_worker()
+
+    async def _freeze(self, fault: Fault, worker: Worker) -> None:
+        self.void()
+        worker.process.stop()
+        await asyncio.sleep(fault.lasts)
+        worker.process.go_on(asyncio.get_running_loop())
+
+    async def _cut(self, fault: Fault, worker: Worker) -> None:
+        self.void()
+        self.server.cut_off.add(worker.number)
+        await asyncio.sleep(fault.lasts)
+        self.server.cut_off.discard(worker.number)
+
+    async def _stop(self, fault: Fault, worker: Worker) -> None:
+        self.stop(worker)
+        await asyncio.sleep(fault.lasts)
+
+    async def _stop_twice(self, fault: Fault, worker: Worker) -> None:
+        self.stop(worker)
+        await asyncio.sleep(min(fault.lasts, 0.5))
+        if not worker.is_over:
+            self.stop(worker)
+
+    async def _join(self, fault: Fault, worker: Worker) -> None:
+        self.start_worker()
+
+    async def _outage(self, fault: Fault, worker: Worker) -> None:
+        self.void(len(self.alive()))
+        self.server.away = True
+        self.server.hang_up()
+        await asyncio.sleep(fault.lasts)
+        self.server.away = False
+
+    async def _restart(self, fault: Fault, worker: Worker) -> None:
+        await self._outage(fault, worker)
+        self.server.redis.script_flush()
+
+    async def _lost_tail(self, fault: Fault, worker: Worker) -> None:
+        self.void(2 * len(self.alive()))
+        since = self.clock.now - 1.0
+        self.voided += sum(at - 1_000 > since - 1.0 for at, *_ in self.site.log)
+        self.server.away = True
+        self.server.hang_up()
+        await asyncio.sleep(fault.lasts)
+        self.server.forget_since(since)
+        self.lost_all |= not self.server.redis.exists("redisq:{sim:0}:meta")
+        self.server.away = False
+
+    async def _lost_script(self, fault: Fault, worker: Worker) -> None:
+        self.void(len(self.alive()))
+        self.server.remember()
+        calls = self.server.calls
+        while self.server.calls == calls:
+            await asyncio.sleep(0.0003)
+        self.server.forget_since(self.clock.now)
+        self.lost_all |= not self.server.redis.exists("redisq:{sim:0}:meta")
+
+    async def _full(self, fault: Fault, worker: Worker) -> None:
+        self.server.full(True)
+        await asyncio.sleep(fault.lasts)
+        self.server.full(False)
+
+    async def _clock(self, fault: Fault, worker: Worker) -> None:
+        self.void(len(self.alive()))
+        self.server.clock_error += self.chance.choice([-3_600.0, -5.0, 5.0, 3_600.0])
+
+    async def _flush(self, fault: Fault, worker: Worker) -> None:
+        self.server.redis.script_flush()
+
+    async def _sink_away(self, fault: Fault, worker: Worker) -> None:
+        self.sink_away = True
+        await asyncio.sleep(fault.lasts)
+        self.sink_away = False
+
+    async def _sink_slow(self, fault: Fault, worker: Worker) -> None:
+        self.sink_slow = True
+        await asyncio.sleep(fault.lasts)
+        self.sink_slow = False
+
+    async def _messages(self, fault: Fault, worker: Worker) -> None:
+        share = self.chance.choice([0.01, 0.05, 0.2])
+
+        def fate(command: Any) -> str:
+            if self.chance.random() >= share:
+                return ""
+            self.voided += 2 * self.plan.settings["CONCURRENT_REQUESTS"]
+            return self.chance.choice(FATES)
+
+        self.server.fate = fate
+        await asyncio.sleep(fault.lasts)
+        self.server.fate = lambda command: ""
+
+    async def _foreign_entry(self, fault: Fault, worker: Worker) -> None:
+        key = "redisq:{sim:0}:queue:h0.sim:0"
+        if self.server.redis.type(key) == b"list":
+            self.server.redis.lpush(key, self.chance.randbytes(20))
+            self.foreign = True
+
+    foreign = False
+    lost_all = False
+    """The server came back without the run."""
+
+
+class _Log(logging.Handler):
+    """What workers log, as events."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def install(self) -> None:
+        root = logging.getLogger()
+        root.handlers[:] = [self]
+        root.setLevel(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = WORKER.get()
+        who = f"w{process.number}" if process else "world"
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            self._world.met["traceback"] += 1
+            last = "".join(traceback.format_exception(*record.exc_info))
+            if not _is_expected(record):
+                self._world.problems.append(f"{who}: a traceback: {text}\n{last}")
+        self._world.say(f"{who} {record.levelname} {record.name}: {text}")
+
+
+def _is_expected(record: logging.LogRecord) -> bool:
+    """Scrapy's own of exceptions that the spider or the pipeline raises on purpose."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return isinstance(error, (KeyError, ValueError)) and record.name in (
+        "scrapy.core.scraper",
+        "scrapy.core.engine",
+    )

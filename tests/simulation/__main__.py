@@ -1,0 +1,80 @@
+"""``python -m tests.simulation``: crawls on virtual time, each a seed. See `lab.simulation`.
+
+Options: ``--seed N`` the first one, ``--count N``, ``--minutes N``, ``--one`` with its events,
+``--pages N`` and ``--without PART,PART`` for a smaller one, ``--no-shorten``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from lab.simulation.fleet import Zygote, crawl_all, shortened, zygote
+
+
+def main() -> int:
+    """-> 1 if a seed has failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()) // 86_400 * 1_000_000)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--pages", type=int)
+    parser.add_argument("--without", default="")
+    parser.add_argument("--one", action="store_true")
+    parser.add_argument("--no-shorten", action="store_true")
+    parser.add_argument("--twice", action="store_true", help="both must have the same events")
+    given = parser.parse_args()
+    task = {"pages": given.pages, "without": [part for part in given.without.split(",") if part]}
+    if given.one:
+        with zygote() as one:
+            result = one.crawl({"seed": given.seed, **task})
+        print(result.get("words"), *result.get("events", []), sep="\n")
+        print(*(f"PROBLEM {problem}" for problem in result["problems"]), sep="\n")
+        return bool(result["problems"])
+    began = time.monotonic()
+    crawls, failed, met = Counter[str](), 0, Counter[str]()
+
+    def told(result: dict[str, Any], mine: Zygote) -> bool:
+        nonlocal failed
+        crawls.update(all=1)
+        if given.twice:
+            again = mine.crawl({"seed": result["seed"], **task}).get("events", [])
+            pairs = zip(result.get("events", []), again, strict=False)
+            if differ := [pair for pair in pairs if pair[0] != pair[1]]:
+                result["problems"].append("differs: " + " | ".join(differ[0]))
+        met.update(result.get("met", {}).keys())
+        met.update(result.get("features", ()))
+        if result["problems"]:
+            failed += 1
+            print(f"seed {result['seed']}: {result.get('words')}")
+            for problem in result["problems"]:
+                print(f"  {problem[:1000]}")
+            if not given.no_shorten:
+                short = shortened(mine, {"seed": result["seed"], **task}, result)
+                parts = ",".join(short["without"])
+                pages = f" --pages {short['pages']}" if short.get("pages") else ""
+                print(
+                    f"  python -m tests.simulation --one --seed {result['seed']}{pages} "
+                    f"--without {parts}",
+                    flush=True,
+                )
+        return given.minutes is None or time.monotonic() - began < given.minutes * 60
+
+    count = given.count or (None if given.minutes else 100)
+    seeds = itertools.count(given.seed) if count is None else range(given.seed, given.seed + count)
+    crawl_all(({"seed": seed, **task} for seed in seeds), told)
+    seconds = time.monotonic() - began
+    number = crawls["all"]
+    print(
+        f"{number} crawls in {seconds:.0f} s, {number / seconds * 60:.0f} a minute; {failed} failed"
+    )
+    print(" ".join(f"{name}={n}" for name, n in sorted(met.items())))
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
