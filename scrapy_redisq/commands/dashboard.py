@@ -83,14 +83,17 @@ def run(arguments: Namespace, project: Project) -> int:
 async def _serve(arguments: Namespace, project: Project, server: Server) -> None:
     from scrapy_redisq.dashboard.app import make_app  # noqa: PLC0415
     from scrapy_redisq.dashboard.crawls import Crawls  # noqa: PLC0415
-    from scrapy_redisq.dashboard.guard import Rules  # noqa: PLC0415
+    from scrapy_redisq.dashboard.guard import Refused, Rules  # noqa: PLC0415
     from scrapy_redisq.dashboard.listening import listening  # noqa: PLC0415
 
     host, port = arguments.bind
     folder = project.folder or Path.cwd()
     token, drawn = token_of(arguments.token_file, folder / ".scrapy" / "redisq-dashboard-token")
     hosts = frozenset(name.lower() for name in arguments.host or ())
-    rules = Rules(token, arguments.read_only, hosts)
+    try:
+        rules = Rules(token, arguments.read_only, hosts)
+    except Refused as error:
+        raise NoDashboard(f"{arguments.token_file or drawn or TOKEN_VARIABLE}: {error}") from None
 
     def open_to_push(server: Server, name: str) -> Frontier:
         # With the custom_settings of the spider whose frontier it is.
@@ -137,7 +140,7 @@ def token_of(file: str | None, drawn: Path) -> tuple[str, Path | None]:
             return given, None
         return kept_token(drawn), drawn
     path = Path(file)
-    token = path.read_text("utf-8").strip()
+    token = path.read_text("utf-8", "replace").strip()
     if not token:
         raise NoDashboard(f"{file} holds no token")
     if path.is_file() and path.stat().st_mode & 0o077:
@@ -151,7 +154,7 @@ def kept_token(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), "r+") as file:
+        with os.fdopen(os.open(path, flags, 0o600), "r+", errors="replace") as file:
             found = os.fstat(file.fileno())
             is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
             if not is_ours or found.st_mode & 0o077:

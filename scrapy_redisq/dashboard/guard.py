@@ -62,8 +62,13 @@ class Rules:
     hosts: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if len(self.token) < SHORTEST_TOKEN:
-            raise Refused(f"the token has less than {SHORTEST_TOKEN} characters")
+        # Headers cannot hold others.
+        is_plain = self.token.isascii() and self.token.isprintable() and " " not in self.token
+        if len(self.token) < SHORTEST_TOKEN or not is_plain:
+            raise Refused(
+                f"a token has at least {SHORTEST_TOKEN} characters, all letters, digits or signs of "
+                "ASCII"
+            )
 
     def session(self) -> dict[str, Any]:
         """What a page of this dashboard has to know first."""

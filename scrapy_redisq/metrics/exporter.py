@@ -163,6 +163,8 @@ class _Listener(ThreadingHTTPServer):
     """A thread for each connection, but not for any number of them. Where there is none left, the
     connection that has been without a request for longest goes."""
 
+    request_queue_size = 128  # with socketserver's 5 a burst of connections waits for a second
+
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.Semaphore(MOST_ASKING)
         self._silent: dict[Any, float] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
 from types import SimpleNamespace
@@ -268,8 +269,9 @@ def test_a_slot_that_a_middleware_answers_is_trusted(redis_server: RedisServer, 
 
 
 def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
-    """Of a slot that has never answered here, or has failed last, one request is downloaded at a
-    time. All of these slots together leave half of the places to slots that answer and wait."""
+    """Of a slot that has never answered here one request is downloaded at a time. All of these
+    slots, and those that have failed last, leave half of the places to slots that answer and
+    wait."""
     pages, nothing = InProgress(lambda request: b""), cast(Any, None)
     number: dict[str, int] = {}
     downloads = SimpleNamespace(by_slot=lambda: lambda slot: number.get(slot, 0), places=8)
@@ -296,13 +298,13 @@ def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
         return gate.downloading()(slot) is not None
 
     wait("well")
-    for last, in_doubt in ((None, True), (answer(), False), (TimeoutError(), True)):
+    for last, is_new in ((None, True), (answer(), False), (TimeoutError(), False)):
         if last:
             end("well", last)
         number["well"] = 0
         assert may_begin("well")
         number["well"] = 1
-        assert may_begin("well") is not in_doubt
+        assert may_begin("well") is not is_new
     end("well", answer())
     hanging = [f"hangs {n}" for n in range(9)]
     for slot in hanging:
@@ -848,3 +850,26 @@ def test_a_url_that_hangs_while_others_are_answered(crawl: Run) -> None:
         worker = crawl("hosts", None, settings, sites=site.urls(1), pages=20).wait()
         assert worker.reason == "finished"
         assert site.counts()["/3"] == 2
+
+
+@pytest.mark.parametrize("failing", [("/2",), ("/5", "/12")])
+def test_a_slot_that_fails_is_tried_beside_what_hangs(crawl: Run, failing: tuple[str, ...]) -> None:
+    """A page that hangs was begun before its slot failed: it keeps no other from being the next
+    try, also where the slot fails again soon after."""
+    others_done, failed = threading.Event(), Counter[str]()
+
+    def page(path: str) -> Answer:
+        if path == "/1":
+            return Answer("x", until=others_done)
+        if path in failing and not failed[path]:
+            failed[path] += 1
+            return Answer(status=503)
+        if len(site.counts()) == 20:
+            others_done.set()
+        return Answer("x")
+
+    with Site(page) as site:
+        settings = {"DOWNLOAD_TIMEOUT": 10, "CONCURRENT_REQUESTS": 2}
+        worker = crawl("hosts", None, settings, sites=site.urls(1), pages=20).wait()
+        assert worker.reason == "finished"
+        assert site.counts() == {f"/{n}": 1 + (f"/{n}" in failing) for n in range(20)}

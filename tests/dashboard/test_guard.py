@@ -267,6 +267,11 @@ def test_the_command(redisq: Redisq, tmp_path: Path) -> None:
     told = redisq("dashboard", "--token-file", str(tmp_path / "empty"))
     assert (told.code, "holds no token" in told.err) == (1, True)
     assert redisq("dashboard", "--token-file", str(tmp_path / "nothing")).code == 1
+    for token in (b"short", b"\xff" * 20, "Übersetzungsfehler".encode()):
+        (tmp_path / "token").write_bytes(token)
+        told = redisq("dashboard", "--token-file", str(tmp_path / "token"))
+        assert (told.code, "at least 16 characters" in told.err) == (1, True)
+        assert str(tmp_path / "token") in told.err
     for bind in ("8765", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "a:1/b"):
         assert redisq("dashboard", "--bind", bind).code == 2
 

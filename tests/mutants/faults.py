@@ -326,7 +326,7 @@ MUTANTS = [
     ),
     Mutant(
         "worker/politeness/gate.py",
-        "return None if (number or is_full) and judge.in_doubt(slot) else number",
+        "return None if is_full and judge.in_doubt(slot) else number",
         "return number",
         "tests/crawls/test_backoff.py",
     ),

@@ -317,8 +317,9 @@ class DownloadGate:
     def _trusted(self) -> Callable[[str], int | None]:
         """The same, but for the limits of slots.
 
-        Of a slot in doubt one request is downloaded at a time, as it may hang for minutes. All of
-        them together leave places to the other slots that wait, but no more than half of all.
+        Of a slot that has never answered one request is downloaded at a time, as it may hang for
+        minutes; of one that fails the frontier says how many. All in doubt together leave places to
+        the other slots that wait, but no more than half of all.
         """
         downloading, judge = self._engine.downloads.by_slot(), self._judge
         if judge is None:
@@ -330,7 +331,9 @@ class DownloadGate:
 
         def trusted(slot: str) -> int | None:
             number = downloading(slot)
-            return None if (number or is_full) and judge.in_doubt(slot) else number
+            if number and not judge.has_answered(slot):
+                return None
+            return None if is_full and judge.in_doubt(slot) else number
 
         return trusted
 

@@ -58,6 +58,10 @@ class Turn:
     """Handed to Scrapy, and not begun to be downloaded."""
     flying: int = 0
     """Being downloaded."""
+    uncounted: int = 0
+    """Of these, what was begun before ``counted_since``, while any number was allowed: they have no
+    tokens. One that hangs would keep a slot that has failed from its next try."""
+    counted_since: float = 0.0
     at_the_gate: int = 0
     """About to be downloaded, and held up."""
     handed_back: bool = False
@@ -65,7 +69,7 @@ class Turn:
 
     def wait(self, now: float) -> float:
         """Seconds until a download may begin; NOT_NOW without a turn or a token."""
-        if self.tokens is not None and self.flying >= self.tokens:
+        if self.tokens is not None and self.counted >= self.tokens:
             return NOT_NOW
         if self.ends is None:
             return max(0.0, self.parked - now)
@@ -102,11 +106,25 @@ class Turn:
             self.last += late
         self.tat += late
 
-    def end(self, late: float) -> None:
-        """A download has ended, whose request got to the host up to ``late`` seconds after it
-        began here."""
+    def end(self, began: float, now: float) -> None:
+        """A download that began at ``began`` has ended; its request got to the host some time
+        between."""
         self.flying -= 1
-        self.shift(min(late, SLACK * max(self.delay, self.interval)))
+        self.uncounted -= self.uncounted > 0 and began < self.counted_since
+        self.shift(min(now - began, SLACK * max(self.delay, self.interval)))
+
+    def limit(self, tokens: int | None, now: float) -> None:
+        """So many downloads are allowed at a time, None: any number."""
+        if tokens is None:
+            self.uncounted, self.counted_since = 0, 0.0
+        elif self.tokens is None:
+            self.uncounted, self.counted_since = self.flying, now
+        self.tokens = tokens
+
+    @property
+    def counted(self) -> int:
+        """Downloads that have a token."""
+        return self.flying - self.uncounted
 
     def suspend(self, now: float, parked: float) -> None:
         """Begin nothing before the frontier was asked anew, and in any case before ``parked``."""

@@ -100,11 +100,14 @@ class Turns:
             if len(self._free) >= MANY_SLOTS:
                 self._free.clear()
             self._free[grant.slot] = now + FREE_FOR
-            turn.ends = turn.tokens = None
+            turn.ends = None
+            turn.limit(None, now)
             self._drop_if_idle(grant.slot, free=True)
             return False
         refused = grant.is_refused
-        turn.tokens = None if grant.tokens < 0 else turn.flying if refused else grant.tokens
+        turn.limit(None if grant.tokens < 0 else grant.tokens, now)
+        if refused and turn.tokens is not None:
+            turn.tokens = turn.counted
         # It was given after it was asked for, and so ends later than this.
         turn.ends = None if grant.left < 0 else 0.0 if refused else sent_at + grant.left / 1e6
         if grant.is_new:
@@ -161,7 +164,7 @@ class Turns:
             return NOT_NOW
         if self._is_cold(turn):
             return NOT_NOW
-        if turn.tokens is not None and turn.flying + turn.on_the_way >= turn.tokens:
+        if turn.tokens is not None and turn.counted + turn.on_the_way >= turn.tokens:
             return NOT_NOW
         return self._wait(turn)
 
@@ -253,7 +256,7 @@ class Turns:
 
     def ended(self, turn: Turn, began: float) -> None:
         """A download that had begun has ended, one way or the other."""
-        turn.end(time.monotonic() - began)
+        turn.end(began, time.monotonic())
         self._warmed_up(turn)
 
     def _wait_at_the_gate(self, turn: Turn) -> float:
@@ -327,15 +330,17 @@ class Turns:
                 self._drop_if_idle(slot)
                 continue
             to_start = held + soon[slot] + turn.at_the_gate
-            tokens = max(turn.flying, min(turn.flying + to_start, turn.tokens or 0))
-            # What is given up is given up at once: the frontier may do so before it answers.
-            turn.tokens = None if turn.tokens is None else tokens
+            tokens = 0
+            if turn.tokens is not None:
+                # What is given up is given up at once: the frontier may do so before it answers.
+                turn.tokens = max(turn.counted, min(turn.counted + to_start, turn.tokens))
+                tokens = turn.tokens
             if not to_start and turn.ends is not None:
                 turn.ends = 0.0
             since = -1 if turn.last is None else max(0, int((now - turn.last) * 1e6))
             arrival = int((turn.tat - now) * 1e6)
             # A token is used again when its download ends, so the next request should be here.
-            has_token = turn.ends is None and turn.tokens is not None and turn.flying
+            has_token = turn.ends is None and turn.tokens is not None and turn.counted
             keeps = bool(to_start or has_token)
             want = max(0, worth(slot, turn.stock(now)) - held) if keeps else 0
             told.append(TurnReport(slot, since, arrival, tokens, int(not keeps), want))
