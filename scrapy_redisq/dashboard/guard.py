@@ -66,8 +66,7 @@ class Rules:
         is_plain = self.token.isascii() and self.token.isprintable() and " " not in self.token
         if len(self.token) < SHORTEST_TOKEN or not is_plain:
             raise Refused(
-                f"a token has at least {SHORTEST_TOKEN} characters, all letters, digits or signs of "
-                "ASCII"
+                f"a token has at least {SHORTEST_TOKEN} characters: letters, digits, signs of ASCII"
             )
 
     def session(self) -> dict[str, Any]:
