@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ from scrapy_redisq.settings.settings import RedisqSettings
 
 MOST_NAMES = 20
 """Frontiers that a message lists."""
+
+ANY_ARGUMENTS = "…"
+"""In the name of a frontier, for a spider's arguments that are not known."""
 
 
 def _person() -> str:
@@ -248,11 +252,11 @@ def _spider_of(settings: Settings, frontier: str) -> tuple[type[Spider] | None, 
             continue
         pattern = own.get(RedisqSettings.frontier.name) or RedisqSettings.frontier.default
         try:
-            name = pattern % {"spider": spider.name}
+            name = pattern % {"spider": spider.name, "arguments": ANY_ARGUMENTS}
         except (TypeError, ValueError, KeyError):
             names_all = False  # a bad value: its own worker says so
             continue
-        if name == frontier:
+        if re.fullmatch(re.escape(name).replace(ANY_ARGUMENTS, ".+"), frontier):
             found.append(spider)
         others.append(name)
     return (found[0] if len(found) == 1 else None), others if names_all and not found else []

@@ -7,7 +7,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
@@ -24,9 +29,17 @@ LONGEST_IN_NAME = 40
 
 DEPTH = 10
 
-_SECRET = re.compile(
-    r"passw|secret|token|api_?key|credential|cookie|(^|_)(key|auth|pass|pwd)(_|$)", re.IGNORECASE
+_WITH_A_TEXT = (date, time, timedelta, Decimal, Enum, PurePath, UUID, range)
+"""Beside plain values: a script gives them, their texts are the same in each process."""
+
+_WORDS_OF_SECRETS = (
+    r"passw|secret|token|api_?key|credential|cookie|session|signature|authorization|bearer|jwt"
+    r"|(^|[\W_])(key|auth|pass|pwd|pw|sid|sig)(?![^\W_])"
 )
+_SECRET = re.compile(_WORDS_OF_SECRETS, re.IGNORECASE)
+_NAMES_A_SECRET = re.compile(rf"({_WORDS_OF_SECRETS})\w*[\"']?\s*[=:]", re.IGNORECASE)
+"""In a value: JSON, headers or a query, one part of which is secret."""
+
 _IN_NAMES = re.compile(r"[\w.,=+@:-]+")
 
 
@@ -43,7 +56,7 @@ class Arguments:
     def of(cls, given: Mapping[str, Any]) -> Arguments:
         """Names that begin with ``_`` are the launcher's (scrapyd's ``_job``), and left out."""
         pairs = [(name, _text(given[name])) for name in sorted(given) if name[:1] != "_"]
-        words = [f"{name}={_shown(name, text)}" for name, text in pairs]
+        words = [f"{_printable(name)}={_shown(name, text)}" for name, text in pairs]
         digest = short_digest(repr(pairs))
         together = ",".join(words)
         is_clean = _IN_NAMES.fullmatch(together) and len(together) <= LONGEST_IN_NAME
@@ -68,15 +81,19 @@ class Arguments:
 
 def _text(value: Any) -> str:
     """The same from the command line and from Python."""
-    is_simple = value is None or isinstance(value, (str, bool, int, float))
+    is_simple = value is None or isinstance(value, (str, bool, int, float, *_WITH_A_TEXT))
     return str(value) if is_simple else repr(canonical(value))
 
 
 def _shown(name: str, text: str) -> str:
-    if _SECRET.search(name):
+    if _SECRET.search(name) or _NAMES_A_SECRET.search(text):
         return "***"
-    shown = "".join(char if char.isprintable() else "?" for char in redact(text))
-    return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"
+    return _printable(redact(text))
+
+
+def _printable(text: str) -> str:
+    shown = "".join(char if char.isprintable() else "?" for char in text[: MOST_CHARACTERS + 1])
+    return shown if len(text) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"
 
 
 def short_digest(text: str | bytes) -> str:
@@ -100,4 +117,6 @@ def canonical(value: Any, depth: int = DEPTH) -> Any:
         return [canonical(item, depth - 1) for item in value]
     if value is None or isinstance(value, (str, bytes, bool, int, float)):
         return value
+    if isinstance(value, _WITH_A_TEXT):
+        return str(value)
     return type_name(value if isinstance(value, type) else type(value))

@@ -849,6 +849,10 @@ class Books(scrapy.Spider):
 
 class Films(scrapy.Spider):
     name = "films"
+
+class Plays(scrapy.Spider):
+    name = "plays"
+    custom_settings = {"REDISQ_FRONTIER": "%(spider)s-%(arguments)s", "REDISQ_ORDER": "lifo"}
 """,
 }
 
@@ -896,8 +900,16 @@ class TestProcesses:
         assert ran.out == "shop-boks: 1 new request, 0 duplicates\n"
         assert ran.err == (
             "scrapy redisq push: 'shop-boks' is the frontier of no spider of this project "
-            "(theirs: shop-books, shop-films); a new one begins\n"
+            "(theirs: shop-books, shop-films, plays-…); a new one begins\n"
         )
+        ran = scrapy(
+            "redisq", "push", "plays-by=me", "http://a.example", *at(redis_server), cwd=tmp_path
+        )
+        assert (ran.out, ran.err) == ("plays-by=me: 1 new request, 0 duplicates\n", "")
+        with Frontier.from_url(redis_server.url, "plays-by=me") as frontier:
+            config = frontier.config()
+        assert config is not None
+        assert (config.order, config.spider) == ("lifo", "plays")
 
     def test_watch_without_a_terminal(
         self, tmp_path: Path, redis_server: RedisServer, frontier: Frontier

@@ -168,6 +168,19 @@ class TestAge:
         assert late.joined.new
         assert late.joined.run != first.joined.run
 
+    def test_one_of_another_crawl(self, client: redis.Redis, config: FrontierConfig) -> None:
+        """With other arguments it does not belong to the run that is complete, and begins its own;
+        one of which they are not known does."""
+        of_uk, of_de = (dataclasses.replace(config, arguments=text) for text in ("1 uk", "2 de"))
+        complete(client, of_uk, "a")
+        shift(client, "ended", -5)
+        for same in (of_uk, config):
+            with pytest.raises(RunOver):
+                join(client, same, age=8)
+        other = join(client, of_de, age=8)
+        assert other.joined.new
+        assert other.joined.config.arguments == "2 de"
+
     def test_a_join_that_is_on_its_way_for_long(self, client: redis.Redis) -> None:
         """The worker looks no younger by it: a run that was completed meanwhile is its own."""
 

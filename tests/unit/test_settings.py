@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,6 +161,15 @@ def test_settings_that_exclude_each_other() -> None:
         ({"q": "two words"}, "'q=two words'", "DIGEST"),
         ({"api_key": "s3cret"}, "'api_key=***'", "DIGEST"),
         ({"keyword": "shoes"}, "keyword=shoes", "keyword=shoes"),
+        ({"shop": "cookies"}, "shop=cookies", "shop=cookies"),
+        ({"pw": "s3cret"}, "pw=***", "DIGEST"),
+        ({"sessionid": "s3cret"}, "sessionid=***", "DIGEST"),
+        ({"options": '{"Password": "s3cret"}'}, "options=***", "DIGEST"),
+        ({"headers": "Authorization: Bearer s3cret"}, "headers=***", "DIGEST"),
+        ({"url": "https://a.example/?n=1&token=s3cret"}, "url=***", "DIGEST"),
+        ({"a\nb\udcff": "1"}, "'a?b?=1'", "DIGEST"),
+        ({"n" * 300: "1"}, "n" * 200 + "…=1", "DIGEST"),
+        ({"day": date(2026, 11, 24)}, "day=2026-11-24", "day=2026-11-24"),
         ({"db": "redis://me:s3cret@h"}, "'db=redis://me:***@h'", "DIGEST"),
         ({"q": "a\nb\udcff"}, "'q=a?b?'", "DIGEST"),
         ({"urls": "u" * 300}, "urls=" + "u" * 200 + "…", "DIGEST"),
@@ -182,6 +193,9 @@ def test_arguments_are_told_apart_by_their_digest() -> None:
     assert Arguments.of({"n": 2, "m": "1"}) == Arguments.of({"m": 1, "n": "2"})
     assert Arguments.of({"urls": {"b", "a"}}) == Arguments.of({"urls": {"a", "b"}})
     assert Arguments.of({"made": object()}) == Arguments.of({"made": object()})
+    for one, other in ((date(2026, 1, 1), date(2026, 1, 2)), (Path("a"), Path("b"))):
+        for given, others in ((one, other), ([one], [other])):
+            assert Arguments.of({"of": given}).digest != Arguments.of({"of": others}).digest
     with pytest.raises(SettingError, match="REDISQ_FRONTIER"):
         RedisqSettings.read({"REDISQ_FRONTIER": "%(arguments)s"}).frontier_name("books")
 

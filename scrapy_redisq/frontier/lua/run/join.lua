@@ -70,6 +70,15 @@ local function is_older_than(time)
   return NOW >= time and input.since < time
 end
 
+-- The run is of the same spider, with the same arguments, or one of the two does not say.
+local function is_same_crawl()
+  for _, name in ipairs({'spider', 'arguments'}) do
+    local stored, given = meta['config:' .. name] or '', input.config[name]
+    if stored ~= '' and given ~= '' and stored ~= given then return false end
+  end
+  return true
+end
+
 -- Of a run that this shard has lost goes on in a new one what the others have.
 local goes_on = intent == 'crawl' and number_of(meta.began) < input.lost
 
@@ -95,7 +104,7 @@ local function decide()
   if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
   if goes_on then return meta.state == 'open' and 'renew' or 'begin' end
   if meta.state == 'complete' then
-    local late = input.name == '' and is_older_than(meta.ended)
+    local late = input.name == '' and is_older_than(meta.ended) and is_same_crawl()
     if input.keep_alive and (mine or late) then return 'resume' end
     return late and 'over' or 'begin'
   end
