@@ -94,19 +94,23 @@ def _may_wait(client: redis.Redis) -> bool:
 
 
 def renew_log(client: redis.Redis) -> bool:
-    """Have the server write its append-only file anew, unless it has since its start; -> whether
-    this user may ask for that.
+    """Have the server write its append-only file anew, unless it has since its start and did not
+    fail (no memory, no room on the disk); -> whether this user may ask for that.
 
     A power cut may tear a script in that file. At its start the server forgets the script, but
     before Valkey 9.1 it leaves the first half in the file (redis/redis, valkey-io/valkey#4342), and
     applies that half at the start after the next write. INFO does not say whether that was so.
-    Costs one rewrite for each start of the server.
+    Costs one rewrite for each start of the server; one that fails is tried again with the next
+    worker.
     """
     try:
         told: dict[str, Any] = client.info("persistence")
     except redis.ResponseError:  # denied
         return True
-    is_due = told.get("aof_enabled") and told.get("aof_last_rewrite_time_sec") == -1
+    is_new = told.get("aof_last_rewrite_time_sec") != -1 and (
+        told.get("aof_last_bgrewrite_status") != "err"
+    )
+    is_due = told.get("aof_enabled") and not is_new
     if is_due and not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]):
         try:
             client.bgrewriteaof()

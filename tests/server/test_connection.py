@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -550,6 +551,28 @@ def test_half_a_script_never_comes_back(each_binary: Path) -> None:
 def is_log_new(client: redis.Redis) -> bool:
     told = client.info("persistence")
     return told["aof_last_rewrite_time_sec"] >= 0 and not told["aof_rewrite_in_progress"]
+
+
+@pytest.mark.servers("ends")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the server's child in /proc")
+def test_a_log_that_could_not_be_written_anew(each_binary: Path) -> None:
+    """The child that writes it is killed, for want of memory: the next worker asks again."""
+    with (
+        contextlib.closing(RedisServer(each_binary, aof=True)) as server,
+        server.client() as client,
+    ):
+        client.set("key", "value")
+        client.config_set("rdb-key-save-delay", 30_000_000)
+        pid = client.info("server")["process_id"]
+        open_server(server.url).check()
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 15, "its end")
+        assert client.info("persistence")["aof_last_bgrewrite_status"] == "err"
+        client.config_set("rdb-key-save-delay", 0)
+        open_server(server.url).check()
+        wait_until(lambda: is_log_new(client), 15, "the log is written anew")
+        assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
 @pytest.mark.servers("ends")
