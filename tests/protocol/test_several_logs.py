@@ -568,6 +568,30 @@ def test_shard_0_has_lost_a_young_run(
         assert sorted(fetched(second)) == ["link", "start"]
 
 
+def test_shard_0_has_lost_the_end_of_one_run_and_a_young_one(
+    member: Callable[..., Worker], servers: Servers, clock: Clock
+) -> None:
+    """What the earlier run has seen there does not keep the young one from fetching it."""
+    old = member()
+    old.enqueue("page", slot=HOSTS[0])
+    old.exchange_all()
+    old.finish(*old.claim(1))
+    old.exchange_all()
+    before = servers.keys(0)
+    assert end(old, clock)
+    first = member()
+    first.enqueue("link", slot=HOSTS[1])
+    first.exchange(shard=1)
+    servers.lose(0, before)
+    die(servers, first)
+    newcomer = runs.Newcomer(calls.Registration("w", 600.0), CONFIG, rewind=600.0)
+    first.do(runs.join(NAME, newcomer))
+    second = member()
+    second.enqueue("page", slot=HOSTS[0])
+    second.exchange_all()
+    assert (fetched(second, 0), fetched(second)) == (["page"], ["link"])
+
+
 def test_a_shard_rewinds_between_two_looks(
     member: Callable[..., Worker], servers: Servers, clock: Clock
 ) -> None:

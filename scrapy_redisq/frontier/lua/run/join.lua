@@ -102,7 +102,8 @@ local function decide()
   local mine = input.name ~= '' and meta.name == input.name
   local has_ended = input.name ~= '' and redis.call('ZSCORE', ENDED, input.name)
   if has_ended and not (mine and (meta.state == 'open' or input.keep_alive)) then return 'over' end
-  if goes_on then return meta.state == 'open' and 'renew' or 'begin' end
+  -- What this shard still has is of an earlier run, which was complete or forgotten.
+  if goes_on then return meta.state == 'open' and input.keep_seen and 'renew' or 'begin' end
   if meta.state == 'complete' then
     local late = input.name == '' and is_older_than(meta.ended) and is_same_crawl()
     if input.keep_alive and (mine or late) then return 'resume' end
