@@ -150,9 +150,8 @@ def _project_of(
     if name is None:
         if not command.spider or command.spider.endswith(".py"):
             raise SettingError("NAME", None, "the frontier's name: the command names no spider")
-        name = Project(given).settings.frontier_name(
-            command.spider, Arguments.of(command.arguments)
-        )
+        of_spider = Project(given, spider_name=command.spider)
+        name = of_spider.settings.frontier_name(command.spider, Arguments.of(command.arguments))
     return Project(given, name), name
 
 

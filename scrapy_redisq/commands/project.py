@@ -68,12 +68,19 @@ class Project:
     """The settings of one call: Scrapy's, the spider's whose frontier it is, and the add-ons'.
 
     ``frontier`` is the name of the frontier that is meant, if one is; ``others`` are those of all
-    spiders where none of them has one so called. Raises `SettingError`.
+    spiders where none of them has one so called. Or ``spider`` is the name of the spider that is
+    meant. Raises `SettingError`.
     """
 
-    def __init__(self, settings: Settings, frontier: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, frontier: str | None = None, spider_name: str = ""
+    ) -> None:
         self.given = settings
-        spider, self.others = _spider_of(settings, frontier) if frontier else (None, [])
+        spider: type[Spider] | None
+        if frontier:
+            spider, self.others = _spider_of(settings, frontier)
+        else:
+            spider, self.others = _spider_called(settings, spider_name), []
         self.spider_name: str = spider.name if spider else ""
         # It never crawls; it is how Scrapy puts settings together and builds what they name.
         self._crawler = Crawler(spider or Spider, settings)
@@ -218,6 +225,17 @@ class Project:
             raise SettingError(
                 setting, global_object_name(cls), f"a class that can be built ({reason(error)})"
             ) from error
+
+
+def _spider_called(settings: Settings, name: str) -> type[Spider] | None:
+    """None if there is none in this project, or it cannot be loaded: its own worker says so."""
+    if not name or not settings.getlist("SPIDER_MODULES"):
+        return None
+    with contextlib.suppress(Exception, SystemExit):
+        loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+        spider: type[Spider] = loader.load(name)
+        return spider
+    return None
 
 
 def _spider_of(settings: Settings, frontier: str) -> tuple[type[Spider] | None, list[str]]:

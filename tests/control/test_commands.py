@@ -911,6 +911,22 @@ class TestProcesses:
         assert config is not None
         assert (config.order, config.spider) == ("lifo", "plays")
 
+    def test_workers_of_a_spider_that_names_its_frontier(
+        self, tmp_path: Path, redis_server: RedisServer
+    ) -> None:
+        """``autoscale`` watches the frontier that its workers join, and ends with the run."""
+        for name, text in PROJECT.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        crawl = ["scrapy", "crawl", "plays", "-a", "by=you", *at(redis_server)]
+        command = [sys.executable, "-m", *crawl]
+        options = ["--max", "1", "--logs", str(tmp_path), *at(redis_server)]
+        ran = scrapy("redisq", "autoscale", *options, "--", *command, cwd=tmp_path)
+        assert ran.code == 0, ran
+        assert "plays-by=you" in ran.out + ran.err
+        assert "is complete" in ran.out + ran.err
+
     def test_watch_without_a_terminal(
         self, tmp_path: Path, redis_server: RedisServer, frontier: Frontier
     ) -> None:
