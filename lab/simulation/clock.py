@@ -7,14 +7,13 @@ of a worker that was killed are never run again, those of a stopped one wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import heapq
 import os
 import random
 import selectors
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 EPOCH = 1_800_000_000.0
@@ -33,24 +32,14 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._tick = TICK
 
     def look(self) -> float:
-        self.now += self._tick
+        self.now += TICK
         return self.now
 
     def _pid(self) -> int:
-        worker = WORKER.get() if self._tick else None  # a client of redis-py's is one process's
+        worker = WORKER.get()
         return 1_000 + (worker.number if worker else 0)
-
-    @contextlib.contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """While what looks at it is real, and looks as often as it likes."""
-        self._tick = 0.0
-        try:
-            yield
-        finally:
-            self._tick = TICK
 
     def install(self, seed: int) -> None:
         """Take the place of time and randomness for the rest of the process."""

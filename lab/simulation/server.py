@@ -17,6 +17,7 @@ import redis
 import redis.asyncio
 
 from lab.simulation.clock import EPOCH, WORKER, VirtualClock
+from lab.simulation.wire import Plain, Wire
 from scrapy_redisq.frontier import scripts
 from scrapy_redisq.server.route import OneServerRoute
 
@@ -24,6 +25,13 @@ TIME_KEY = "simulation:time"
 TIME = "redis.call('TIME')"
 """What is replaced in the scripts, and by what."""
 VIRTUAL_TIME = f"redis.call('LRANGE', '{TIME_KEY}', 0, 1)"
+
+TIMES = """
+redis.call('DEL', KEYS[1])
+redis.call('RPUSH', KEYS[1], ARGV[1], ARGV[2])
+for i = 3, #ARGV, 2 do redis.call('PEXPIRE', ARGV[i], ARGV[i + 1]) end
+"""
+"""Sets the clock, and how long keys live by it."""
 
 SNAPSHOT = """
 local found = {}
@@ -65,16 +73,11 @@ class SimulatedServer:
     """
 
     def __init__(self, path: str, clock: VirtualClock, chance: random.Random) -> None:
-        self.redis: Any = redis.Redis(unix_socket_path=path, protocol=2)
-        heard: Any = redis.Redis(unix_socket_path=path, protocol=2)
-        self._heard = heard.pubsub()
-        with clock.standing_still():
-            self._heard.psubscribe("redisq:*")
-            while self._heard.get_message(timeout=1) is None:
-                pass
-            self.redis.config_set("maxmemory", 0)
-            self.redis.flushall()
-            self.redis.script_flush()
+        self._wire = Wire(path, "redisq:*")
+        self.redis: Any = Plain(self._wire)
+        self.redis.config_set("maxmemory", 0)
+        self.redis.flushall()
+        self.redis.script_flush()
         self._clock = clock
         self._chance = chance
         self.away = False
@@ -87,6 +90,7 @@ class SimulatedServer:
         self.calls = 0
         self._listeners: list[PubSub] = []
         self._snapshots: list[tuple[float, list[bytes]]] = []
+        self._called = asyncio.Event()
         self._late: set[asyncio.Task[None]] = set()
         self._expire: dict[bytes, float] = {}
         """Keys that live for a time -> until when, in virtual seconds."""
@@ -95,21 +99,18 @@ class SimulatedServer:
 
     def remember(self) -> None:
         """Keep what it holds now, for `forget_since`."""
-        with self._clock.standing_still():
-            self._snapshots.append((self._clock.now, self.redis.eval(SNAPSHOT, 0)))
+        self._snapshots.append((self._clock.now, self.redis.eval(SNAPSHOT, 0)))
 
     def forget_since(self, moment: float) -> None:
         """Lose all that was written after the last state that was kept before ``moment``."""
         kept = [held for at, held in self._snapshots if at <= moment] or [[]]
-        with self._clock.standing_still():
-            self.redis.config_set("maxmemory", 0)
-            self.redis.eval(RESTORE, 0, *kept[-1])
+        self.redis.config_set("maxmemory", 0)
+        self.redis.eval(RESTORE, 0, *kept[-1])
         self.full(self.is_full)
 
     def full(self, is_full: bool) -> None:
         self.is_full = is_full
-        with self._clock.standing_still():
-            self.redis.config_set("maxmemory", int(is_full))
+        self.redis.config_set("maxmemory", int(is_full))
 
     def hang_up(self) -> None:
         """Whoever listens hears no more."""
@@ -122,28 +123,24 @@ class SimulatedServer:
     def execute(self, *command: Any) -> Any:
         """What it answers; an exception of redis-py's is raised."""
         self.calls += 1
-        with self._clock.standing_still():
-            return self._execute(*command)
-
-    def _execute(self, *command: Any) -> Any:
+        self._called.set()
         now = EPOCH + self._clock.now + self.clock_error
-        with self.redis.pipeline(transaction=False) as pipeline:
-            if self.is_full:  # nothing could be added
-                pipeline.execute_command("CONFIG", "SET", "maxmemory", 0)
-            pipeline.execute_command("DEL", TIME_KEY)
-            pipeline.execute_command("RPUSH", TIME_KEY, int(now), int(now % 1 * 1e6))
-            for key, until in self._expire.items():
-                pipeline.execute_command("PEXPIRE", key, self._left(until))
-            if self.is_full:
-                pipeline.execute_command("CONFIG", "SET", "maxmemory", 1)
-            pipeline.execute_command(*command)
-            pipeline.execute_command("EVAL", EXPIRING, 0)
-            *_, reply, expiring = pipeline.execute(raise_on_error=False)
+        times: list[Any] = [int(now), int(now % 1 * 1e6)]
+        for key, until in self._expire.items():
+            times += (key, self._left(until))
+        before: list[tuple[Any, ...]] = [("EVAL", TIMES, 1, TIME_KEY, *times)]
+        if self.is_full:  # nothing could be added
+            before.insert(0, ("CONFIG SET", "maxmemory", 0))
+            before.append(("CONFIG SET", "maxmemory", 1))
+        *_, reply, expiring = self._wire.ask(*before, command, ("EVAL", EXPIRING, 0))
         self._expire_by(expiring)
         self._spread_news()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return self.redis.decoded(command, reply)
+
+    async def next_call(self) -> None:
+        """Return when it has executed one more."""
+        self._called.clear()
+        await self._called.wait()
 
     def _left(self, until: float) -> int:
         """Milliseconds; 0: it is over."""
@@ -160,13 +157,10 @@ class SimulatedServer:
             self._expire[key] = until
 
     def _spread_news(self) -> None:
-        self._heard.ping()
-        while (message := self._heard.get_message(timeout=1)) is not None:
-            if message["type"] == "pong":
-                return
-            if message["type"] == "pmessage":
-                for listener in self._listeners:
-                    listener.told(message)
+        messages, self._wire.messages = self._wire.messages, []
+        for channel, data in messages:
+            for listener in self._listeners:
+                listener.told(channel, data)
 
     def refuse(self) -> None:
         """Raise what a client is told that does not reach it."""
@@ -247,7 +241,6 @@ class BlockingClient(redis.Redis):
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
         self._server.refuse()
-        options.pop("keys", None)
         return self._server.execute(*command)
 
 
@@ -289,10 +282,10 @@ class PubSub:
         self._channels = {channel.encode() for channel in channels}
         self._server.listen(self)
 
-    def told(self, message: dict[str, Any]) -> None:
+    def told(self, channel: bytes, data: bytes) -> None:
         cut = self._process is not None and self._process.number in self._server.cut_off
-        if message["channel"] in self._channels and not cut:
-            self._messages.append({"channel": message["channel"], "data": message["data"]})
+        if channel in self._channels and not cut:
+            self._messages.append({"channel": channel, "data": data})
             self.news.set()
 
     async def get_message(self, timeout: float) -> dict[str, bytes] | None:

@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "REDISQ_URL": "redis://simulated:6379/0",
     "DOWNLOAD_HANDLERS": {"http": "lab.simulation.spider.Downloads", "https": None},
     "COOKIES_ENABLED": False,
+    "CONCURRENT_ITEMS": 8,  # so many tasks are made for each response
     "ITEM_PIPELINES": {"lab.simulation.spider.Refuse": 1, "lab.simulation.spider.Sink": 2},
     "REDISQ_RETRY_DELAYS": [0.2],
     "REDISQ_SET_ASIDE_WAIT": 5,
@@ -285,9 +286,7 @@ class World:
     async def _lost_script(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
         self.server.remember()
-        calls = self.server.calls
-        while self.server.calls == calls:
-            await asyncio.sleep(0.0003)
+        await self.server.next_call()
         self.server.forget_since(self.clock.now)
         self.lost_all |= not self.server.redis.exists("redisq:{sim:0}:meta")
 
