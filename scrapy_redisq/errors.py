@@ -33,6 +33,7 @@
         │   ├── ConnectionLost   of some rows, if it is so each time
         │   │   └── WriteConflict  with other writers: never the row's fault
         │   └── WriteFailed      of the sink or of some rows: other rows will tell
+        │       └── RuleBroken   of the sink's rules or of some rows: the sink answers
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
         └── RowRefused           some rows, not the crawl
             └── ReferenceMissing tried again, later
@@ -276,6 +277,13 @@ class WriteFailed(SinkUnavailable):
     def __init__(self, message: str, *, at_commit: bool = False) -> None:
         self.at_commit = at_commit
         super().__init__(message)
+
+
+class RuleBroken(WriteFailed):
+    """Raised when a rule of the sink lets a row not in: the row is wrong, or the rule is.
+
+    Such as NOT NULL, a CHECK, or partitions. The sink is not away.
+    """
 
 
 class SinkMismatch(SinkError):

@@ -221,6 +221,13 @@ def is_closing(crawler: Crawler) -> bool:
     return engine._slot is None or engine._slot.closing is not None
 
 
+def has_pending_requests(crawler: Crawler) -> bool:
+    """Requests wait in Scrapy's scheduler, or in that of a project."""
+    engine: Any = crawler.engine
+    scheduler = engine._slot and engine._slot.scheduler
+    return scheduler is not None and bool(scheduler.has_pending_requests())
+
+
 def close_spider(crawler: Crawler, reason: str) -> None:
     """Close the spider for ``reason``, without waiting for it."""
     engine: Any = crawler.engine

@@ -117,10 +117,12 @@ class BatchPipeline:
         """What a row that fails is compared by: with other rows that have these, such as tables."""
         return (type(row.item),)
 
-    async def probe(self, row: Row) -> bool:
-        """Whether the sink would take at this moment what it has taken before, in the place of a
-        row that fails. False: that is not known. Nothing of it is kept."""
-        return False
+    async def rewrite(self, rows: list[Row]) -> None:
+        """Write rows once more that have been written, to know whether the sink takes any.
+
+        A sink that can undo it should. Raises what `write` does.
+        """
+        await self._batches.call(self.write, rows)
 
     async def close(self) -> None:
         """Disconnect; everything has been written."""
@@ -150,6 +152,7 @@ class _Batches:
         self._worker: Worker | None = None
         self._opening: asyncio.Future[None] | None = None
         self._calls = Calls(f"redisq-{type(pipeline).__name__}")
+        self.call = self._calls.call
         self.writer: Writer | None = None
         """There from the moment at which the sink is open."""
 

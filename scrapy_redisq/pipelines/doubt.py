@@ -5,9 +5,9 @@ alone is set aside, and others go on. Each time it fails again and another one o
 passed meanwhile counts against it. Outages do not fail one row and pass another five times in turn;
 and where nothing passes, nobody is at fault but the sink.
 
-At the end of a crawl no other row comes. Then the sink is asked whether it takes what it has taken
-before. That proves little: a table may lack the new month's partition, and still take old rows. So
-it counts slowly, and against fewer than five rows, unless a new row has passed while they failed.
+At the end of a crawl no other row comes. Then rows that were written before are written again. That
+proves little while a crawl goes on: a table may lack the new month's partition, and still take old
+rows. So it counts only if a new row has passed, too, or if for minutes none has come.
 """
 
 from __future__ import annotations
@@ -23,23 +23,18 @@ __all__ = ["Doubt", "Doubts"]
 PROOFS = 5
 """A row is at fault that has failed so often while other rows passed."""
 
-PROOFS_OF_SLOW = 15
-"""The same for one that takes longer than it may: about eight minutes."""
-
-PROOFS_OF_LOST = 8
-"""The same for one with which the connection ends, as it does in a bad network: about half a
-minute."""
+END = 300.0
+"""Seconds without a new row after which a crawl may be at its end: no other row will tell."""
 
 FAILING = 5
-"""So many different rows that fail one after the other, and the sink is away. Of so many rows of a
-kind none is refused before another one of that kind has passed."""
+"""So many different rows that fail one after the other, and the sink is away."""
 
-FIRST = 0.2
-"""Seconds until a row that was set aside is tried again; each time twice as long."""
+FIRST, FIRST_OF_SLOW = 0.2, 10.0
+"""Seconds until a row that was set aside is tried again, each time twice as long; the same for a
+row that keeps the sink busy for as long as a time limit allows, or costs it a connection."""
 
-LAST, LAST_ALONE, LAST_OF_SLOW = 2.0, 60.0, 60.0
-"""The most of them; the same while no new row passes; and for a row that keeps the sink busy for as
-long as a time limit allows, or costs it a connection."""
+LAST, LAST_ALONE = 2.0, 60.0
+"""The most of them; the same while no new row passes, and for a slow row."""
 
 
 @dataclass(eq=False)
@@ -48,8 +43,6 @@ class Doubt:
 
     proofs: int = 0
     """How often it failed while other rows passed."""
-    needed: int = 0
-    """How many of them are enough: what was found in a slow way is no proof of another fault."""
     compared: bool = False
     """Whether new rows have passed since it first failed."""
     tries: int = 0
@@ -93,7 +86,7 @@ class Doubts(Generic[Row]):
         return len(self._failing) >= FAILING and not self._answers
 
     def waits(self, row: Row) -> bool:
-        """Whether it is not refused before another one of its kinds passes: too many fail."""
+        """Whether it is one of many that fail, and no other one of its kinds has passed since."""
         return not self.of(row).compared and len(self._alone_like(row)) >= FAILING
 
     def passed(self, rows: Collection[Row]) -> None:
@@ -111,11 +104,11 @@ class Doubts(Generic[Row]):
             if self._doubts[row].passed and not self._doubts[row].dear:
                 self._doubts[row].due = min(self._doubts[row].due, soon)
 
-    def like(self, row: Row) -> list[Row]:
-        """The last rows that have passed of all of its kinds; none if there is not one of each."""
+    def others(self, row: Row) -> list[Row]:
+        """The last rows that have passed of all of its kinds; else those of any kind."""
         kinds = self._kinds(row)
         if any(kind not in self._latest for kind in kinds):
-            return []
+            kinds = self._latest.keys()
         return list(dict.fromkeys(self._latest[kind] for kind in kinds))
 
     def of(self, row: Row) -> Doubt:
@@ -133,20 +126,20 @@ class Doubts(Generic[Row]):
         doubt, now = self.of(row), self._passed_like(row)
         return bool(doubt.passed) and all(now[kind] > doubt.passed[kind] for kind in now)
 
-    def asks(self, row: Row) -> bool:
-        """Whether it would help to know if an old row passes: no new one may come for long. A sink
-        that only appends has that row twice then."""
-        if self._answers and self.waits(row):
+    def asks(self, row: Row, *, at_end: bool) -> bool:
+        """Whether it would help to know if old rows pass: no new one may come for long. A sink
+        that only appends has them twice then."""
+        if self._answers and self.waits(row) and not at_end:
             return False
         return len(self._failing) >= FAILING - 1 or self.of(row).tries >= PROOFS
 
     def failed(
-        self, row: Row, *, others_pass: bool | None, slow: bool = False, lost: bool = False
+        self, row: Row, *, others_pass: bool | None, at_end: bool = False, slow: bool = False
     ) -> bool:
-        """It failed alone; ``others_pass``: an old one passes at this moment; None: not asked.
+        """It failed alone; ``others_pass``: old ones pass at this moment; None: not asked.
 
-        A ``slow`` one has taken longer than it may. That other rows have passed meanwhile proves
-        nothing then. With a ``lost`` one the connection ended. -> whether it is at fault.
+        ``at_end``: no new row is to be expected. A ``slow`` row has taken longer than it may: that
+        new ones have passed meanwhile proves nothing then. -> whether it is at fault.
         """
         doubt = self.of(row)
         new_passed = self.others_passed(row)
@@ -162,9 +155,7 @@ class Doubts(Generic[Row]):
             if others_pass is not None:
                 self._answers = others_pass
                 doubt.proofs += others_pass
-        needed = PROOFS_OF_SLOW if slow else PROOFS_OF_LOST if lost else PROOFS
-        doubt.needed = max(doubt.needed, needed)
-        return doubt.proofs >= doubt.needed and not self.waits(row)
+        return doubt.proofs >= PROOFS and (doubt.compared or at_end)
 
     def _alone_like(self, row: Row) -> set[Row]:
         return self._alone.setdefault(frozenset(self._kinds(row)), set())
@@ -176,8 +167,9 @@ class Doubts(Generic[Row]):
         """It is tried again later, alone, or with other rows; a ``slow`` one is dear."""
         doubt = self.of(row)
         doubt.together, doubt.dear = together, slow
-        last = LAST_OF_SLOW if slow else LAST if doubt.compared or together else LAST_ALONE
-        doubt.due = time.monotonic() + min(FIRST * 2**doubt.tries, last)
+        first = FIRST_OF_SLOW if slow else FIRST
+        last = LAST if not slow and (doubt.compared or together) else LAST_ALONE
+        doubt.due = time.monotonic() + min(first * 2**doubt.tries, last)
         doubt.tries = min(doubt.tries + 1, 20)
         self._aside.append(row)
 

@@ -25,19 +25,21 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
-from scrapy_redisq._scrapy.crawl import close_spider, is_closing, stop
+from scrapy_redisq._scrapy.crawl import close_spider, has_pending_requests, is_closing, stop
 from scrapy_redisq.errors import (
     BatchTooLarge,
     ConnectionLost,
     ReferenceMissing,
     RowLocked,
     RowRefused,
+    RuleBroken,
     SinkMismatch,
     SinkUnavailable,
     WriteConflict,
     WriteFailed,
     message_of,
 )
+from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.pipelines.doubt import FAILING, Doubts
 from scrapy_redisq.pipelines.rows import Row
 from scrapy_redisq.pipelines.thread import Calls
@@ -102,6 +104,8 @@ class Writer:
         self._worker = worker
         self._waiting: deque[Waiting] = deque()
         self._told_of_doubt = self._told_of_waiting = False
+        self._added_at = 0.0
+        """When (time.monotonic()) the last row came."""
         self._most_rows = 0
         """Most rows of a batch after one that took too long; 0: as the pipeline says."""
         self._changed = asyncio.Event()
@@ -125,6 +129,7 @@ class Writer:
             self._endings.give_back(waiting)
             return
         self._waiting.append(waiting)
+        self._added_at = waiting.since
         self._changed.set()
 
     async def room(self) -> None:
@@ -310,10 +315,12 @@ class Writer:
         if isinstance(error, WriteConflict):
             lost = False  # it costs no connection
         elif not isinstance(error, RowLocked):
-            others_pass = None
-            if (slow or not self.doubts.others_passed(waiting)) and self.doubts.asks(waiting):
+            others_pass, at_end = None, self._is_at_end()
+            if (slow or not self.doubts.others_passed(waiting)) and self.doubts.asks(
+                waiting, at_end=at_end
+            ):
                 others_pass = await self._others_pass(waiting, error)
-            if self.doubts.failed(waiting, others_pass=others_pass, slow=slow, lost=lost):
+            if self.doubts.failed(waiting, others_pass=others_pass, at_end=at_end, slow=slow):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
                 return
         self.doubts.set_aside(waiting, slow=slow or lost)
@@ -330,32 +337,37 @@ class Writer:
             self._told_of_doubt = True
             logger.warning(
                 "%s could not write a row, and does not know whether the row or the sink is at "
-                "fault; it is tried again while others are written: %s",
+                "fault: it is tried again, and refused if the sink takes other rows meanwhile: %s",
                 *(name, error),
             )
         if self.doubts.waits(waiting) and not self._told_of_waiting:
             self._told_of_waiting = True
             logger.warning(
                 "%s could not write at least %d rows, and none has been written since: they wait, "
-                "with their pages, until one can be: %s",
+                "with their pages, until one can be, or until the crawl is at its end: %s",
                 *(name, FAILING, error),
             )
 
+    def _is_at_end(self) -> bool:
+        """No row has come for minutes, and this worker finds no request that might bring one."""
+        if time.monotonic() < self._added_at + doubt.END:
+            return False
+        if self._worker is None:
+            return not has_pending_requests(self._crawler)
+        return self._worker.finds_nothing()
+
     async def _others_pass(self, waiting: Waiting, error: Exception) -> bool:
         """Whether the sink takes at this moment what it has taken before."""
-        pipeline = self._pipeline
+        if not (others := self.doubts.others(waiting)):
+            return isinstance(error, RuleBroken)  # so the sink looks at rows
         if isinstance(error, (ConnectionLost, WriteFailed)) and error.at_commit:
             return False  # what is asked for below is not committed
         try:
-            if not isinstance(error, _Unknown):
-                return bool(await self._patient(pipeline.probe, waiting.row))
-            # A sink whose errors nobody knows has no probe either; but rows may come twice there.
-            if others := self.doubts.like(waiting):
-                await self._patient(pipeline.write, [other.row for other in others])
-            return bool(others)
+            await self._patient(self._pipeline.rewrite, [other.row for other in others])
         except Exception as problem:  # then it is not known
-            logger.debug("%s cannot be probed: %r", type(pipeline).__name__, problem)
+            logger.debug("%s takes no rows again: %r", type(self._pipeline).__name__, problem)
             return False
+        return True
 
     def _try_later(self, waiting: Waiting) -> bool:
         """The row that it refers to may come later, in this batch or of another page."""

@@ -119,6 +119,14 @@ class Worker:
         """Requests that wait in the frontier, as far as the last exchange has told."""
         return max(0, sum(self._unfinished.values()) - len(self._in_progress))
 
+    def finds_nothing(self) -> bool:
+        """Whether all that is left is with workers, or with spiders' ``start()``, as far as this
+        one can tell: nothing is queued, or it has room for more and there is none."""
+        if self.inbox or self._local:
+            return False
+        has_room = len(self._in_progress) < self.inbox.most and self._appetite.free() > 0
+        return self.queued() == 0 or has_room
+
     def waiting_here(self) -> int:
         """Requests that wait in this process, and stay in it."""
         return self._local.waiting

@@ -151,11 +151,28 @@ def test_refused_rows(
 
 
 @pytest.mark.parametrize("seconds", [0, 0.2])
+def test_many_bad_rows_at_the_end(
+    crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
+) -> None:
+    """They do not keep a crawl open: their pages are dead letters, and all others are written."""
+    with Site(linked_pages(PAGES, delay=0.2)) as site:
+        given = settings(tmp_path, BATCH_SECONDS=seconds)
+        given["ITEM_PIPELINES"] = json.dumps({"crawls.sinks.HastyLines": 300})
+        workers = crawl.fleet(2, "follow", site, given)
+        wait_until(lambda: len({row["pid"] for row in written(tmp_path)}) == 2, 20, "rows of both")
+        turn(tmp_path, "old", True)
+        for worker in workers:
+            assert worker.wait().reason == "finished", worker.log
+    assert len(set(numbers(tmp_path))) + status(redis_server)["dead"] == PAGES
+    assert status(redis_server)["dead"] > 5
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
 def test_mismatch_ends_the_crawl(
     crawl: Run, redis_server: RedisServer, tmp_path: Path, seconds: float
 ) -> None:
     """When nothing can be written the crawl ends, and its pages stay in the frontier."""
-    with Site(linked_pages(PAGES, delay=0.02)) as site:
+    with Site(linked_pages(PAGES, delay=0.2)) as site:
         worker = crawl("follow", site, settings(tmp_path, BATCH_SECONDS=seconds))
         wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")
         turn(tmp_path, "mismatch", True)
@@ -189,7 +206,7 @@ def test_closing_while_away(
     crawl: Run, redis_server: RedisServer, tmp_path: Path, fault: str, seconds: float
 ) -> None:
     """A worker that is told to end while its sink is away gives its pages back, in time."""
-    with Site(linked_pages(PAGES, delay=0.02)) as site:
+    with Site(linked_pages(PAGES, delay=0.2)) as site:
         given = settings(tmp_path, BATCH_SECONDS=seconds, REDISQ_CLOSE_TIMEOUT=1)
         worker = crawl("follow", site, given)
         wait_until(lambda: len(written(tmp_path)) > 5, 20, "the first items")

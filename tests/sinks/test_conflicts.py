@@ -1,4 +1,4 @@
-"""What proves nothing against a row: others that write the same rows, faults of another kind."""
+"""What proves nothing against a row: others that write the same rows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,6 @@ from sqlalchemy.dialects import postgresql
 
 from scrapy_redisq.errors import WriteConflict
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
-from scrapy_redisq.pipelines.doubt import Doubts
-
-
-def test_proofs_of_time_limits_are_none_of_a_lost_connection() -> None:
-    """A row that was slow often is not refused by a server that restarts then."""
-    doubts: Doubts[str] = Doubts(lambda row: ("table",))
-    for _ in range(10):
-        assert not doubts.failed("row", others_pass=True, slow=True)
-    assert not doubts.failed("row", others_pass=False, lost=True)
-    assert not doubts.failed("row", others_pass=False)
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])

@@ -38,9 +38,10 @@ MANY = 40
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that let a test try often."""
     monkeypatch.setattr(writer, "RETRY_LAST", 0.1)
-    monkeypatch.setattr(doubt, "PROOFS_OF_LOST", 3)
+    monkeypatch.setattr(doubt, "PROOFS", 3)
     monkeypatch.setattr(doubt, "FIRST", 0.02)
-    monkeypatch.setattr(doubt, "LAST_OF_SLOW", 0.1)
+    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.02)
+    monkeypatch.setattr(doubt, "LAST_ALONE", 0.1)
 
 
 def opened(database: Database) -> AbstractAsyncContextManager[DatabasePipeline]:

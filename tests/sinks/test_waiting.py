@@ -82,6 +82,7 @@ class Desk:
     def __init__(self, pages: HeldPages) -> None:
         self.pages = pages
         self.away = False
+        self.has_found_nothing = False
 
     @property
     def sink_pages(self) -> Any:
@@ -89,6 +90,9 @@ class Desk:
 
     def identity_of(self, request: Request) -> bytes:
         return request.url.encode()
+
+    def finds_nothing(self) -> bool:
+        return self.has_found_nothing
 
     def sink_is_away(self, away: bool) -> None:
         self.away = away
@@ -103,6 +107,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "RETRY_LAST", 0.02)
     monkeypatch.setattr(doubt, "FIRST", 0.01)
     monkeypatch.setattr(doubt, "LAST", 0.02)
+    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.01)
     monkeypatch.setattr(doubt, "LAST_ALONE", 0.02)
 
 
@@ -263,26 +268,38 @@ def test_an_outage_that_only_the_driver_knows() -> None:
     assert not pages.refused
 
 
-def test_a_row_that_only_the_driver_refuses() -> None:
-    """It is found also when it is the last of a crawl: what was written before is taken again."""
+@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_rows_that_only_the_driver_refuses(
+    kinds: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found also when they are the last of a crawl: what was written before is taken
+    again. Not before the crawl is at its end: no row has come for long, and none can be claimed."""
+    monkeypatch.setattr(doubt, "END", 0.5)
     pages = HeldPages()
 
     async def crawl() -> None:
         async with opened(pages) as sink:
+            sink.kinds = lambda row: [kinds == 2 and row["n"] > 12]  # type: ignore[method-assign]
 
             def fault(rows: list[Row]) -> None:
-                if any(row["n"] == 13 for row in rows):
+                if any(row["n"] > 12 for row in rows):
                     raise DriverError("no such number")
 
             sink.fault = fault
             assert await results(put(sink, *range(13))) == [None] * 13
-            (task,) = put(sink, 13)
-            assert await results([task]) == [ItemRefused]
-            assert str(task.exception()).endswith("DriverError: no such number")
+            tasks = put(sink, *range(13, 13 + count))
+            began = asyncio.get_running_loop().time()
+            await until(lambda: sink.attempts > 60, "it has been tried often")
+            await until(lambda: asyncio.get_running_loop().time() > began + 1, "a second is over")
+            assert not any(task.done() for task in tasks)
+            sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
+            assert await results(tasks) == [ItemRefused] * count
+            assert str(tasks[0].exception()).endswith("DriverError: no such number")
             assert len(sink.rows) == 13
 
     asyncio.run(crawl())
-    assert [page.url for page in pages.refused] == ["http://x/13"]
+    assert len(pages.refused) == count
 
 
 class Panic(BaseException):

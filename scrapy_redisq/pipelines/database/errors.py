@@ -18,6 +18,7 @@ from scrapy_redisq.errors import (
     ReferenceMissing,
     RowLocked,
     RowRefused,
+    RuleBroken,
     SinkError,
     SinkUnavailable,
     WriteConflict,
@@ -41,9 +42,10 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
     "55P03": RowLocked,
     "23503": ReferenceMissing,
-    # NOT NULL, out of range, the end of a sequence: of a row, or of a column that none fills.
-    **dict.fromkeys(("23502", "22003", "2200H"), WriteFailed),
-    "23514": WriteFailed,  # CHECK, no partition: of a row, or of all from this month on
+    # NOT NULL, out of range, RAISE: of a row, or of a column that none fills. CHECK, no partition:
+    # of a row, or of all from this month on.
+    **dict.fromkeys(("23502", "22003", "P0001", "23514"), RuleBroken),
+    "2200H": WriteFailed,  # the end of a sequence
     # MariaDB and MySQL: disk or memory full, deadlocks and snapshots, too many connections, going
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
@@ -55,7 +57,8 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # max_statement_time, max_execution_time; KILL QUERY, as of those who look for long ones.
     **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
     **dict.fromkeys((1216, 1452), ReferenceMissing),
-    **dict.fromkeys((1048, 1526, 3819, 4025), WriteFailed),  # NOT NULL, no partition, CHECK
+    # NOT NULL, no default, no partition, CHECK, SIGNAL.
+    **dict.fromkeys((1048, 1364, 1526, 3819, 4025, 1644), RuleBroken),
     1292: RowRefused,  # a wrong value, which PyMySQL does not count among those
 }
 """Shortcuts: codes of SQLSTATE or the classes that they begin with, and numbers of MySQL."""
@@ -168,7 +171,7 @@ class ErrorClasses:
         if "FOREIGN KEY" in text:
             return ReferenceMissing
         if "NOT NULL" in text or "CHECK" in text:
-            return WriteFailed
+            return RuleBroken
         # Values that cannot be bound are programming or interface errors.
         if self._is(error, "IntegrityError", "DataError", "ProgrammingError", "InterfaceError"):
             return RowRefused

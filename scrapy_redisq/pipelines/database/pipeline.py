@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, cast
 
 from scrapy.utils.misc import load_object
 from sqlalchemy import Connection, MetaData
 
-from scrapy_redisq.errors import (
-    ConnectionLost,
-    RowRefused,
-    SettingError,
-    SinkUnavailable,
-    WriteFailed,
-)
+from scrapy_redisq.errors import SettingError, SinkUnavailable
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database import engine
-from scrapy_redisq.pipelines.database.catalogue import rolls_back
-from scrapy_redisq.pipelines.database.probe import (
-    copy_under,
-    lacks_values,
-    takes_another,
-    takes_its_rows,
-    variations,
-)
 from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
@@ -139,39 +124,14 @@ class DatabasePipeline(BatchPipeline):
         """The tables that it goes into."""
         return {record.target for record in row.records}
 
-    async def probe(self, row: Row) -> bool:
-        """Whether rows that are in the tables would be written again under the keys of this one,
-        or this one without some of its values."""
-        return bool(await self._ask(self._probe, row))
+    async def rewrite(self, rows: list[Row]) -> None:
+        """The same, but that nothing of it is kept."""
+        await self._ask(self._rewrite, rows)
 
-    def _probe(self, row: _RecordsRow) -> bool:
-        def each(would: Callable[[Connection, Record], bool]) -> bool:
-            return self._would(lambda connection: all(would(connection, r) for r in row.records))
-
-        if any(map(lacks_values, row.records)):
-            return True
-        if not each(lambda connection, record: rolls_back(connection, record.target.table)):
-            return False
-        if each(copy_under) or each(takes_another):
-            return True
-        until = time.monotonic() + self.silent_seconds
-        return each(takes_its_rows) and any(
-            self._would(partial(_written, records))
-            for records in variations(row.records)
-            if time.monotonic() < until
-        )
-
-    def _would(self, work: Callable[[Connection], bool]) -> bool:
-        """Whether something works, of which nothing is kept; raises `SinkError` if the database
-        is away, or takes too long."""
-        try:
-            with self._server.transaction() as connection:
-                worked = work(connection)
-                raise _RolledBack
-        except _RolledBack:
-            return worked
-        except (ConnectionLost, RowRefused, WriteFailed):
-            return False
+    def _rewrite(self, rows: list[_RecordsRow]) -> None:
+        with contextlib.suppress(_RolledBack), self._server.transaction() as connection:
+            write(connection, [record for row in rows for record in row.records])
+            raise _RolledBack
 
     async def close(self) -> None:
         """Disconnect."""
@@ -180,11 +140,6 @@ class DatabasePipeline(BatchPipeline):
                 await self._thread.run(self._server.close)
             finally:
                 self._thread.end()
-
-
-def _written(records: list[Record], connection: Connection) -> bool:
-    write(connection, records)
-    return True
 
 
 def _metadata(path: str) -> MetaData | None:
