@@ -181,6 +181,17 @@ class TestAge:
         assert other.joined.new
         assert other.joined.config.arguments == "2 de"
 
+    def test_a_name_of_another_crawl(self, client: redis.Redis) -> None:
+        """Where a run of that name is complete, a worker with other arguments is refused: it would
+        end as if all that it was to fetch were there."""
+        of_uk, of_de = (dataclasses.replace(EXACT, arguments=text) for text in ("1 uk", "2 de"))
+        of_today = RunTerms("today")
+        complete(client, of_uk, "a", terms=of_today)
+        with pytest.raises(ConfigurationMismatch, match="'uk' there and 'de' here"):
+            join(client, of_de, terms=of_today)
+        with pytest.raises(RunOver):
+            join(client, of_uk, terms=of_today)
+
     def test_a_join_that_is_on_its_way_for_long(self, client: redis.Redis) -> None:
         """The worker looks no younger by it: a run that was completed meanwhile is its own."""
 

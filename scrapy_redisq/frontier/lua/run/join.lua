@@ -70,13 +70,16 @@ local function is_older_than(time)
   return NOW >= time and input.since < time
 end
 
--- The run is of the same spider, with the same arguments, or one of the two does not say.
-local function is_same_crawl()
+-- -> {name = {stored, given}} where the run is of another spider, or has other arguments; else nil.
+local function of_another_crawl()
+  local differences, differ = {}, false
   for _, name in ipairs({'spider', 'arguments'}) do
     local stored, given = meta['config:' .. name] or '', input.config[name]
-    if stored ~= '' and given ~= '' and stored ~= given then return false end
+    if stored ~= '' and given ~= '' and stored ~= given then
+      differences[name], differ = {stored, given}, true
+    end
   end
-  return true
+  return differ and differences or nil
 end
 
 -- Of a run that this shard has lost goes on in a new one what the others have.
@@ -105,7 +108,8 @@ local function decide()
   -- What this shard still has is of an earlier run, which was complete or forgotten.
   if goes_on then return meta.state == 'open' and input.keep_seen and 'renew' or 'begin' end
   if meta.state == 'complete' then
-    local late = input.name == '' and is_older_than(meta.ended) and is_same_crawl()
+    local late = input.name == '' and is_older_than(meta.ended)
+      and not of_another_crawl()
     if input.keep_alive and (mine or late) then return 'resume' end
     return late and 'over' or 'begin'
   end
@@ -124,6 +128,8 @@ end
 
 local decision = decide()
 if decision == 'over' then
+  local others = input.name ~= '' and meta.name == input.name and of_another_crawl()
+  if others then return reply('differs', {differences = others}) end
   local ago = meta.ended and (input.name == '' or meta.name == input.name)
     and math.max(0, NOW - number_of(meta.ended)) or -1
   return reply('over', {run = meta.run or '', name = input.name, ago = ago})
