@@ -95,6 +95,8 @@ class Terms:
     slot_ttl: float = SLOT_TTL
     rewind: float = REWIND
     """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
+    young: float = REWIND
+    """A run that began no longer ago is begun anew where shard 0 has lost it."""
     history: int = 0
     """Finished requests that are kept for people, over all shards; 0: none."""
     release: str = ""
@@ -201,7 +203,7 @@ class RunSession:
             self.terms.settings,
         )
         return runs.Newcomer(
-            registration, self.terms.config, self.terms.run, self._since, self.terms.rewind
+            registration, self.terms.config, self.terms.run, self._since, self.terms.young
         )
 
     async def rejoin(self, sessions: Sequence[ShardSession]) -> None:

@@ -84,14 +84,14 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker that joins. ``since``: when it was started, see `started_at`; ``rewind``:
-    REDISQ_REWIND, in seconds."""
+    """A worker that joins. ``since``: when it was started, see `started_at`; ``young``: seconds, a
+    run that began no longer ago is begun anew where shard 0 has lost it."""
 
     registration: Registration
     config: FrontierConfig
     terms: RunTerms = ANY_RUN
     since: int = calls.JUST_NOW
-    rewind: float = 0.0
+    young: float = 0.0
 
 
 def started_at(name: str, started: float) -> Steps[int]:
@@ -116,7 +116,7 @@ def join(name: str, newcomer: Newcomer, run: str | None = None) -> Steps[Joined]
     """Begin a run, which is then called ``run``, or resume one. Raises as `calls.join` does."""
     lost = 0
     if newcomer.config.spread:
-        lost = yield from _check_shard_0(name, newcomer.config, newcomer.rewind)
+        lost = yield from _check_shard_0(name, newcomer.config, newcomer.young)
     if not newcomer.terms.keep_alive:
         # A run whose last worker was killed after the last page is as complete as any.
         with contextlib.suppress(FrontierCorrupt):  # what is wrong is named by what follows
@@ -188,11 +188,11 @@ def _join_all(
     )
 
 
-def _check_shard_0(name: str, config: FrontierConfig, rewind: float = 0.0) -> Steps[int]:
+def _check_shard_0(name: str, config: FrontierConfig, young: float = 0.0) -> Steps[int]:
     """Raises `ShardLost` if shard 0 has lost a run that is unfinished on others. It would begin
     another one.
 
-    That may be so if the lost run began less than ``rewind`` seconds ago: what shard 0 had of it is
+    That may be so if the lost run began less than ``young`` seconds ago: what shard 0 had of it is
     asked for again. -> when that run began, else 0.
     """
     later = 0
@@ -203,7 +203,7 @@ def _check_shard_0(name: str, config: FrontierConfig, rewind: float = 0.0) -> St
         first: calls.Look = yield calls.look(name, 0)  # the last one: a run begins there first
         if first.began < later:
             now: int = yield calls.clock(name)
-            if now - later >= rewind * 1e6:
+            if now - later >= young * 1e6:
                 raise ShardLost(name, 0)
             return later
     return 0

@@ -106,6 +106,8 @@ class Server:
         self._tls = address.tls
         self._cluster = isinstance(address, ClusterNodes)
         self.masters = 0
+        self.keeps_log = True
+        """No server is known to have no append-only file; asked by `check`."""
         self.by_sentinels = isinstance(address, SentinelService)
         self._route = _route(address, socket_timeout)
         self.connect_timeout = connect_timeout
@@ -308,6 +310,7 @@ class Server:
         return found
 
     def _report(self, found: dict[ServerFacts, list[str]]) -> list[str]:
+        self.keeps_log = all(facts.append_only is not False for facts in found)
         warnings: list[str] = []
         for facts, masters in found.items():
             which = f" (master {', '.join(masters)})" if len(found) > 1 else ""

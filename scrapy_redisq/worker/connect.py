@@ -19,6 +19,7 @@ from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
+from scrapy_redisq.frontier.unsafe import NO_REPLICA
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.server.route import cancel
@@ -110,6 +111,8 @@ class WorkerConnection:
             ),
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
+            # One that lost all it had, not the end of its log, has lost links that were safe.
+            young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
             wait_replicas=settings.wait_replicas,
             history=settings.history,
             release=release,

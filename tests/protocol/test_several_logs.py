@@ -559,7 +559,7 @@ def test_shard_0_has_lost_a_young_run(
         servers.lose(0, before)
         die(servers, first)
         new = [runs.Newcomer(calls.Registration(f"w{n}", 600.0), CONFIG) for n in range(2)]
-        joins = [runs.join(NAME, dataclasses.replace(one, rewind=600.0)) for one in new]
+        joins = [runs.join(NAME, dataclasses.replace(one, young=600.0)) for one in new]
         one, other = in_turn(cast(Any, servers), joins, random.Random(seed))
         second = member()
         assert one.run == other.run == second.joined.run != first.joined.run
@@ -584,7 +584,7 @@ def test_shard_0_has_lost_the_end_of_one_run_and_a_young_one(
     first.exchange(shard=1)
     servers.lose(0, before)
     die(servers, first)
-    newcomer = runs.Newcomer(calls.Registration("w", 600.0), CONFIG, rewind=600.0)
+    newcomer = runs.Newcomer(calls.Registration("w", 600.0), CONFIG, young=600.0)
     first.do(runs.join(NAME, newcomer))
     second = member()
     second.enqueue("page", slot=HOSTS[0])

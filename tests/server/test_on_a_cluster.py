@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 from scrapy import Request
+from scrapy.settings import Settings
 
 from lab.cluster import KINDS, Cluster
 from lab.servers import RedisServer, binaries, free_port
@@ -19,11 +21,20 @@ from lab.site import Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.frontier import PUSH_BATCH
 from scrapy_redisq.dupefilter import BloomDupeFilter, ExactDupeFilter, RedisqDupeFilter
-from scrapy_redisq.errors import ServerBusy, ServerError, ServerUnsuitable, SettingError, ShardAway
+from scrapy_redisq.errors import (
+    ServerBusy,
+    ServerError,
+    ServerUnsuitable,
+    SettingError,
+    ShardAway,
+    ShardLost,
+)
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.server.address import ClusterNodes, parse
 from scrapy_redisq.server.connection import open_server
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.connect import WorkerConnection
 from tests.control.test_frontier import Worker as Member
 from tests.crawls.test_dupefilter import opened as opened_dupefilter
 from tests.docs.test_readme import acl
@@ -104,6 +115,47 @@ def test_a_reset_of_what_a_cluster_has_left(at_cluster: Redisq, cluster: Cluster
             assert client.keys() == []
     assert at_cluster("reset", "books", "--yes").out == "books: there is no such frontier\n"
     assert at_cluster("push", "books", *URLS, REDISQ_SHARDS=5).code == 0
+
+
+def test_a_young_run_of_a_server_without_a_log(cluster: Cluster) -> None:
+    """A server that came back empty after five seconds has lost links that other shards took for
+    safe: the run is begun anew only where such a server keeps a log, and so lost only its end."""
+    settings = RedisqSettings.read(Settings({"REDISQ_URL": cluster.url}))
+    first_shard, *others = (calls.meta_key("books0", shard) for shard in (0, 2, 3))
+    told = {
+        "dupefilter": "exact",
+        "fingerprinter": "any",
+        "spider": "books",
+        "arguments": "",
+        "release": "",
+        "digest": "",
+    }
+
+    async def join() -> str:
+        connection = WorkerConnection(settings)
+        try:
+            session, _ = await connection.open("books0", started=time.monotonic(), **told)
+            return session.joined.run
+        finally:
+            await connection.close()
+
+    run = asyncio.run(join())
+    for key in others:
+        with cluster.master_of(key).client() as client:
+            assert client.hincrby(key, "began", -5_000_000) > 0
+    with cluster.master_of(first_shard).client() as client:
+        client.delete(*client.keys(calls.prefix("books0", 0) + "*"))
+    with pytest.raises(ShardLost):
+        asyncio.run(join())
+    try:
+        for server in cluster.servers:
+            with server.client() as client:
+                client.config_set("appendonly", "yes")
+        assert asyncio.run(join()) != run
+    finally:
+        for server in cluster.servers:
+            with server.client() as client:
+                client.config_set("appendonly", "no")
 
 
 def test_a_push_while_a_shard_is_away(cluster: Cluster) -> None:
