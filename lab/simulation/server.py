@@ -19,7 +19,7 @@ import redis.asyncio
 from lab.simulation.clock import EPOCH, WORKER, VirtualClock
 from lab.simulation.wire import Plain, Wire
 from scrapy_redisq.frontier import scripts
-from scrapy_redisq.server.route import OneServerRoute
+from scrapy_redisq.server.route import NAMELESS, OneServerRoute
 
 TIME_KEY = "simulation:time"
 TIME = "redis.call('TIME')"
@@ -65,6 +65,13 @@ FATES = ("request_lost", "reply_lost", "late", "doubled")
 """What may become of a request; the worker hears nothing, or of ``doubled`` one reply."""
 
 
+_source = scripts.source
+
+
+def _timed(file: str, backend: str = "") -> str:
+    return _source(file, backend).replace(TIME, VIRTUAL_TIME)
+
+
 class SimulatedServer:
     """A Redis that can be away, full, slow and forgetful.
 
@@ -76,7 +83,7 @@ class SimulatedServer:
         self._wire = Wire(path, "redisq:*")
         self.redis: Any = Plain(self._wire)
         self.redis.config_set("maxmemory", 0)
-        self.redis.flushall()
+        self.redis.flushdb()  # FLUSHALL would write a file
         self.redis.script_flush()
         self._clock = clock
         self._chance = chance
@@ -221,13 +228,9 @@ class SimulatedServer:
     def install(self) -> None:
         """Let all clients of this process be clients of this server; and the scripts ask its time
         for the time."""
-        source = scripts.source
-
-        def timed(file: str, backend: str = "") -> str:
-            return source(file, backend).replace(TIME, VIRTUAL_TIME)
-
-        scripts.source = timed
-        scripts.load.cache_clear()
+        if scripts.source is not _timed:
+            scripts.source = _timed
+            scripts.load.cache_clear()
         OneServerRoute.client = lambda _, timeout: BlockingClient(self)  # type: ignore
         OneServerRoute.async_client = lambda _, timeout: AsyncClient(self, timeout)  # type: ignore
 
@@ -236,7 +239,7 @@ class BlockingClient(redis.Redis):
     """Of what runs in a thread elsewhere: an answer takes no time."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        super().__init__()
+        super().__init__(**NAMELESS)
         self._server = server
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
@@ -248,7 +251,7 @@ class AsyncClient(redis.asyncio.Redis):
     """A worker's."""
 
     def __init__(self, server: SimulatedServer, timeout: float) -> None:
-        super().__init__()
+        super().__init__(**NAMELESS)
         self._server = server
         self._timeout = timeout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import random
 import time
@@ -40,6 +41,10 @@ SETTINGS: dict[str, Any] = {
     "REDISQ_RETRY_DELAYS": [0.2],
     "REDISQ_SET_ASIDE_WAIT": 5,
     "RETRY_TIMES": 2,
+    "URLLENGTH_LIMIT": 0,  # of what has nothing to do here, and would take its time
+    "METAREFRESH_ENABLED": False,
+    "COMPRESSION_ENABLED": False,
+    "HTTPPROXY_ENABLED": False,
     "EXTENSIONS_BASE": {"scrapy.extensions.corestats.CoreStats": 0},
     "WARN_ON_GENERATOR_RETURN_VALUE": False,
     "REMOTE_CONTROL_ENABLED": False,
@@ -116,17 +121,20 @@ class World:
 
     # Workers
 
-    def start_worker(self) -> Worker:
+    @functools.cached_property
+    def _runner(self) -> AsyncCrawlerRunner:
         settings = {**SETTINGS, **self.plan.settings}
         if "limits" in self.plan.features:
             settings["REDISQ_SLOT_DELAY"] = DELAY
         if "robots" in self.plan.features:
             settings["ROBOTSTXT_OBEY"] = True
+        return AsyncCrawlerRunner(settings)
+
+    def start_worker(self) -> Worker:
         process = Process(len(self.workers) + 1)
         context = contextvars.copy_context()
         context.run(WORKER.set, process)
-        runner = AsyncCrawlerRunner(settings)
-        crawler = context.run(runner.create_crawler, spiders.SimulatedSpider)
+        crawler = context.run(self._runner.create_crawler, spiders.SimulatedSpider)
         worker = Worker(process, crawler)
         self.workers.append(worker)
 
@@ -136,7 +144,7 @@ class World:
 
         crawler.signals.connect(closed, signals.spider_closed, weak=False)
         self.say(f"w{worker.number} starts")
-        worker.task = context.run(runner.crawl, crawler)
+        worker.task = context.run(self._runner.crawl, crawler)
         worker.task.add_done_callback(lambda task: self._left(worker, task))
         return worker
 
