@@ -234,7 +234,7 @@ class TestRuns:
         """A worker that is ready only when the others have finished has nothing to do."""
         until = tmp_path / "finished"
         with Site(linked_pages(30)) as site:
-            late = crawl("late", site, until=until)
+            late = crawl("late", site, _until=until)
             late.wait_for("waits to be ready")
             assert crawl("late", site).wait().reason == "finished"
             until.touch()
@@ -245,6 +245,20 @@ class TestRuns:
             assert "start() was read" not in late.log
             assert crawl("late", site).wait().reason == "finished"
             assert set(site.counts().values()) == {2}
+
+    def test_ready_too_late_for_another_crawl(
+        self, redis_server: RedisServer, crawl: Run, tmp_path: Path
+    ) -> None:
+        """With other arguments it is not of the run that the others have finished: it crawls."""
+        until = tmp_path / "finished"
+        with Site(linked_pages(30)) as site:
+            late = crawl("late", site, shop="de", _until=until)
+            late.wait_for("waits to be ready")
+            assert crawl("late", site, shop="uk").wait().reason == "finished"
+            until.touch()
+            assert late.wait().reason == "finished"
+            assert set(site.counts().values()) == {2}
+        assert nothing_left(redis_server, "late")["created"] == 30
 
     def test_twice_in_one_process(self, redis_server: RedisServer) -> None:
         """A process that has run a crawl begins a new run with the next one, however old it is."""

@@ -258,10 +258,10 @@ class Late(Follow):
 
     name = "late"
 
-    def __init__(self, until="", **kwargs):
+    def __init__(self, _until="", **kwargs):
         super().__init__(**kwargs)
         print("waits to be ready", flush=True)
-        while until and not Path(until).exists():
+        while _until and not Path(_until).exists():
             time.sleep(0.02)
 
     async def start(self):
