@@ -95,7 +95,9 @@ class CrawlOfSeveralLogs(Crawl):
             for entry in self.model.entries.values()
             if entry.state in {"dropped", "dead"} or entry.retried
         }
-        assert self.reachable(self.ever_done) <= self.ever_done | given_up, "complete too early"
+        # A page that was done may have been lost with a tail, and dropped before it came again.
+        reachable = self.reachable(self.ever_done - given_up)
+        assert reachable <= self.ever_done | given_up, "complete too early"
 
     @rule(back=st.integers(1, SNAPSHOTS), shard=st.integers(0, 2))
     @precondition(lambda self: getattr(self, "tails", None) and self.tails[0])
