@@ -39,16 +39,14 @@ def upsert(connection: sqlalchemy.Connection, record: Record) -> None:
     connection.execute(insert.on_conflict_do_update(index_elements=index, set_=new), record.values)
 
 
-def store(engine: sqlalchemy.Engine, tables: Tables, *items: Any, key: str = KEY) -> list[Record]:
-    """Write items, prepared first; all records of the last."""
-    records: list[Record] = []
+def store(engine: sqlalchemy.Engine, tables: Tables, *items: Any, key: str = KEY) -> Record:
+    """Write items, prepared first; the record of the last."""
     for item in items:
-        records = tables.records(item, key)
+        record = tables.record(item, key)
         tables.prepare(engine.begin)
         with engine.begin() as connection:
-            for record in records:
-                upsert(connection, record)
-    return records
+            upsert(connection, record)
+    return record
 
 
 def rows(engine: sqlalchemy.Engine, table: sqlalchemy.Table) -> list[dict[str, Any]]:

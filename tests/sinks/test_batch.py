@@ -303,10 +303,11 @@ def test_items_that_refer_to_those_of_other_pages(
     sqlite_database.execute(
         "CREATE TABLE item (url TEXT PRIMARY KEY, of TEXT REFERENCES item (url))"
     )
+    table = {"table": "item", "key": ["url"], "columns": {"url": "str", "of": "str"}}
     given = {
         "ITEM_PIPELINES": json.dumps({"crawls.sinks.HastyDatabase": 300}),
         "REDISQ_DATABASE_URL": sqlite_database.url,
-        "REDISQ_TABLES": json.dumps({"dict": {"table": "item"}}),
+        "REDISQ_TABLES": json.dumps({"dict": table}),
         "CONCURRENT_REQUESTS": 1,
         "REDISQ_MAX_LEASES": 1,
     }

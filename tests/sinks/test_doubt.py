@@ -46,13 +46,6 @@ class Sequel:
     of: str | None
 
 
-@dataclass
-class Review:
-    """Comes with a shop, else nothing fills a column of its table."""
-
-    author: str
-
-
 METADATA = sqlalchemy.MetaData()
 sqlalchemy.Table(
     "book",
@@ -69,12 +62,6 @@ sqlalchemy.Table(
     METADATA,
     sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
     sqlalchemy.Column("of", sqlalchemy.String(100), sqlalchemy.ForeignKey("sequel.url")),
-)
-sqlalchemy.Table(
-    "review",
-    METADATA,
-    sqlalchemy.Column("author", sqlalchemy.String(100), primary_key=True),
-    sqlalchemy.Column("of", sqlalchemy.ForeignKey("shop.url"), nullable=False),
 )
 
 
@@ -295,19 +282,6 @@ def test_keys_that_the_table_does_not_take(each_database: Database) -> None:
             assert await results(put(sink, *books(3))) == [None] * 3
             fail(each_database, "NEW.url NOT LIKE 'u%'")
             assert await results(put(sink, Book("x1"), Book("x2"))) == [ItemRefused] * 2
-
-    asyncio.run(crawl())
-
-
-@pytest.mark.usefixtures("at_the_end")
-def test_a_child_without_its_parent(each_database: Database) -> None:
-    """It is at fault, although the table takes none of its kind; said in the database's words."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            tasks = put(sink, Review("x"))
-            assert await results(tasks) == [ItemRefused]
-            assert str(tasks[0].exception()).startswith("REDISQ_DATABASE_URL")
 
     asyncio.run(crawl())
 

@@ -57,9 +57,9 @@ def test_attrs_pydantic_and_scrapy_items_have_tables(engine: sqlalchemy.Engine) 
     seen = datetime(2024, 1, 1, tzinfo=timezone.utc)
     url: Any = "https://example.org/a"
 
-    (one,) = store(engine, tables, AttrsBook(url, Decimal("1.5")))
-    (two,) = store(engine, tables, PydanticBook(url=url, seen=seen))
-    (three,) = store(engine, tables, ScrapyBook(url=url, pages=3, tags=["a"]))
+    one = store(engine, tables, AttrsBook(url, Decimal("1.5")))
+    two = store(engine, tables, PydanticBook(url=url, seen=seen))
+    three = store(engine, tables, ScrapyBook(url=url, pages=3, tags=["a"]))
 
     (row,) = rows(engine, one.target.table)
     assert (row["url"], Decimal(row["price"])) == (url, Decimal("1.5"))
@@ -73,19 +73,19 @@ def test_scrapy_fields_without_a_type_take_text_as_it_is_and_the_rest_as_json() 
     """A number in a field without a type is its JSON, and unset is NULL."""
     tables = Tables({}, None, SQLITE)
     stored = [
-        tables.records(ScrapyBook(url=value), KEY)[0].values["url"]
+        tables.record(ScrapyBook(url=value), KEY).values["url"]
         for value in ("text", 1, 1.5, True, ["ü", Decimal("1.0")], UUID(int=1), Colour.RED)
     ]
     expected = ["text", "1", "1.5", "true", '["ü", "1.0"]', str(UUID(int=1)), "red"]
     assert stored == expected
-    assert tables.records(ScrapyBook(), KEY)[0].values["url"] is None
+    assert tables.record(ScrapyBook(), KEY).values["url"] is None
 
 
 def test_records_of_a_class_have_the_same_columns_all() -> None:
     """Fields that are not set are NULL, so that many rows make one statement."""
     tables = Tables({}, None, SQLITE)
-    (one,) = tables.records(ScrapyBook(url="a"), KEY)
-    (two,) = tables.records(ScrapyBook(price=1), KEY)
+    one = tables.record(ScrapyBook(url="a"), KEY)
+    two = tables.record(ScrapyBook(price=1), KEY)
     assert list(one.values) == list(two.values)
     assert one.target is two.target
 
@@ -104,21 +104,21 @@ class Uncolumned:
 def test_a_type_that_cannot_be_resolved_says_what_to_do() -> None:
     """An annotation that names what its module does not have; "columns" helps."""
     with pytest.raises(SinkMismatch, match=r"Unresolvable\.other.*'Nowhere'.*\['columns'\]"):
-        Tables({}, None, SQLITE).records(Unresolvable("a", 1), KEY)
+        Tables({}, None, SQLITE).record(Unresolvable("a", 1), KEY)
     tables = Tables({Unresolvable: {"columns": {"other": "int"}}}, None, SQLITE)
-    assert tables.records(Unresolvable("a", 1), KEY)[0].values["other"] == 1
+    assert tables.record(Unresolvable("a", 1), KEY).values["other"] == 1
 
 
 def test_a_type_without_a_column_says_what_to_do() -> None:
     """No column is made for complex numbers."""
     with pytest.raises(SinkMismatch, match=r"Uncolumned\.z: no column is made for complex"):
-        Tables({}, None, SQLITE).records(Uncolumned(1j), KEY)
+        Tables({}, None, SQLITE).record(Uncolumned(1j), KEY)
 
 
 def test_plain_dicts_need_a_description() -> None:
     """The error shows the setting."""
     with pytest.raises(SinkMismatch, match=r"REDISQ_TABLES = \{'dict'"):
-        Tables({}, None, SQLITE).records({"url": "a"}, KEY)
+        Tables({}, None, SQLITE).record({"url": "a"}, KEY)
 
 
 # Fields without a column
@@ -128,8 +128,8 @@ def test_a_field_without_a_column_is_refused_by_name() -> None:
     """With what to do; one that is None holds nothing."""
     tables = Tables(DICT, None, SQLITE)
     with pytest.raises(RowRefused, match=r"dict: no column .* items takes 'colour', 2.*'extra'"):
-        tables.records({"url": "a", "colour": "red", 2: 3, "none": None}, KEY)
-    (record,) = tables.records({"url": "a", "none": None}, KEY)
+        tables.record({"url": "a", "colour": "red", 2: 3, "none": None}, KEY)
+    record = tables.record({"url": "a", "none": None}, KEY)
     assert record.values == {"url": "a", "price": None}
 
 
@@ -138,18 +138,18 @@ def test_fields_without_a_column_go_into_the_extra_column(engine: sqlalchemy.Eng
     tables = Tables({"dict": {**DICT["dict"], "extra": "extra"}}, None, engine.dialect)
     one = {"url": "a", "price": Decimal("1.5"), "colour": "red", "tags": [], "extra": 1}
 
-    (record,) = store(engine, tables, one, {"url": "b"})
+    record = store(engine, tables, one, {"url": "b"})
 
     extras = [as_json(row["extra"]) for row in rows(engine, record.target.table)]
     assert extras == [{"colour": "red", "tags": [], "extra": 1}, None]
     with pytest.raises(RowRefused, match=r"dict\.extra = .*no JSON"):
-        tables.records({"url": "a", "x": float("nan")}, KEY)
+        tables.record({"url": "a", "x": float("nan")}, KEY)
 
 
 def test_fields_that_a_pydantic_model_allows_beyond_its_own_are_not_lost() -> None:
     """itemadapter does not show them."""
     with pytest.raises(RowRefused, match="'colour'"):
-        Tables({}, None, SQLITE).records(OpenBook(url="a", colour="red"), KEY)  # type: ignore[call-arg]
+        Tables({}, None, SQLITE).record(OpenBook(url="a", colour="red"), KEY)  # type: ignore[call-arg]
 
 
 def test_dicts_of_a_class_of_their_own_are_written_like_plain_ones() -> None:
@@ -158,5 +158,5 @@ def test_dicts_of_a_class_of_their_own_are_written_like_plain_ones() -> None:
     class Special(dict[str, Any]):
         pass
 
-    (record,) = Tables(DICT, None, SQLITE).records(Special(url="a"), KEY)
+    record = Tables(DICT, None, SQLITE).record(Special(url="a"), KEY)
     assert record.values["url"] == "a"

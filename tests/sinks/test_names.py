@@ -67,7 +67,7 @@ def test_hostile_names_of_tables_are_kept_exactly_or_refused_with_words(
             tables.prepare(engine.begin)
             with engine.begin() as connection:
                 for value in ("old", "new"):
-                    (record,) = tables.records({"key": "'%s\\", "value": value}, KEY)
+                    record = tables.record({"key": "'%s\\", "value": value}, KEY)
                     upsert(connection, record)
         except SinkMismatch as mismatch:
             assert "REDISQ_TABLES" in str(mismatch)
@@ -107,7 +107,7 @@ def test_hostile_names_of_columns_are_kept_exactly_or_refused_with_words(
         with engine.begin() as connection:
             for value in ("old", "new"):
                 item = {name: name if name in key else name + value for name in names}
-                (record,) = tables.records(item, KEY)
+                record = tables.record(item, KEY)
                 upsert(connection, record)
         assert rows(engine, record.target.table) == [item]
         columns = sqlalchemy.inspect(engine).get_columns(f"t{start}")
@@ -125,7 +125,7 @@ def test_names_that_look_alike_as_parameters_keep_their_values(
     """SQLAlchemy makes names of parameters of them."""
     options = {"table": "t", "columns": {one: "str", two: "str"}}
     tables = Tables({"dict": options}, None, engine.dialect)
-    (record,) = store(engine, tables, {one: "1", two: "2"})
+    record = store(engine, tables, {one: "1", two: "2"})
     (row,) = rows(engine, record.target.table)
     assert (row[one], row[two]) == ("1", "2")
 
@@ -134,7 +134,7 @@ def test_names_that_differ_in_case_alone(engine: sqlalchemy.Engine) -> None:
     """PostgreSQL tells them apart; SQLite and MariaDB do not, and the error says so."""
     options = {"table": "t", "columns": {"url": "str", "Url": "str"}}
     if engine.dialect.name == "postgresql":
-        (record,) = store(
+        record = store(
             engine, Tables({"dict": options}, None, engine.dialect), {"url": "1", "Url": "2"}
         )
         (row,) = rows(engine, record.target.table)
@@ -152,7 +152,7 @@ def test_a_table_in_a_schema(engine: sqlalchemy.Engine) -> None:
         store(engine, tables, Book("a"))
     if engine.dialect.name == "postgresql":
         execute(engine, "CREATE SCHEMA shop")
-        (record,) = store(engine, tables, Book("a"))
+        record = store(engine, tables, Book("a"))
         assert record.target.table.schema == "shop"
         assert len(rows(engine, record.target.table)) == 1
 

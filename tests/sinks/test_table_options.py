@@ -29,7 +29,7 @@ def test_a_key_is_the_primary_key_and_tells_all_texts_apart(engine: sqlalchemy.E
     urls = ["a", "A", "ä", "a ", "a" * 700]
 
     store(engine, tables, *map(Book, urls))
-    (record,) = store(engine, tables, *(Book(url, "again") for url in urls))
+    record = store(engine, tables, *(Book(url, "again") for url in urls))
 
     assert record.target.key == ("url",)
     assert sorted(row["url"] for row in rows(engine, record.target.table)) == sorted(urls)
@@ -40,9 +40,9 @@ def test_none_in_a_key_or_a_version_is_refused() -> None:
     """Such a row could not be found again, or not be compared."""
     tables = Tables({Book: {**BOOKS, "version": "crawled_at"}}, None, SQLITE)
     with pytest.raises(RowRefused, match=r"Book\.url = None .*key"):
-        tables.records(Book(None), KEY)  # type: ignore[arg-type]
+        tables.record(Book(None), KEY)  # type: ignore[arg-type]
     with pytest.raises(RowRefused, match=r"Book\.crawled_at = None .*version"):
-        tables.records(Book("a"), KEY)
+        tables.record(Book("a"), KEY)
 
 
 @dataclass
@@ -62,7 +62,7 @@ def test_keys_of_several_columns_of_all_kinds(engine: sqlalchemy.Engine) -> None
     one = Keyed("a", b"b", 0, Decimal("1.50"), date(2024, 1, 1), True)
     two = Keyed("a", b"b", 0, Decimal("1.5"), date(2024, 1, 1), True)
 
-    (record,) = store(engine, tables, one, two)
+    record = store(engine, tables, one, two)
 
     (row,) = rows(engine, record.target.table)
     assert (row["whole"], Decimal(row["price"])) == (0, Decimal("1.5"))
@@ -73,9 +73,9 @@ def test_a_key_that_is_too_long_for_the_index_is_refused(engine: sqlalchemy.Engi
     tables = Tables({Book: BOOKS}, None, engine.dialect)
     if engine.dialect.name == "mysql":
         with pytest.raises(RowRefused, match="at most 768 characters, and these are 769"):
-            tables.records(Book("x" * 769), KEY)
+            tables.record(Book("x" * 769), KEY)
         return
-    (record,) = store(engine, tables, Book("x" * 769))
+    record = store(engine, tables, Book("x" * 769))
     assert [row["url"] for row in rows(engine, record.target.table)] == ["x" * 769]
 
 
@@ -93,7 +93,7 @@ def test_datetimes_compare_as_versions(
     """The earlier one is smaller in the database, and so are the values of the records."""
     tables = Tables({Book: BOOKS}, None, engine.dialect)
     records = [
-        store(engine, tables, Book(str(index), crawled_at=version))[0]
+        store(engine, tables, Book(str(index), crawled_at=version))
         for index, version in enumerate(versions)
     ]
     column = records[0].target.table.columns["crawled_at"]
@@ -106,7 +106,7 @@ def test_datetimes_compare_as_versions(
 def test_options_reach_the_target() -> None:
     """Also under the class itself instead of its import path."""
     options = {**BOOKS, "on_conflict": "ignore", "version": "crawled_at"}
-    (record,) = Tables({Book: options}, None, SQLITE).records(
+    record = Tables({Book: options}, None, SQLITE).record(
         Book("a", crawled_at=datetime(2024, 1, 1)), KEY
     )
     target = record.target
@@ -120,7 +120,7 @@ class BookReviewHTML(scrapy.Item):
 
 def test_a_table_is_called_like_its_class() -> None:
     """In snake case."""
-    (record,) = Tables({}, None, SQLITE).records(BookReviewHTML(), KEY)
+    record = Tables({}, None, SQLITE).record(BookReviewHTML(), KEY)
     assert record.target.table.name == "book_review_html"
 
 
@@ -128,14 +128,14 @@ def test_two_classes_of_one_name_are_told_apart_only_by_settings() -> None:
     """The error names both; with a table for one of them both work."""
     twin = type("Book", (scrapy.Item,), {"url": scrapy.Field(), "__module__": "elsewhere"})
     tables = Tables({}, None, SQLITE)
-    tables.records(Book("a"), KEY)
+    tables.record(Book("a"), KEY)
     with pytest.raises(
         SinkMismatch, match=rf"{Book.__module__}\.Book and elsewhere\.Book.*REDISQ_TABLES"
     ):
-        tables.records(twin(), KEY)
+        tables.record(twin(), KEY)
     tables = Tables({twin: {"table": "twins"}}, None, SQLITE)
-    assert tables.records(Book("a"), KEY)[0].target.table.name == "book"
-    assert tables.records(twin(), KEY)[0].target.table.name == "twins"
+    assert tables.record(Book("a"), KEY).target.table.name == "book"
+    assert tables.record(twin(), KEY).target.table.name == "twins"
 
 
 def test_two_classes_share_a_table_if_both_are_told_to_and_have_its_columns() -> None:
@@ -143,7 +143,7 @@ def test_two_classes_share_a_table_if_both_are_told_to_and_have_its_columns() ->
     fields = {"url": scrapy.Field(type=str), "__module__": "elsewhere"}
     one, two = (type(name, (scrapy.Item,), fields) for name in ("One", "Two"))
     tables = Tables({one: {"table": "t"}, two: {"table": "t"}}, None, SQLITE)
-    targets = [tables.records(cls(), KEY)[0].target for cls in (one, two)]
+    targets = [tables.record(cls(), KEY).target for cls in (one, two)]
     assert targets[0].table is targets[1].table
     with pytest.raises(SettingError, match=r"REDISQ_TABLES.*would have the same table 't'"):
         Tables({one: {"table": "t"}, Book: {"table": "t"}}, None, SQLITE)

@@ -37,7 +37,7 @@ def test_each_type_comes_back_from_its_column(engine: sqlalchemy.Engine) -> None
     """Every type that an annotation can name has a column that gives equal values back."""
     tables = Tables({}, None, engine.dialect)
 
-    (record,) = store(engine, tables, EVERYTHING)
+    record = store(engine, tables, EVERYTHING)
 
     (row,) = rows(engine, record.target.table)
     assert record.target.table.name == "everything"
@@ -81,7 +81,7 @@ def test_a_value_comes_back_equal_or_is_refused(engine: sqlalchemy.Engine, item:
     """Nothing is changed silently, whatever the value: it reads the same, or was refused."""
     tables = Tables({}, None, engine.dialect)
     try:
-        (record,) = store(engine, tables, item)
+        record = store(engine, tables, item)
     except RowRefused as refusal:
         assert "Values." in str(refusal)
         return
@@ -134,7 +134,7 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: Any, words: str)
     """The refusal names class, field, value and type, and what the column takes."""
     item = Everything(**{**vars(EVERYTHING), name: value})
     with pytest.raises(RowRefused, match=words) as refusal:
-        Tables({}, None, SQLITE).records(item, KEY)
+        Tables({}, None, SQLITE).record(item, KEY)
     assert f"{Everything.__module__}.Everything.{name} = " in str(refusal.value)
     assert type(value).__qualname__ in str(refusal.value)
     assert len(str(refusal.value)) < 300
@@ -157,7 +157,7 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: Any, words: str)
 def test_what_is_lossless_and_obvious_is_converted(name: str, value: Any, stored: Any) -> None:
     """An int for a float, a bool for an int, an enum's value, other forms in JSON."""
     item = Everything(**{**vars(EVERYTHING), name: value})
-    (record,) = Tables({}, None, SQLITE).records(item, KEY)
+    record = Tables({}, None, SQLITE).record(item, KEY)
     if stored is None:
         stored = '["/w==", "red", 2, {"1": "01:02:00"}]'
     assert record.values[name] == stored
@@ -182,7 +182,7 @@ def test_a_subclass_of_text_is_stored_as_text() -> None:
             return "<Node>"
 
     item = Everything(**{**vars(EVERYTHING), "text": Node("words")})
-    (record,) = Tables({}, None, SQLITE).records(item, KEY)
+    record = Tables({}, None, SQLITE).record(item, KEY)
     assert type(record.values["text"]) is str
     assert record.values["text"] == "words"
 
@@ -193,7 +193,7 @@ def test_postgres_refuses_nul_with_words_and_others_keep_it(engine: sqlalchemy.E
     item = Everything(**{**vars(EVERYTHING), "text": "a\0b"})
     if engine.dialect.name == "postgresql":
         with pytest.raises(RowRefused, match="NUL"):
-            tables.records(item, KEY)
+            tables.record(item, KEY)
         return
-    (record,) = store(engine, tables, item)
+    record = store(engine, tables, item)
     assert [row["text"] for row in rows(engine, record.target.table)] == ["a\0b"]

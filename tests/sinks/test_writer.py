@@ -34,7 +34,7 @@ from scrapy_redisq.pipelines.database.upsert import write
 
 UTC = datetime.timezone.utc
 MANY = 150
-"""Rows of a batch that PostgreSQL gets as arrays."""
+"""Rows of a batch."""
 
 Timestamp = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
@@ -320,7 +320,7 @@ def test_zero_is_a_key(server: DatabaseServer) -> None:
     assert _rows(server, table) == [(0, 2)]
 
 
-def test_arrays_hold_values_as_statements_do(postgres_server: PostgresServer) -> None:
+def test_many_rows_hold_values_as_one_does(postgres_server: PostgresServer) -> None:
     """Values of other types than the column's are stored alike, or refused, however many."""
     postgres_server.empty()
     server = DatabaseServer(postgres_server.url, connect_timeout=10)
@@ -457,7 +457,7 @@ def test_a_value_that_another_row_must_have_alone(server: DatabaseServer) -> Non
     """It is refused, also by MariaDB, whose upsert knows no key; the other row stays as it is."""
     table = _books(server, sa.UniqueConstraint("title"))
     for on_conflict, version in ("update", None), ("update", "version"), ("ignore", None):
-        target = Target(table, ("url",), on_conflict, version, also_unique=["title"])
+        target = Target(table, ("url",), on_conflict, version, also_unique=True)
         for _ in range(2):
             _write(server, target, {"url": "a", "title": "same", "stock": 1, "version": 1})
         for rows in (["b"], [f"b{number}" for number in range(MANY)]):

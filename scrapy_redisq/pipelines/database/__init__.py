@@ -6,9 +6,8 @@ Layers, top to bottom; imports point down only::
     tables                       what is written where
     plans, mapping, schema       items to values; tables for classes; tables made and compared
     keys                         which columns are unique, and which the database fills
-    catalogue                    what SQLAlchemy does not read of a table that is there
     options, fields, conversion  REDISQ_TABLES; annotations; values that stay exact
-    upsert, arrays               records into tables, in the dialect of the database
+    upsert                       records into tables, in the dialect of the database
     server, engine, errors, url  one connection that comes back, and what its errors mean
     records, columns             one row of one table; types of columns
 """

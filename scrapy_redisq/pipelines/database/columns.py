@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from scrapy_redisq.pipelines.database.fields import ANY
 
@@ -19,12 +19,6 @@ MYSQL = ("mysql", "mariadb")
 
 KEY_COLUMN = "redisq_key"
 """Column of the key that a row gets when its fields have none."""
-
-REWRITTEN = (
-    *(postgresql.INET, postgresql.CIDR, postgresql.MACADDR, postgresql.MACADDR8),
-    *(postgresql.TSVECTOR, postgresql.TSQUERY),
-)
-"""Types whose values a database has a form of its own for."""
 
 OTHER = "other"
 """Kind of the columns whose type only their own SQLAlchemy type knows."""
@@ -151,43 +145,25 @@ _KIND_OF_COLUMN: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
     (sqlalchemy.types.LargeBinary, "bytes"),
     (sqlalchemy.BINARY, "bytes"),
     (sqlalchemy.VARBINARY, "bytes"),
-    (mysql.TINYBLOB, "bytes"),
-    (mysql.MEDIUMBLOB, "bytes"),
     (mysql.LONGBLOB, "bytes"),
     (sqlalchemy.JSON, "json"),
-    (mysql.YEAR, "int"),
-    (mysql.BIT, "int"),
 )
 
 
-class Pair(NamedTuple):
-    """What is known of a field or a column of one kind and a column of another one."""
-
-    converted: bool = False
-    """Whether values of a field of the one kind can be converted to the other."""
-    alike: tuple[str, ...] = ()
-    """The databases whose columns of the other kind keep what is written as of the one."""
-
-
-_ALL = ("sqlite", "postgresql", *MYSQL)
-_NOT_POSTGRES = ("sqlite", *MYSQL)
-
-PAIRS: dict[tuple[str, str], Pair] = {
-    ("json", "str"): Pair(converted=True, alike=_NOT_POSTGRES),
-    ("decimal", "str"): Pair(converted=True),
-    ("enum", "str"): Pair(alike=_ALL),
-    ("date", "str"): Pair(alike=("sqlite",)),
-    ("datetime", "str"): Pair(alike=("sqlite",)),
-    ("time", "str"): Pair(alike=("sqlite",)),
-    ("bool", "int"): Pair(converted=True, alike=_NOT_POSTGRES),
-    ("int", "bool"): Pair(alike=_NOT_POSTGRES),
-    ("int", "float"): Pair(converted=True),
-    ("int", "decimal"): Pair(converted=True, alike=_ALL),
-    ("float", "decimal"): Pair(converted=True),
-    ("str", "enum"): Pair(converted=True),
-    ("int", "enum"): Pair(converted=True),
+CONVERTED = {
+    *(("json", "str"), ("decimal", "str"), ("bool", "int"), ("int", "float")),
+    *(("int", "decimal"), ("float", "decimal"), ("str", "enum"), ("int", "enum")),
 }
-"""What goes into a column of another kind. All kinds go into their own, and those of `OTHER`."""
+"""Kinds of fields whose values are converted for a column of another kind."""
+
+_NOT_POSTGRES = ("sqlite", *MYSQL)
+_ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("json", "str"): _NOT_POSTGRES,
+    ("enum", "str"): ("postgresql", *_NOT_POSTGRES),
+    **dict.fromkeys((("date", "str"), ("datetime", "str"), ("time", "str")), ("sqlite",)),
+    **dict.fromkeys((("bool", "int"), ("int", "bool")), _NOT_POSTGRES),
+}
+"""Columns of another kind that keep what is written as of the first, and in which databases."""
 
 
 class Form(NamedTuple):
@@ -212,30 +188,14 @@ class Form(NamedTuple):
 
     def holds(self, other: Form) -> bool:
         """Whether all that is in a column of the other form can be in one of this, of its kind."""
-        if self.kind in ("decimal", "int") and self.whole < other.whole:
+        if (self.fixed, self.aware) != (other.fixed, other.aware):
             return False
-        return self.after >= other.after and self.aware == other.aware
-
-
-def made_of(type_: Any, dialect: sqlalchemy.Dialect) -> Any:
-    """What the type is in a database, and a decorated one in the end."""
-    implementation = type_.dialect_impl(dialect)
-    made = getattr(implementation, "impl_instance", implementation)
-    if made.__visit_name__ == "float" and not isinstance(made, sqlalchemy.Float):
-        return sqlalchemy.Float(made.precision)  # psycopg's, with SQLAlchemy 2.0: a Numeric
-    return made
+        return self.whole >= other.whole and self.after >= other.after
 
 
 def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
     """The form of a column in the database, by the words that make it."""
-    if isinstance(type_, postgresql.DOMAIN):
-        beneath = form(type_.data_type, dialect)
-        return Form(OTHER) if beneath.kind in ("json", "enum") else beneath
     kind = column_kind(type_)
-    if isinstance(type_, postgresql.INTERVAL):
-        return Form(kind, after=math.inf if type_.precision is None else type_.precision)
-    if isinstance(type_, (mysql.YEAR, mysql.BIT)):
-        return Form(kind, 4 if isinstance(type_, mysql.YEAR) else 1)
     if kind in ("int", "bool", "date", "json", "enum", OTHER):
         return Form(kind)
     try:
@@ -274,26 +234,17 @@ def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
 def takes(kind: str, there: Form) -> bool:
     """Whether a column takes, converted, what a field of ``kind`` holds."""
     free = kind == ANY or there.kind in ("json", OTHER)
-    return free or kind == there.kind or PAIRS.get((kind, there.kind), Pair()).converted
+    return free or kind == there.kind or (kind, there.kind) in CONVERTED
 
 
 def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> bool:
-    """Whether a column of type ``found`` keeps what is meant for one of type ``meant``.
-
-    One that refuses too long a text or too large an integer fits: no value is changed by that.
-    """
-    if isinstance(meant, TypeDecorator):
-        meant = made_of(meant, dialect)
+    """Whether a column of type ``found`` keeps what is meant for one of type ``meant``."""
     ours, there = form(meant, dialect), form(found, dialect)
     if ours.kind == OTHER:
         return True
-    if there.kind == OTHER:  # SQLite's columns without a type take all as it is
-        return dialect.name == "sqlite"
-    if type(found) is sqlalchemy.String and dialect.name == "postgresql":
-        return False  # "char" and name, which cut off what is too long
     if ours.kind == there.kind:
         return dialect.name == "sqlite" or there.holds(ours)
-    return dialect.name in PAIRS.get((ours.kind, there.kind), Pair()).alike
+    return dialect.name in _ALIKE.get((ours.kind, there.kind), ())
 
 
 _TEXT_BYTES = {"TINYTEXT": (1 << 8) - 1, "TEXT": (1 << 16) - 1, "MEDIUMTEXT": (1 << 24) - 1}

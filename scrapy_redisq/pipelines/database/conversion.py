@@ -18,25 +18,19 @@ import copy
 import json
 import math
 from collections.abc import Callable
-from datetime import datetime, time, timedelta
+from datetime import datetime, time
 from decimal import Decimal
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy
-from sqlalchemy.dialects import mysql, postgresql
-from sqlalchemy.types import TypeDecorator
 
-from scrapy_redisq.errors import reason
 from scrapy_redisq.pipelines.database.columns import (
     MYSQL,
     OTHER,
     Form,
     JsonText,
-    column_kind,
     form,
-    made_of,
     takes,
 )
 from scrapy_redisq.pipelines.database.fields import ANY
@@ -71,7 +65,7 @@ def converter(
     is_text = there.kind == "str" and dialect.name == "postgresql"
     if convert is None or not (is_text or there.has_limits):
         return convert
-    return lambda value: held(convert(value), there, dialect)
+    return lambda value: _held(convert(value), there, dialect)
 
 
 def _converter(
@@ -101,11 +95,11 @@ def _converter(
     if target == "enum":
         return _enum_converter(type_)
     if target == OTHER:
-        return _other_converter(type_, dialect)
-    return _year if isinstance(type_, mysql.YEAR) else _CONVERTERS[target]
+        return _other_converter(type_)
+    return _CONVERTERS[target]
 
 
-def held(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> Any:
+def _held(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> Any:
     """A value that the column neither cuts off, nor rounds, nor fills up; raises `WrongValue`.
 
     Only some of these are errors for a database: final spaces that are too many are none.
@@ -114,11 +108,11 @@ def held(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> Any:
         _hold_text(value, there, dialect)
     elif isinstance(value, bytes) and there.fixed:
         _of_length(value, there, "bytes")
-    elif isinstance(value, (Decimal, float, str)) and there.kind == "decimal":
+    elif isinstance(value, Decimal) and there.kind == "decimal":
         _hold_number(value, there, dialect)
-    elif isinstance(value, (datetime, time, timedelta)) and there.after < 6:
-        parts = value.microseconds if isinstance(value, timedelta) else value.microsecond
-        if parts % 10 ** (6 - int(there.after)):
+    elif isinstance(value, (datetime, time)) and there.after < 6:
+        parts = value.microsecond % 10 ** (6 - int(there.after))
+        if parts:
             raise WrongValue(f"takes {there.after:g} digits after the point of seconds")
     return value
 
@@ -138,11 +132,7 @@ def _hold_text(text: str, there: Form, dialect: sqlalchemy.Dialect) -> None:
             raise WrongValue("PostgreSQL stores no text with the character NUL")
 
 
-def _hold_number(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> None:
-    try:
-        number = finite_decimal(value if isinstance(value, Decimal) else Decimal(str(value)))
-    except ArithmeticError:  # a text: the database will say what it thinks of it
-        return
+def _hold_number(number: Decimal, there: Form, dialect: sqlalchemy.Dialect) -> None:
     whole, scale = int(there.whole), int(there.after)
     _, digits, exponent = number.as_tuple()
     excess = -int(exponent) - scale
@@ -206,77 +196,21 @@ def _enum_converter(type_: Any) -> Convert:
     return convert
 
 
-def _other_converter(type_: Any, dialect: sqlalchemy.Dialect) -> Convert | None:
+def _other_converter(type_: Any) -> Convert:
     """For a type that only SQLAlchemy or the project knows: what it is in Python, if it says so."""
     if isinstance(type_, sqlalchemy.Uuid):
         return lambda value: _uuid(value, type_)
-    if isinstance(type_, postgresql.MONEY):  # rounds, and gives texts back
-        return None
-    if isinstance(type_, mysql.SET):
-        return partial(_subset, frozenset(type_.values))
-    if isinstance(type_, sqlalchemy.ARRAY):
-        element = sqlalchemy.Column("element", type_.item_type)
-        convert_one = converter(column_kind(type_.item_type), element, dialect)
-        return None if convert_one is None else partial(_elements, convert_one)
     try:
         known = type_.python_type
     except NotImplementedError:
         known = object
-    check = _check_of_stored(type_, dialect)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, (list, tuple) if known is list else known):
             raise WrongValue(f"takes {known.__name__}")
-        check(value)
         return copy.deepcopy(value)  # the item may be changed before it is written
 
     return convert
-
-
-def _elements(convert: Convert, value: Any) -> list[Any]:
-    """The elements of an array, which may be arrays; what the column's cast would cut off or round
-    is refused."""
-
-    def element(one: Any) -> Any:
-        if isinstance(one, (list, tuple)):
-            return _elements(convert, one)
-        return None if one is None else convert(one)
-
-    if not isinstance(value, (list, tuple)):
-        raise WrongValue("takes list")
-    return [element(one) for one in value]
-
-
-def _subset(members: frozenset[str], value: Any) -> set[str]:
-    """Of these exactly: MySQL takes "A" for "a"."""
-    if not isinstance(value, (set, frozenset)) or not members.issuperset(value):
-        raise WrongValue(f"takes a set of {', '.join(sorted(members))}")
-    return set(value)
-
-
-def _check_of_stored(type_: Any, dialect: sqlalchemy.Dialect) -> Callable[[Any], object]:
-    """What raises WrongValue for values of an interval, or of a type that is made of another one,
-    if the column would round or cut off what becomes of them."""
-    stored = made_of(type_, dialect)
-    is_interval = isinstance(stored, postgresql.INTERVAL)
-    if not is_interval and not isinstance(type_, TypeDecorator):
-        return lambda value: None
-    there = form(stored, dialect)
-
-    def check(value: Any) -> None:
-        try:
-            made: Any = value
-            if isinstance(type_, sqlalchemy.Interval):
-                made = value if is_interval else type_.epoch + value
-            elif isinstance(type_, TypeDecorator):
-                made = type_.process_bind_param(value, dialect)
-        except NotImplementedError:
-            pass
-        except Exception as error:  # of the types of any project
-            raise WrongValue(reason(error)) from error
-        held(made, there, dialect)
-
-    return check
 
 
 def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:
@@ -285,13 +219,6 @@ def _uuid(value: Any, type_: sqlalchemy.Uuid[Any]) -> UUID | str:
     except ValueError:
         raise WrongValue("takes UUID") from None
     return uuid if type_.as_uuid else str(uuid)
-
-
-def _year(value: Any) -> int:
-    year = integer(value)
-    if 0 < year < 100:  # MySQL makes years of this century and of the last one of them
-        raise WrongValue("takes years of four digits")
-    return year
 
 
 def _plain_json(value: Any) -> Any:

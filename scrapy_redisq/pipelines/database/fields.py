@@ -72,13 +72,11 @@ _PYDANTIC = {
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field: the kind of its values, whether it may be None, and the items nested in it."""
+    """A field: the kind of its values, and whether it may be None."""
 
     name: str
     kind: str = ANY
     optional: bool = True
-    items: tuple[type, ...] = ()
-    """Classes of the items that the field holds, one or a list of them."""
 
 
 class _NoColumn(Exception):
@@ -116,7 +114,7 @@ def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:
                 f"the class is defined, or give its type as {instead}"
             )
         try:
-            kind, optional, items = _read(annotation)
+            kind, optional = _read(annotation)
         except _NoColumn as problem:
             raise SinkMismatch(
                 f"{where}: no column is made for {problem}; give one of {', '.join(KINDS)} as "
@@ -124,7 +122,7 @@ def item_fields(item_class: type, kinds: Mapping[str, Any]) -> dict[str, Field]:
             ) from None
         if _may_be_missing(item_class, name):
             optional = True
-        fields[name] = Field(name, kind, optional, items)
+        fields[name] = Field(name, kind, optional)
     return fields
 
 
@@ -156,60 +154,45 @@ def _may_be_missing(item_class: type, name: str) -> bool:
     return True
 
 
-def _read(annotation: Any) -> tuple[str, bool, tuple[type, ...]]:
-    """Kind, whether None may stand there, and nested item classes."""
+def _read(annotation: Any) -> tuple[str, bool]:
+    """Kind, and whether None may stand there."""
     annotation = bare(annotation)
     origin = typing.get_origin(annotation)
-    if annotation in (Any, object):
-        return ANY, True, ()
-    if annotation in (None, type(None)):
-        return ANY, True, ()
+    if annotation in (Any, object, None, type(None)):
+        return ANY, True
     if isinstance(annotation, str) and annotation in KINDS:
-        return annotation, True, ()
+        return annotation, True
     if origin in (typing.Union, types.UnionType):
-        return _mixture([_read(part) for part in typing.get_args(annotation)], annotation)
+        return _mixture(typing.get_args(annotation))
     if origin is typing.Literal:
-        values = typing.get_args(annotation)
-        return _mixture([_read(type(value)) for value in values], annotation)
+        return _mixture(tuple(type(value) for value in typing.get_args(annotation)))
     cls = origin or annotation
     if not isinstance(cls, type):
         raise _NoColumn(repr(annotation))
-    return _read_class(cls, typing.get_args(annotation))
+    return _kind_of_class(cls), False
 
 
-def _read_class(cls: type, arguments: tuple[Any, ...]) -> tuple[str, bool, tuple[type, ...]]:
+def _kind_of_class(cls: type) -> str:
     if issubclass(cls, enum.Enum):
         whole = any(isinstance(value, int) for value in enum_values(cls).values())
-        return "int" if whole else "str", False, ()
+        return "int" if whole else "str"
     for known, kind in _KIND_OF_TYPE:
         if issubclass(cls, known):
-            return kind, False, ()
+            return kind
     if is_url_class(cls):
-        return "str", False, ()
+        return "str"
     if cls.__module__.startswith("pydantic.") and cls.__name__ in _PYDANTIC:
-        return _PYDANTIC[cls.__name__], False, ()
-    if ItemAdapter.is_item_class(cls) and not issubclass(cls, dict):
-        return "json", False, (cls,)
-    if typing.is_typeddict(cls) or issubclass(cls, collections.abc.Mapping):
-        return "json", False, ()
-    if issubclass(cls, collections.abc.Iterable):
-        inner = [_read(part) for part in arguments if part is not Ellipsis]
-        return "json", False, tuple(item for _, _, items in inner for item in items)
+        return _PYDANTIC[cls.__name__]
+    nested = ItemAdapter.is_item_class(cls) or typing.is_typeddict(cls)
+    if nested or issubclass(cls, collections.abc.Iterable):
+        return "json"
     raise _NoColumn(cls.__qualname__)
 
 
-def _mixture(
-    parts: list[tuple[str, bool, tuple[type, ...]]], annotation: Any
-) -> tuple[str, bool, tuple[type, ...]]:
-    arguments = typing.get_args(annotation)
-    real = [
-        part
-        for part, given in zip(parts, arguments, strict=True)
-        if given not in (None, type(None))
-    ]
-    optional = len(real) < len(parts) or any(part[1] for part in real)
-    items = tuple(item for part in real for item in part[2])
-    kinds = frozenset(kind for kind, _, _ in real)
+def _mixture(arguments: tuple[Any, ...]) -> tuple[str, bool]:
+    real = [_read(part) for part in arguments if part not in (None, type(None))]
+    optional = len(real) < len(arguments) or any(may_be_none for _, may_be_none in real)
+    kinds = frozenset(kind for kind, _ in real)
     if len(kinds) == 1:
-        return next(iter(kinds)), optional, items
-    return _MIXTURES.get(kinds, ANY), optional, items
+        return next(iter(kinds)), optional
+    return _MIXTURES.get(kinds, ANY), optional

@@ -9,7 +9,7 @@ import sqlalchemy
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 
-__all__ = ["KEY_LENGTH", "chosen_key", "has_default", "is_generated"]
+__all__ = ["chosen_key", "has_default", "is_generated", "unique_columns"]
 
 KEY_LENGTH = 32
 """Characters of a key that is made of the request and the item's position, hexadecimal."""
@@ -51,7 +51,7 @@ def chosen_key(
                 hint = nearest(name, available)
                 takes = f"columns that fields fill: {', '.join(sorted(available))}{hint}"
                 raise wrong(item_class, "key", name, takes)
-        if frozenset(options.key) not in _unique(table):
+        if frozenset(options.key) not in unique_columns(table):
             takes = f"columns with a primary key or unique constraint in table {table.fullname}"
             raise wrong(item_class, "key", options.key, takes)
         return options.key
@@ -59,9 +59,9 @@ def chosen_key(
     is_given = bool(given_there.intersection(primary))
     if primary and available.issuperset(primary) and not is_given:
         return primary
-    if KEY_COLUMN in available and frozenset([KEY_COLUMN]) in _unique(table):
+    if KEY_COLUMN in available and frozenset([KEY_COLUMN]) in unique_columns(table):
         return (KEY_COLUMN,)
-    others = {names for names in _unique(table) if names <= available - given_there}
+    others = {names for names in unique_columns(table) if names <= available - given_there}
     if is_given and len(others) == 1:
         return tuple(column.name for column in table.columns if column.name in next(iter(others)))
     if is_given:
@@ -73,17 +73,19 @@ def chosen_key(
     return ()
 
 
-def _unique(table: sqlalchemy.Table) -> set[frozenset[str]]:
-    """The names of columns that together are unique."""
+def unique_columns(table: sqlalchemy.Table, *, whole: bool = True) -> set[frozenset[str]]:
+    """The names of columns that together are unique; if ``whole``, in all rows to their ends."""
     unique: list[Any] = [
         constraint
         for constraint in table.constraints
         if isinstance(constraint, (sqlalchemy.PrimaryKeyConstraint, sqlalchemy.UniqueConstraint))
+        and len(constraint.columns)
     ]
     unique += [
         index
         for index in table.indexes
-        if index.unique and len(index.expressions) == len(index.columns) and not _is_partial(index)
+        if index.unique
+        and not (whole and (len(index.expressions) != len(index.columns) or _is_partial(index)))
     ]
     return {frozenset(column.name for column in each.columns) for each in unique}
 

@@ -21,10 +21,11 @@ from scrapy_redisq.pipelines.database.columns import (
 )
 from scrapy_redisq.pipelines.database.conversion import Convert, converter
 from scrapy_redisq.pipelines.database.fields import ANY, Field, class_path
-from scrapy_redisq.pipelines.database.keys import chosen_key, has_default
+from scrapy_redisq.pipelines.database.keys import chosen_key, has_default, is_generated
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 from scrapy_redisq.pipelines.database.plans import Filled, Plan
 from scrapy_redisq.pipelines.database.records import Target
+from scrapy_redisq.pipelines.values import WrongValue
 
 _VERSION_KINDS = ("int", "float", "decimal", "date", "datetime")
 _POSTGRES_NAME_BYTES = 63
@@ -151,17 +152,12 @@ def _name_problem(name: str, dialect: str, is_table: bool) -> str:
 def make_plan(
     item_class: type,
     fields: Mapping[str, Field],
-    children: list[str],
     options: Options,
     table: sqlalchemy.Table,
-    foreign: Mapping[str, str],
     given: bool,
     dialect: sqlalchemy.Dialect,
 ) -> Plan:
-    """What fills each column of ``table``. Raises `SettingError`, `SinkMismatch`.
-
-    ``foreign`` maps keys of columns that refer to the parent's table to the columns there.
-    """
+    """What fills each column of ``table``. Raises `SettingError`, `SinkMismatch`."""
     path = class_path(item_class)
     columns = {column.name: column for column in table.columns}
     _check_names(item_class, [table.name], list(columns) if given else [], dialect)
@@ -170,28 +166,26 @@ def make_plan(
     loose = []
     for name, declared in fields.items():
         column = columns.get(name)
-        if name in children:
-            continue
         if column is None:
             loose.append(name)
             if declared.kind != ANY and options.extra is None:
                 problems.append(f"no column takes the field {name!r}")
             continue
         convert = converter(declared.kind, column, dialect)
+        if is_generated(column):
+            convert = _left_to_the_database
         if convert is None:
             problems.append(f"column {name!r} is {column.type!r} and the field {declared.kind}")
             continue
         taken[name] = (declared, column, convert)
     has_key_column = KEY_COLUMN in columns and KEY_COLUMN not in taken
-    available = {*taken, *(table.columns[key].name for key in foreign)}
+    available = set(taken)
     if has_key_column:
         available.add(KEY_COLUMN)
     if options.extra is not None:
         available.add(options.extra)
     for column in table.columns:
-        # A child that comes without its parent has no value for a foreign key: the row is refused.
-        optional = column.nullable or column.foreign_keys or has_default(column)
-        if column.name not in available and not optional:
+        if not (column.name in available or column.nullable or has_default(column)):
             problems.append(f"column {column.name!r} is NOT NULL and no field fills it")
     # Fields of a Scrapy item need not be set, and those that are described are.
     may_lack = not issubclass(item_class, Item) and not options.columns
@@ -219,12 +213,8 @@ def make_plan(
     filled = []
     for name, (declared, column, convert) in taken.items():
         default, nullable = has_default(column), bool(column.nullable)
-        required = ""
-        if column.key not in foreign:  # which comes from the parent
-            required = _required(name, declared, key, version, default=default, nullable=nullable)
-        filled.append(
-            Filled(name, column.key, convert, required, default, nullable, declared.optional)
-        )
+        required = _required(name, declared, key, version, default=default, nullable=nullable)
+        filled.append(Filled(name, column.key, convert, required, default, nullable))
     key_column = columns[KEY_COLUMN].key if has_key_column else None
     return Plan(
         item_class=item_class,
@@ -239,9 +229,11 @@ def make_plan(
         loose=tuple(loose),
         extra=_extra(item_class, options, columns, dialect),
         key_column=key_column,
-        foreign=tuple(foreign.items()),
-        children=children,
     )
+
+
+def _left_to_the_database(value: Any) -> Any:
+    raise WrongValue("the database alone fills this column")
 
 
 def _required(

@@ -26,14 +26,14 @@ from scrapy_redisq.settings.sinks import SinkSettings
 logger = logging.getLogger(__name__)
 
 
-class _RecordsRow(Row):
-    """A row that is several records: the item's own and those of nested items."""
+class _RecordRow(Row):
+    """A row as the record that it becomes."""
 
-    __slots__ = ("records",)
+    __slots__ = ("record",)
 
-    def __init__(self, item: Any, key: str, records: list[Record]) -> None:
+    def __init__(self, item: Any, key: str, record: Record) -> None:
         super().__init__(item, key, {})
-        self.records = records
+        self.record = record
 
 
 class _RolledBack(Exception):
@@ -95,8 +95,8 @@ class DatabasePipeline(BatchPipeline):
         return self._tables.take_keys(type(item))
 
     def row(self, item: Any, key: str) -> Row:
-        """The records that the item becomes. Raises `RowRefused` or `SinkMismatch`."""
-        return _RecordsRow(item, key, self._tables.records(item, key))
+        """The record that the item becomes. Raises `RowRefused` or `SinkMismatch`."""
+        return _RecordRow(item, key, self._tables.record(item, key))
 
     async def write(self, rows: list[Row]) -> None:
         """One transaction, after one for tables that are new.
@@ -115,22 +115,22 @@ class DatabasePipeline(BatchPipeline):
     def _begin(self) -> AbstractContextManager[Connection]:
         return self._server.transaction(of_rows=False)
 
-    def _write(self, rows: list[_RecordsRow]) -> None:
+    def _write(self, rows: list[_RecordRow]) -> None:
         self._tables.prepare(self._begin)
         with self._server.transaction() as connection:
-            write(connection, [record for row in rows for record in row.records])
+            write(connection, [row.record for row in rows])
 
     def kinds(self, row: Any) -> Collection[object]:
-        """The tables that it goes into."""
-        return {record.target for record in row.records}
+        """The table that it goes into."""
+        return (row.record.target,)
 
     async def rewrite(self, rows: list[Row]) -> None:
         """The same, but that nothing of it is kept."""
         await self._ask(self._rewrite, rows)
 
-    def _rewrite(self, rows: list[_RecordsRow]) -> None:
+    def _rewrite(self, rows: list[_RecordRow]) -> None:
         with contextlib.suppress(_RolledBack), self._server.transaction() as connection:
-            write(connection, [record for row in rows for record in row.records])
+            write(connection, [row.record for row in rows])
             raise _RolledBack
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from itemadapter import ItemAdapter
 from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter
 from scrapy.item import Item
 
-from scrapy_redisq.errors import RowRefused, SinkMismatch
+from scrapy_redisq.errors import RowRefused
 from scrapy_redisq.pipelines.database.conversion import Convert
 from scrapy_redisq.pipelines.database.fields import class_path
 from scrapy_redisq.pipelines.database.records import Target
@@ -33,8 +33,6 @@ class Filled(NamedTuple):
     """Whether the database has a value for it where the item has none."""
     nullable: bool = True
     """Whether NULL may stand there, so that a None that was given is not left to the database."""
-    optional: bool = True
-    """Whether the item may have none."""
 
 
 @dataclass(eq=False)
@@ -51,81 +49,58 @@ class Plan:
     extra: Filled | None
     key_column: str | None
     """The column that takes the key of the request and position, if the table has one."""
-    foreign: tuple[tuple[str, str], ...] = ()
-    """Columns that refer to the parent's, and which."""
-    children: list[str] = field(default_factory=list)
-    """Fields whose items are rows of other tables."""
     flat: bool = field(init=False)
     """Whether an item is one row with nothing left over."""
 
     def __post_init__(self) -> None:
-        self.known = frozenset([*(filled.field for filled in self.filled), *self.children])
+        self.known = frozenset(filled.field for filled in self.filled)
         self._get, self._open = _access(self.item_class)
         self._is_set = _is_set(self.item_class)
         self._extended = hasattr(self.item_class, "model_fields")
         open_ended = issubclass(self.item_class, dict) or self._extended
-        self.flat = not (self.children or self.loose or self.extra or open_ended)
-
-    def get(self, item: Any, name: str) -> Any:
-        return self._get(self._open(item) if self._open else item, name, None)
+        self.flat = not (self.loose or self.extra or open_ended)
 
     def values(self, item: Any, key: str) -> dict[str, Any]:
         """The row's values, by keys of columns; raises `RowRefused`."""
         get = self._get
-        if self._open:
-            item = self._open(item)
+        opened = self._open(item) if self._open else item
         # First, as in a table of our own: what is in the table's order need not be put in order.
         values: dict[str, Any] = {} if self.key_column is None else {self.key_column: key}
         name, value = "", None
         try:
-            for name, column, convert, required, default, nullable, _ in self.filled:
-                value = get(item, name, None)
+            for name, column, convert, required, default, nullable in self.filled:
+                value = get(opened, name, None)
                 if value is not None:
                     values[column] = convert(value)
                 elif required:
                     raise WrongValue(required)
-                elif not default or (nullable and self._is_set(item, name)):
+                elif not default or (nullable and self._is_set(opened, name)):
                     values[column] = None
+            if not self.flat:
+                left = self._leftovers(item, opened)
+                if self.extra is not None:
+                    name, value = self.extra.field, left
+                    values[self.extra.column] = self.extra.convert(left) if left else None
+                elif left:
+                    raise self._without_column(left)
         except WrongValue as problem:
-            raise self.refusal(name, value, problem) from None
+            raise RowRefused(
+                f"{class_path(self.item_class)}.{name} = {_short.repr(value)} "
+                f"({type(value).__qualname__}): {problem}"
+            ) from None
         return values
 
     def columns(self) -> list[str]:
         """The keys of all columns that rows of these items may have a value for."""
         columns = [filled.column for filled in (*self.filled, self.extra) if filled is not None]
-        columns += [column for column, _ in self.foreign]
         return columns if self.key_column is None else [*columns, self.key_column]
 
-    def leave_to_database(self, column: str) -> bool:
-        """The database takes no value for a column: no item may have one.
-
-        -> False if all of them have.
-        """
-        if not any(filled.column == column and filled.optional for filled in self.filled):
-            return False
-
-        def refuse(value: Any) -> Any:
-            raise SinkMismatch(
-                f"{class_path(self.item_class)}: table {self.target.table.fullname} fills column "
-                f"{column!r} by itself, and an item has {_short.repr(value)} for it; leave the "
-                "field out, or let the column take values"
-            )
-
-        self.filled = tuple(
-            filled._replace(convert=refuse, required="", default=True, nullable=False)
-            if filled.column == column
-            else filled
-            for filled in self.filled
-        )
-        self.target.left.add(column)
-        return True
-
-    def leftovers(self, item: Any) -> dict[Any, Any]:
+    def _leftovers(self, item: Any, opened: Any) -> dict[Any, Any]:
         """The values of an item that no column takes."""
         if isinstance(item, dict):
             left = {} if self.known.issuperset(item) else dict(item)
         else:
-            left = {name: self.get(item, name) for name in self.loose}
+            left = {name: self._get(opened, name, None) for name in self.loose}
             if self._extended:
                 left.update(getattr(item, "model_extra", None) or {})
         return {
@@ -134,25 +109,11 @@ class Plan:
             if value is not None and name not in self.known
         }
 
-    def put_extra(self, values: dict[str, Any], left: dict[Any, Any]) -> None:
-        """Put what is left over where it belongs; raises `RowRefused` if that is nowhere."""
-        if self.extra is not None:
-            try:
-                values[self.extra.column] = self.extra.convert(left) if left else None
-            except WrongValue as problem:
-                raise self.refusal(self.extra.field, left, problem) from None
-        elif left:
-            names = ", ".join(repr(name) for name in left)
-            path = class_path(self.item_class)
-            raise RowRefused(
-                f"{path}: no column of table {self.target.table.fullname} takes {names}; add one, "
-                f"or keep such fields as JSON with REDISQ_TABLES[{path!r}]['extra'] = 'extra'"
-            )
-
-    def refusal(self, name: str, value: Any, problem: WrongValue) -> RowRefused:
+    def _without_column(self, left: dict[Any, Any]) -> RowRefused:
+        names, path = ", ".join(repr(name) for name in left), class_path(self.item_class)
         return RowRefused(
-            f"{class_path(self.item_class)}.{name} = {_short.repr(value)} "
-            f"({type(value).__qualname__}): {problem}"
+            f"{path}: no column of table {self.target.table.fullname} takes {names}; add one, "
+            f"or keep such fields as JSON with REDISQ_TABLES[{path!r}]['extra'] = 'extra'"
         )
 
 
