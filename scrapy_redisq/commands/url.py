@@ -146,8 +146,6 @@ def _where(told: Mapping[str, Any]) -> str:
             f"It waits in the queue of {told['slot']}, priority {told['priority']}, behind "
             f"{told['before']:,} others of that."
         )
-    if state == "kept":
-        return f"It cannot be stored, and stays in the process of worker {told['worker'] or '?'}."
     if state == "dead":
         status = f" ({told['status']})" if told["status"] else ""
         return (

@@ -26,7 +26,7 @@ MOST_LOOKED_AT = 100_000
 """Requests that a search goes through: about half a second, a millisecond of Redis at a time."""
 
 OWN_FILTERS = {"bloom", "exact"}
-WAITS = {"queued", "delayed", "leased", "kept"}
+WAITS = {"queued", "delayed", "leased"}
 """States of what is fetched anyway."""
 
 
@@ -60,10 +60,10 @@ class UrlMethods(LetterMethods, PastMethods):
 
         ``slot`` if its requests have a ``download_slot`` of their own, ``fingerprint`` if they have
         one that does not follow from the URL. ``state`` is the first of "leased", "delayed",
-        "dead", "queued" where its request was found, else "kept" (in a worker's process), "done"
-        (so says the history), "seen" or "unknown". At most `MOST_LOOKED_AT` requests of the slot
-        are looked at, a portion at a time; ``looked_through`` is False if that was not all, or
-        Redis does not let them be looked at, or the project's fingerprinter fails on one of them.
+        "dead", "queued" where its request was found, else "done" (so says the history), "seen" or
+        "unknown". At most `MOST_LOOKED_AT` requests of the slot are looked at, a portion at a time;
+        ``looked_through`` is False if that was not all, or Redis does not let them be looked at,
+        or the project's fingerprinter fails on one of them.
         Raises `FrontierError` if there is no frontier or the fingerprinter fails on ``url``,
         `SettingError` for another fingerprinter than the crawl's, ValueError for what is no URL.
         """
@@ -100,8 +100,6 @@ class UrlMethods(LetterMethods, PastMethods):
         }
         if found:
             told.update(found)
-        elif known.kept:
-            told.update(_kept(known.kept))
         elif history and (history["run"], history["outcome"]) == (asked.run, "done"):
             told["state"] = "done"
         return told
@@ -237,13 +235,6 @@ def telling_part(url: str) -> str:
     parts = urlsplit(url)
     text = re.sub(r"%[0-9A-Fa-f]{2}", " ", f"{parts.path}?{parts.query}")
     return max(re.findall(r"[A-Za-z0-9_.-]{2,100}", text), key=len, default="")
-
-
-def _kept(kept: str) -> dict[str, Any]:
-    deaths, _, rest = kept.partition(" ")
-    worker = rest.partition(" ")[0]
-    number = int(deaths) if deaths.isdecimal() else None
-    return {"state": "kept", "worker": worker or None, "deliveries": number}
 
 
 def _of_letter(letter: DeadLetter) -> dict[str, Any]:

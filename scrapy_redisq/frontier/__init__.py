@@ -41,8 +41,8 @@ suspect      an entry with which several workers died (poison message)
 dead letter  a request that is given up, with the reason
 foreign      what something else than scrapy-redisq has written into the frontier's keys
 identity     what an unfiltered request is known by, in place of a fingerprint (idempotency key)
-kept         a request that cannot be stored, and stays in the process of the worker that claimed it
-settle       to end the claim of such a request
+kept         a request that cannot be stored: it stays in the process of the worker whose page asked
+             for it, and the page is not finished before it is over
 safe         what a shard can no longer lose with the end of its log
 post         links of a finished page to other shards, beside it until they are safe (outbox)
 turn         the right to start requests of a slot with a delay or a rate: of one worker at a time,

@@ -9,16 +9,13 @@ from typing import Any
 from scrapy_redisq.errors import FrontierCorrupt
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import (
-    Claim,
     Delivered,
     Enqueue,
     Finish,
-    GoesOn,
     Lease,
     Letter,
     Operation,
     Reply,
-    Settle,
     TurnGrant,
     foreign_key,
     letter_item,
@@ -53,47 +50,29 @@ class Cargo:
         return data
 
     def _add(self, operation: Operation) -> None:
-        for request in operation.requests:
-            self._add_request(request, operation.lease if isinstance(operation, Finish) else None)
-        if isinstance(operation, Finish):
+        if isinstance(operation, Enqueue):
+            self._add_request(operation)
+        elif isinstance(operation, Finish):
             self._add_finish(operation)
         elif isinstance(operation, Letter):
             self._data["letters"].append(letter_item(operation))
-        elif isinstance(operation, Settle):
-            claim = operation.claim
-            self._data["settled"].append((claim.field, claim.lease, operation.done))
-        elif isinstance(operation, GoesOn):
-            field = operation.claim.field if operation.claim else ""
-            self._data["gone_on"].append((field, operation.lease))
         elif isinstance(operation, Delivered):
             self._data["delivered"].append(operation.post)
 
     def _number_of(self, slot: str, priority: int) -> int:
         return self._queues.setdefault((slot, priority), len(self._queues) + 1)
 
-    def _add_request(self, request: Enqueue | Claim, lease: str | None) -> None:
-        if isinstance(request, Claim):
-            claims = self._data["claims"]
-            claims.append((request.field, request.lease, raw_string(request.page)))
-            item = calls.enqueue_item(
-                0,
-                b"",
-                request.fingerprint,
-                asked=request.asked,
-                identity=request.identity,
-                claim=len(claims),
-            )
-        else:
-            item = calls.enqueue_item(
+    def _add_request(self, request: Enqueue) -> None:
+        self._data["enqueue"].append(
+            calls.enqueue_item(
                 self._number_of(request.slot, request.priority),
                 request.entry,
                 request.fingerprint,
                 request.delay,
                 asked=request.asked,
                 identity=request.identity,
-                lease=lease,
             )
-        self._data["enqueue"].append(item)
+        )
         if request.also is not None:
             self._data["also"].append(calls.fingerprint_item(request.also))
 
@@ -105,8 +84,6 @@ class Cargo:
         if finish.record is not None:
             known_by, record = finish.record
             data["history"].append((known_by, raw_string(record)))
-        if finish.children:
-            data["bundled"].append(lease)
         held = self._held.get(lease)  # None: it will be counted as stale
         match finish.ending:
             case "done":
@@ -158,27 +135,8 @@ def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
             for lease_id, record in zip(leases[::2], leases[1::2], strict=True)
         ],
     )
-    outcomes = iter(outcome.decode())
-    for operation in operations:
-        for request in operation.requests:
-            _sort(request, next(outcomes, "1"), told)
+    became = outcome.decode()
+    requests = [operation for operation in operations if isinstance(operation, Enqueue)]
+    for i, request in enumerate(requests):
+        (told.duplicates if became[i : i + 1] == "0" else told.accepted).append(request)
     return told
-
-
-def _sort(request: Enqueue | Claim, became: str, told: Reply) -> None:
-    """Note what became of a request by its outcome, see ``shared/enqueue.lua``."""
-    if became == "0":
-        told.duplicates.append(request)
-    elif isinstance(request, Enqueue):
-        if became == "1":
-            told.accepted.append(request)
-    elif became == "5":
-        told.deadly.append(request)
-    elif became == "3":
-        told.waits.append(request)
-    else:
-        told.claimed.append(request)
-        if became == "1":
-            told.new_claims.add(request)
-        elif became == "4":
-            told.suspects.append(request)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Settle
+from scrapy_redisq.frontier.operations import Enqueue, Finish
 from scrapy_redisq.frontier.shard_session import ShardSession
 
 PATIENCE = 1.0
@@ -18,7 +18,7 @@ them."""
 @dataclass
 class _End:
     session: ShardSession
-    finish: Finish | Settle
+    finish: Finish
     after: Mapping[ShardSession, int]
     links: Sequence[Enqueue]
     since: float = field(default_factory=time.monotonic)
@@ -43,12 +43,12 @@ class HeldBack:
     def finish(
         self,
         session: ShardSession,
-        finish: Finish | Settle,
+        finish: Finish,
         after: Mapping[ShardSession, int],
         links: Sequence[Enqueue],
     ) -> None:
         """Send the end on, now or when it may go: see `RunSession.finish`."""
-        if isinstance(finish, Finish) and links:
+        if links:
             finish = replace(finish, links=links)
         others = {other: n for other, n in after.items() if other is not session}
         if not (others or links):
@@ -63,8 +63,6 @@ class HeldBack:
     def _may_go(self, end: _End) -> bool:
         if any(other.acknowledged < number for other, number in end.after.items()):
             return False
-        if isinstance(end.finish, Settle):
-            return all(one.link is None or one.link.safe for one in end.links)
         waited = time.monotonic() - end.since
         return not self._soon_safe or waited > PATIENCE or self.closing or not end.finish.unsafe()
 
@@ -74,16 +72,10 @@ class HeldBack:
             end = self._ends.popleft()
             if self._may_go(end):
                 end.session.add(end.finish)
-            # Whoever fetches the page again may have what stays in this process again, too.
-            elif not (self.closing and isinstance(end.finish, Settle) and end.links):
+            else:
                 self._ends.append(end)
 
     def drop(self, sessions: Iterable[ShardSession]) -> None:
-        """The leases of these shards are void. What no page stands for is over nevertheless."""
+        """The leases of these shards are void."""
         void = list(sessions)
-        self._ends = deque(
-            end
-            for end in self._ends
-            if end.session not in void
-            or (isinstance(end.finish, Settle) and not end.finish.claim.lease)
-        )
+        self._ends = deque(end for end in self._ends if end.session not in void)

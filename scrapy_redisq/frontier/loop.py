@@ -20,11 +20,9 @@ from scrapy_redisq.errors import FrontierLost, RedisqError, ScriptFailed
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.listener import Listener
 from scrapy_redisq.frontier.operations import (
-    Claim,
     Enqueue,
     Letter,
     Reply,
-    Settle,
 )
 from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW
 from scrapy_redisq.frontier.run_session import RunSession
@@ -77,9 +75,9 @@ class ExchangeLoop:
 
     # What the worker hands in
 
-    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> ShardSession:
-        """Take a request, or what becomes of one that stays here; it is sent with one of the next
-        exchanges. -> for which shard."""
+    def enqueue(self, operation: Enqueue | Letter) -> ShardSession:
+        """Take a request, or the dead letter of one; it is sent with one of the next exchanges.
+        -> for which shard."""
         session = self.run_session.enqueue(operation)
         self.complete = False
         if len(session) % MAX_OPERATIONS == 0:
@@ -249,11 +247,9 @@ class ExchangeLoop:
         self._landed.set()
 
     def mark_void(self, session: ShardSession) -> None:
-        """The worker has to join this shard again as a new one; or all of them: what stays in its
-        process is claimed on one for pages of another, and on one server the log of all has lost
-        its end."""
-        alone = self.run_session.spread and not self.worker.keeps_requests()
-        self._mark_group_void([session] if alone else self.run_session.sessions)
+        """The worker has to join this shard again as a new one; or all of them: on one server the
+        log of all has lost its end."""
+        self._mark_group_void([session] if self.run_session.spread else self.run_session.sessions)
 
     def _mark_group_void(self, group: list[ShardSession]) -> None:
         self._void.update(dict.fromkeys(group, group))
@@ -282,11 +278,7 @@ class ExchangeLoop:
             self._forgotten.discard(session)
             if self._void.get(session) is group:
                 del self._void[session]
-        if len(group) < len(self._loops) and self.worker.keeps_requests():
-            # Some have come meanwhile: what of them is claimed elsewhere could not be claimed anew.
-            self._mark_group_void(self.run_session.sessions)
-        else:
-            self.worker.rejoined()
+        self.worker.rejoined()
 
     # The end
 

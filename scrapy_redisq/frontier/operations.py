@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.scripts import raw_string
 from scrapy_redisq.frontier.seen import exact_member
 
@@ -65,13 +64,8 @@ class _Operation:
     __slots__ = ()
 
     @property
-    def requests(self) -> Sequence[Enqueue | Claim]:
-        """Those that come with it."""
-        return ()
-
-    @property
     def number(self) -> int:
-        """How many requests it adds, claims or settles."""
+        """How many requests it adds."""
         return 0
 
     @property
@@ -86,7 +80,7 @@ class Enqueue(_Operation):
 
     ``delay`` in ms. ``also`` is a second fingerprint, which is recorded but not asked about.
     ``identity`` is what a request without ``fingerprint`` is known by, and ``asked`` which set is
-    asked about it (``calls.STARTS``, ``calls.RECENT``, ``calls.KNOWN``, or 0: none). ``page`` is
+    asked about it (``calls.STARTS``, ``calls.RECENT``, or 0: none). ``page`` is
     the lease whose page asked for it; None: no page stands for it, and it is sent again if the
     server loses it. ``tag`` is handed back with the outcome. ``link`` is there if the page is one
     of another shard, on another server: then it is sent again, too.
@@ -103,10 +97,6 @@ class Enqueue(_Operation):
     page: str | None = None
     tag: Hashable = None
     link: Link | None = None
-
-    @property
-    def requests(self) -> Sequence[Enqueue | Claim]:
-        return (self,)
 
     @property
     def number(self) -> int:
@@ -127,9 +117,8 @@ class Finish(_Operation):
     "backed_off" (released, with the entry that takes the place of the old one), "retried" (the
     entry, with its priority and delay in ms, takes the place of the old one).
 
-    ``children`` are added in the same step, and only if the lease was still held. ``links`` were
-    sent to other shards: those that are not safe are posted in the same step. ``record``: what is
-    kept of it in the history, by what it is known by.
+    ``links`` were sent to other shards: those that are not safe are posted in the same step.
+    ``record``: what is kept of it in the history, by what it is known by.
     """
 
     lease: str
@@ -142,22 +131,12 @@ class Finish(_Operation):
     entry: bytes = b""
     foreign: bool = False
     priority: int = 0
-    children: Sequence[Enqueue] = ()
     links: Sequence[Enqueue] = ()
     record: tuple[str, bytes] | None = None
 
     @property
-    def requests(self) -> Sequence[Enqueue | Claim]:
-        return self.children
-
-    @property
-    def number(self) -> int:
-        return len(self.children)
-
-    @property
     def size(self) -> int:
-        others = sum(len(one.entry) for one in (*self.children, *self.links))
-        return len(self.entry) + others
+        return len(self.entry) + sum(len(one.entry) for one in self.links)
 
     def unsafe(self) -> list[Enqueue]:
         """What has to be posted if it is sent now. A page that will be fetched again asks for all
@@ -195,70 +174,7 @@ class Letter(_Operation):
         return len(self.entry)
 
 
-@dataclass(frozen=True)
-class Claim(_Operation):
-    """A request that cannot be stored: it stays with this worker, if no other has it.
-
-    ``fingerprint``, ``identity``, ``asked`` and ``also`` as in `Enqueue`; one of the first two is
-    there. ``page`` is the identity of the request that asks for it again should it be lost here,
-    b"" if that is it itself; ``lease`` is that page's, "" if it stays in this process, too. ``tag``
-    is handed back.
-    """
-
-    slot: str
-    fingerprint: bytes | str | None
-    identity: bytes | None = None
-    asked: int = 0
-    also: bytes | str | None = None
-    lease: str = ""
-    page: bytes = b""
-    tag: Hashable = None
-
-    @property
-    def requests(self) -> Sequence[Enqueue | Claim]:
-        return (self,)
-
-    @property
-    def number(self) -> int:
-        return 1
-
-    @property
-    def field(self) -> msgspec.Raw:
-        """Where the frontier keeps it."""
-        return calls.claimed_field(self.fingerprint, self.identity)
-
-
-@dataclass(frozen=True)
-class Settle(_Operation):
-    """The end of a claim: it was dealt with (``done``), or may be claimed again."""
-
-    claim: Claim
-    done: bool
-
-    @property
-    def number(self) -> int:
-        return 1
-
-    @property
-    def slot(self) -> str:
-        return self.claim.slot
-
-
-@dataclass(frozen=True)
-class GoesOn(_Operation):
-    """Something new came of a request whose end is far: of a ``claim`` that no page stands for, or
-    of the page that has this ``lease``. Deaths from before do not count against it any more."""
-
-    claim: Claim | None = None
-    lease: str = ""
-
-    @property
-    def held(self) -> str | Claim:
-        """What the worker has of it."""
-        return self.claim or self.lease
-
-
-Operation = Enqueue | Finish | Letter | Claim | Settle | GoesOn | Delivered
+Operation = Enqueue | Finish | Letter | Delivered
 
 
 @dataclass(frozen=True)
@@ -341,16 +257,7 @@ class Reply:
 
     status: str
     accepted: list[Enqueue] = field(default_factory=list)
-    duplicates: list[Enqueue | Claim] = field(default_factory=list)
-    claimed: list[Claim] = field(default_factory=list)
-    new_claims: set[Claim] = field(default_factory=set)
-    """Of those, what nobody had before."""
-    suspects: list[Claim] = field(default_factory=list)
-    """Of those, what may be what its workers died of."""
-    deadly: list[Claim] = field(default_factory=list)
-    """Claimed, too, but so many workers died with it that it is to be given up."""
-    waits: list[Claim] = field(default_factory=list)
-    """What another worker has, and may not live to deal with. Nothing else would ask for it."""
+    duplicates: list[Enqueue] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     complete: bool = False
     created: int = 0

@@ -22,14 +22,12 @@ from scrapy_redisq.frontier.growth import Fill
 from scrapy_redisq.frontier.held_back import HeldBack
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
-    Claim,
     Delivered,
     Enqueue,
     Finish,
     Letter,
     Link,
     Reply,
-    Settle,
 )
 from scrapy_redisq.frontier.posts import unpack_links
 from scrapy_redisq.frontier.runs import Steps, drive_async
@@ -218,17 +216,10 @@ class RunSession:
         await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, former))
         self._next_id = _new_worker_id()
         self._held_back.drop(sessions)
-        settled = [
-            (session, settle)
-            for session in sessions
-            for settle in session.rejoined(self.joined, newcomer.registration.worker)
-        ]
+        for session in sessions:
+            session.rejoined(self.joined, newcomer.registration.worker)
         if self.sessions[0] in sessions:
             self._told_of.clear()
-        # What they have asked for may be sent again, to other shards.
-        after = {session: session.enqueued for session in self.sessions}
-        for session, settle in settled:
-            self._held_back.finish(session, settle, after, ())
 
     async def leave(self, *, complete: bool) -> bool:
         """Give back what is held and go; -> True if the run is complete by that.
@@ -290,7 +281,7 @@ class RunSession:
             if other is not session
         )
 
-    def enqueue(self, operation: Enqueue | Letter | Claim | Settle) -> ShardSession:
+    def enqueue(self, operation: Enqueue | Letter) -> ShardSession:
         """Take a request, or what becomes of it, for the shard of its slot; -> that."""
         session = self.shard_of(operation.slot)
         session.add(operation)
@@ -303,18 +294,16 @@ class RunSession:
     def finish(
         self,
         session: ShardSession,
-        finish: Finish | Settle,
+        finish: Finish,
         sent: Mapping[ShardSession, int] = NOTHING_SENT,
         links: Sequence[Enqueue] = (),
     ) -> None:
-        """Take the end of a lease, or of a claim that was dealt with. It is sent when all requests
-        that came of it have been taken.
+        """Take the end of a lease. It is sent when all requests that came of it have been taken.
 
         On its own shard the order in the outbox sees to that; for requests that went to other
         shards the finish is held back until those have acknowledged them. ``sent``: session ->
         its ``enqueued`` just after the last of them. Where those shards have logs of their own, it
-        does not wait for ``links``: what is not safe goes with the end of a lease, as a post; only
-        the end of a claim, which can have none, waits until they are.
+        does not wait for ``links``: what is not safe goes with the end of a lease, as a post.
         """
         self._held_back.finish(session, finish, sent, links)
 
@@ -326,9 +315,9 @@ class RunSession:
             if len(session) > MAX_OPERATIONS and session.is_silent(AWAY):
                 session.forget_posted()
 
-    def link_to(self, slot: str, page: ShardSession | None) -> Link | None:
+    def link_to(self, slot: str, page: ShardSession) -> Link | None:
         """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
-        the same log has both. Without ``page`` other logs than its own have to know of it, too."""
+        the same log has both."""
         return Link() if self.spread and self.shard_of(slot) is not page else None
 
     # Exchanges

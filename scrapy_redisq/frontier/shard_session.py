@@ -11,9 +11,9 @@ import hashlib
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from scrapy_redisq.frontier import calls
@@ -22,18 +22,15 @@ from scrapy_redisq.frontier.exchange import Cargo, answer
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
-    Claim,
     Delivered,
     DownloadResult,
     Enqueue,
     Finish,
-    GoesOn,
     Lease,
     Letter,
     Operation,
     Post,
     Reply,
-    Settle,
     TurnReport,
     result_item,
 )
@@ -57,14 +54,6 @@ CONDEMNED = "script"
 """Reason of dead letters of what the script cannot take."""
 
 
-def _is_void_claim(item: Operation) -> bool:
-    """Whether it concerns a claim that went with the lease of a page, which is void by now. What
-    goes on says so again."""
-    return isinstance(item, (Claim, GoesOn)) or (
-        isinstance(item, Settle) and bool(item.claim.lease)
-    )
-
-
 @dataclass
 class _Batch:
     """What an exchange carries; kept until it is acknowledged, because it may be sent again."""
@@ -85,11 +74,6 @@ class _Batch:
     def ends(self) -> int:
         """Leases that end with it."""
         return sum(isinstance(operation, Finish) for operation in self.operations)
-
-    @property
-    def ends_any(self) -> bool:
-        """Whether leases or claims end with it."""
-        return any(isinstance(operation, (Finish, Settle)) for operation in self.operations)
 
 
 class ShardSession:
@@ -137,8 +121,8 @@ class ShardSession:
         self.dead = 0
         """Dead letters of this shard, by the last reply."""
         self.held: dict[str, Lease] = {}
-        self.suspects: set[str | Claim] = set()
-        """Leases and claims that so many workers died with that these may have died of them."""
+        self.suspects: set[str] = set()
+        """Leases that so many workers died with that these may have died of them."""
         self.unsafe = Unsafe(rewind, primary_vouched, spread=spread)
         """What may have to be sent again."""
         self.full = False
@@ -152,9 +136,6 @@ class ShardSession:
         self._max_deliveries = max_deliveries
         self._most_bytes = max(most_bytes, MOST_ENTRY_BYTES)
         self._back_off = back_off
-        self._former: deque[str] = deque(maxlen=10)
-        """Ids of this worker before it joined again, and perhaps again before it could send
-        anything."""
         self._acked = 0
         self._in_flight: _Batch | None = None
         self._limit = MAX_OPERATIONS
@@ -164,8 +145,6 @@ class ShardSession:
         self._history = history
         self.begun: set[int] = set()
         """Shards that shard 0 is to be told of, as they have begun the run for good."""
-        self._not_asked: list[Claim] = []
-        """Claims that the script cannot take: they count as granted."""
         self._known: list[Enqueue] = []
         """Duplicates that were found while Redis was full, and of which nobody has been told."""
         self.in_one_log: Sequence[ShardSession] = ()
@@ -193,15 +172,10 @@ class ShardSession:
         self.enqueued += operation.number
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
-        elif isinstance(operation, Settle):
-            self.suspects.discard(operation.claim)
-        elif isinstance(operation, GoesOn):
-            self.suspects.discard(operation.held)
         self.unsafe.waits(operation)
 
-    def rejoined(self, joined: calls.Joined, worker: str) -> list[Settle]:
-        """Go on as a new worker after the old one was reaped or its history lost. -> ends of claims
-        that may have to wait for other shards of the same server, which have lost as much.
+    def rejoined(self, joined: calls.Joined, worker: str) -> None:
+        """Go on as a new worker after the old one was reaped or its history lost.
 
         Leases are forgotten: other workers have them or will. What was not acknowledged is sent
         again, finishes too: the frontier counts them as stale, and they end nobody's lease. What no
@@ -209,12 +183,6 @@ class ShardSession:
         it.
         """
         self._take_back()
-        # Pages that asked for what is claimed are other workers' by now; what has none is claimed
-        # anew. So is what became of it: the server may have lost what it has asked for.
-        self.unsent.keep(
-            item for item in self.unsent if not (_is_void_claim(item) or self._is_asked_again(item))
-        )
-        settled = self.unsent.take_settled() if self.in_one_log else []
         again = self.unsafe.rejoined()
         self.unsent.extendleft(reversed(again))
         self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
@@ -223,24 +191,12 @@ class ShardSession:
         self.acknowledged, self._passed = (
             (-pending, self.enqueued) if pending else (self.enqueued, 0)
         )
-        self._former.append(self.worker)
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.may_arrive = False
         self.held.clear()
         self.suspects.clear()
         self.unsent.look_again()
-        return settled
-
-    def _is_asked_again(self, operation: Operation) -> bool:
-        """It is past the dupefilter, and the worker that fetches its page next asks for it: would
-        both be sent, both would be taken."""
-        return (
-            isinstance(operation, Enqueue)
-            and operation.fingerprint is None
-            and operation.link is None
-            and operation.page in self.held
-        )
 
     def _take_back(self) -> None:
         if self._in_flight is not None:
@@ -319,8 +275,6 @@ class ShardSession:
             "duplicates": self._in_flight.local_duplicates,
             **self._in_flight.data,
         }
-        if self._former and "claims" in self._in_flight.data:
-            data["former"] = dict.fromkeys(self._former, True)
         if room:
             data["room"] = room
         if report:
@@ -335,7 +289,7 @@ class ShardSession:
             data["begun"] = self._in_flight.begun
         self.unsafe.sends()
         beside = self._said_beside()
-        if beside and (self._in_flight.ends_any or not data["starting"]):
+        if beside and (self._in_flight.ends or not data["starting"]):
             data["beside"] = beside
         if turns:
             data["turns"] = turns
@@ -420,8 +374,6 @@ class ShardSession:
         if not self.unsent:
             self.acknowledged += self._passed
             self._passed = 0
-        reply.claimed += self._not_asked
-        self._not_asked = []
         reply.duplicates += self._known
         self._known = []
         self._acked += 1
@@ -434,7 +386,6 @@ class ShardSession:
             self.held[lease.id] = lease
             if lease.deliveries >= self._suspect_from:
                 self.suspects.add(lease.id)
-        self.suspects.update(reply.suspects)
         return reply
 
     def _posted(self, posts: Mapping[str, Sequence[Enqueue]]) -> None:
@@ -481,18 +432,6 @@ class ShardSession:
                 operation.link.is_safe_now()
             self.unsent.appendleft(letter)
             self.unsafe.waits(letter)
-        elif isinstance(operation, Claim):
-            self.acknowledged += 1
-            self._not_asked.append(operation)
-        elif isinstance(operation, Settle):
-            self.acknowledged += 1
-        elif isinstance(operation, Finish) and operation.children:
-            self.unsent.appendleft(replace(operation, children=()))
-            # They may be at fault, and are found one by one.
-            children = [replace(child, asked=calls.RECENT) for child in operation.children]
-            self.unsent.extendleft(reversed(children))
-            for child in children:
-                self.unsafe.waits(child)
         elif isinstance(operation, Finish) and operation.reason != CONDEMNED:
             self.unsent.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
 

@@ -9,9 +9,7 @@ from scrapy_redisq.frontier.operations import (
     Delivered,
     Enqueue,
     Finish,
-    Letter,
     Operation,
-    Settle,
 )
 
 MAX_OPERATIONS = 300
@@ -52,23 +50,17 @@ class Unsent(deque[Operation]):
         return taken
 
     def take_past_enqueues(self, most: int) -> list[Operation]:
-        """Ends of pages and claims of which nothing waits here: a full Redis can drain."""
+        """Ends of pages of which nothing waits here: a full Redis can drain."""
         waiting = {item.page or "" for item in self if isinstance(item, Enqueue)}
-        if any(isinstance(item, Letter) for item in self):
-            waiting.add("")  # of what no page stands for
         taken: list[Operation] = []
         left: list[Operation] = []
         size = 0
         for operation in self:
-            if isinstance(operation, Settle):
-                may_pass = not operation.done or operation.claim.lease not in waiting
-            else:
-                may_pass = (
-                    isinstance(operation, Finish)
-                    and not operation.children
-                    and not operation.unsafe()
-                    and operation.lease not in waiting
-                ) or isinstance(operation, Delivered)
+            may_pass = (
+                isinstance(operation, Finish)
+                and not operation.unsafe()
+                and operation.lease not in waiting
+            ) or isinstance(operation, Delivered)
             if may_pass and len(taken) < most and size < MAX_BYTES:
                 size += operation.size
                 taken.append(operation)
@@ -76,12 +68,6 @@ class Unsent(deque[Operation]):
                 left.append(operation)
         self.keep(left)
         return taken
-
-    def take_settled(self) -> list[Settle]:
-        """Take out the ends of claims."""
-        settled = [one for one in self if isinstance(one, Settle)]
-        self.keep(one for one in self if not isinstance(one, Settle))
-        return settled
 
     # What a full Redis has seen before
 

@@ -69,9 +69,6 @@ class Worker(Protocol):
     def stuck(self, seconds: int) -> None:
         """For so long all that is left has been in slots that are set aside."""
 
-    def keeps_requests(self) -> bool:
-        """Whether it has requests that cannot be stored."""
-
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         """All leases of these shards are void, and so is what is cached about seen URLs."""
 

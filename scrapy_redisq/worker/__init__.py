@@ -8,7 +8,7 @@
 ``outbox``       what becomes of a request that Scrapy hands in
 ``inbox``        leases that wait to be started
 ``in_progress``  what becomes of the requests in progress; ``page`` is one of them
-``local_requests``  what becomes of those that cannot be stored; ``local_queue`` has them in order
+``kept``         requests that cannot be stored, and are held by the page that asked for them
 ``back_pressure``  who waits while the frontier is as large as it may be
 ``history``      what is kept of a request that is finished
 ``orders``       what people have told it

@@ -11,7 +11,7 @@ from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.worker_protocol import Demand
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.local_queue import LocalQueue
+from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 
 Downloading = Callable[[str], "int | None"]
@@ -32,7 +32,7 @@ class Appetite:
         engine: Engine,
         inbox: Inbox[ShardSession],
         in_progress: InProgress,
-        local: LocalQueue,
+        kept: KeptRequests,
         gate: DownloadGate,
         exchange_loop: ExchangeLoop,
         max_outbox: int,
@@ -41,7 +41,7 @@ class Appetite:
         self._engine = engine
         self._inbox = inbox
         self._in_progress = in_progress
-        self._local = local
+        self._kept = kept
         self._gate = gate
         self._exchange_loop = exchange_loop
         self._max_outbox = max_outbox
@@ -87,7 +87,7 @@ class Appetite:
             quiet
             or not self._may_start()
             or self._engine.closing
-            or self._local.waiting > self._max_outbox
+            or self._kept.waiting > self._max_outbox
             # Pages go on while start() waits for room: it is seldom they that fill it.
             or self._exchange_loop.run_session.keeps_too_much(2 * MAX_KEPT_BYTES)
         ):

@@ -36,8 +36,7 @@ from scrapy_redisq.worker.back_pressure import BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.local_requests import LocalRequests
+from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.parts import Parts
 from scrapy_redisq.worker.politeness.gate import DownloadGate
@@ -87,7 +86,6 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         exchange_loop = ExchangeLoop(run_session, server)
         in_progress = InProgress(fingerprinter.fingerprint)
         inbox = make_inbox(crawler, settings)
-        local = LocalQueue()
         retry_pauses = RetryPauses(
             settings.retry_delays, settings.retry_base, settings.retry_cap, settings.retry_after_max
         )
@@ -103,9 +101,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             throttles=bool(settings.throttle),
             retries=crawler.settings.getbool("RETRY_ENABLED"),
         )
-        local_requests = LocalRequests(
-            engine, exchange_loop, in_progress, local, crawler.stats, most=inbox.most
-        )
+        kept = KeptRequests(engine, exchange_loop, in_progress, crawler.stats)
         outbox = Outbox(
             crawler,
             settings,
@@ -113,7 +109,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             serializer=serializer,
             dupefilter=dupefilter,
             in_progress=in_progress,
-            local_requests=local_requests,
+            kept=kept,
             exchange_loop=exchange_loop,
         )
         worker = Worker(
@@ -128,8 +124,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
                 foreign_filter,
                 inbox,
                 in_progress,
-                local,
-                local_requests,
+                kept,
                 outbox,
                 gate,
                 retry_pauses,

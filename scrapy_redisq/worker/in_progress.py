@@ -7,7 +7,7 @@ is pieced together from signals and from what `scrapy_redisq._scrapy` watches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Request, Response
@@ -47,13 +47,9 @@ class InProgress:
         self._fingerprint = fingerprint
         self._pages: dict[Request, Page] = {}
         self._unwritten: dict[Request, Page] = {}
-        """Pages that Scrapy is done with and a sink is not, or requests that stay here."""
+        """Pages that Scrapy is done with, and a sink or a request that they hold is not."""
         self._kept: dict[Request, Page] = {}
         """Requests in progress that stay in this process."""
-        self._kept_to_look_at: dict[Request, Page] = {}
-        self._kept_waiting: dict[Page, Request] = {}
-        """Of these, what may be over, and what waits for items or for what came of it: that may be
-        all that was fetched, and to look at it each time would cost more and more."""
         self._files_missing = False
         self._told_of_login = False
         self.errors = 0
@@ -71,31 +67,16 @@ class InProgress:
 
     def keep(self, request: Request, page: Page) -> None:
         """``request``, which stays in this process, is handed to the engine."""
-        self._kept[request] = self._kept_to_look_at[request] = page
+        self._kept[request] = page
 
-    def end_kept(self, working_on: set[Request]) -> Iterator[tuple[Request, Page]]:
-        """Remove those that stay here and are over, with their items and all that came of them.
-
-        Later ones come first, so that what they came of may be over with them.
-        """
-        while left := [one for one in self._kept_to_look_at if one not in working_on]:
-            for request in reversed(left):
-                page = self._kept_to_look_at.pop(request)
-                if page.unwritten:
-                    self._kept_waiting[page] = request
-                else:
-                    del self._kept[request]
-                    yield request, page
-
-    def end_of(self, kept: Page) -> None:
-        """A request that stays here is over, or was given up; what asked for it may be, too."""
-        if kept.asker is not None:
-            kept.asker.end_of(kept)
-            self._look_at(kept.asker)
-
-    def _look_at(self, page: Page) -> None:
-        if not page.unwritten and page in self._kept_waiting:
-            self._kept_to_look_at[self._kept_waiting.pop(page)] = page
+    def end_kept(self, working_on: set[Request]) -> list[Page]:
+        """Remove and return those that stay here and are over, with their items."""
+        ended = [
+            request
+            for request, page in self._kept.items()
+            if request not in working_on and not page.unwritten
+        ]
+        return [self._kept.pop(request) for request in ended]
 
     def asking(self, request: Request) -> Page | None:
         """The page of a request in progress, be it one that stays here."""
@@ -108,15 +89,17 @@ class InProgress:
             page = self._unwritten[request] = self._pages.pop(request)
             # Perhaps for no other reason than that: middlewares that count stop a crawl so.
             page.given_back = page.given_back or (closing and page.ignored)
+            if page.unwritten:  # nothing dies of it any more
+                page.session.suspects.discard(page.lease.id)
         ended = [request for request, page in self._unwritten.items() if not page.unwritten]
         return [self._unwritten.pop(request) for request in ended]
 
     def unwritten(self) -> bool:
-        """Whether pages wait for nothing but their sink."""
+        """Whether pages wait for nothing but their sink, or requests that they hold."""
         return bool(self._unwritten)
 
     def unwritten_pages(self) -> int:
-        """How many pages Scrapy is done with and a sink is not."""
+        """How many pages Scrapy is done with, and a sink or a request that they hold is not."""
         return len(self._unwritten)
 
     def get(self, request: Request) -> Page | None:
@@ -134,15 +117,6 @@ class InProgress:
         if page.identity is None:
             page.identity = identity_in(page.lease.entry) or self._fingerprint(request)
         return page.identity
-
-    def with_children_since(self, moment: float) -> list[Page]:
-        """Pages whose children have waited since ``moment`` (time.monotonic()) or longer."""
-        return [
-            page
-            for pages in (self._pages, self._unwritten)
-            for page in pages.values()
-            if page.children and page.waiting_since <= moment
-        ]
 
     def of_slot(self, slot: str) -> bool:
         """Whether a request of ``slot`` is in progress."""
@@ -319,7 +293,6 @@ class InProgress:
         """An item for which the page was held is written, or never will be."""
         if page := self._find(request):
             page.unwritten -= 1
-            self._look_at(page)
 
     def refuse(self, request: Request | None, problem: Problem) -> None:
         """An item of the page cannot be written."""

@@ -42,11 +42,11 @@ async def leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
     except RedisqError as error:
         logger.error("Could not leave the frontier as it should be left: %s", error)
     finally:
-        if parts.local_requests.lost:
+        if parts.kept.lost:
             logger.warning(
                 "%d requests that cannot be serialised were only in this process and are "
                 "lost (see stat scheduler/unserializable)",
-                parts.local_requests.lost,
+                parts.kept.lost,
             )
         parts.outbox.count_filtered()
         stats.set_value("redisq/exchanges", parts.exchange_loop.exchanges)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import time
-from dataclasses import replace
 from hashlib import sha1
 from typing import Any
 
@@ -22,11 +20,11 @@ from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable, m
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Lease, Link
+from scrapy_redisq.frontier.operations import Enqueue, Lease, Link
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
-from scrapy_redisq.serialization.identity import ID_KEY, Repeats, of_child, of_nowhere
+from scrapy_redisq.serialization.identity import Repeats, of_child, of_nowhere, of_refused
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.meta import (
     DELAY_KEY,
@@ -39,19 +37,12 @@ from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
-from scrapy_redisq.worker.local_requests import LocalRequests
+from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.page import Page, Problem
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.shared_values import SharedValues
 
 logger = logging.getLogger(__name__)
-
-MOST_CHILDREN = 300
-MOST_CHILDREN_BYTES = 1_000_000
-"""Unfiltered requests of a page, and bytes of them, that wait for its end."""
-
-LONGEST_WAIT = 1.0
-"""Seconds that they wait for it."""
 
 MOST_EXPLAINED = 20
 """Reasons why requests stay in this process that are logged: keys of meta may be without end."""
@@ -78,7 +69,7 @@ class Outbox:
         dupefilter: BaseDupeFilter,
         in_progress: InProgress,
         exchange_loop: ExchangeLoop,
-        local_requests: LocalRequests,
+        kept: KeptRequests,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -96,7 +87,7 @@ class Outbox:
         )
         self._one_slot = settings.scheduling == "priority"
         self._in_progress = in_progress
-        self._local_requests = local_requests
+        self._kept = kept
         self._seen_cache = SeenCache()
         self._explained: set[tuple[str, str]] = set()
         self._warned_delay = False
@@ -185,11 +176,11 @@ class Outbox:
             taken = self._take_unfiltered(given, request, delay, of_start)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
-        if taken and request not in self._local_requests:
+        if taken and request not in self._kept:
             # A page that links to it again may end before it is sent, so another one has to stand
             # for it. A void one does not: the worker that has it by now asks for it, too. What no
             # page stands for is known when it is `acknowledged`.
-            if url and (root := self._root()) and not root.is_void:
+            if url and (holder := self._holder()) and not holder.is_void:
                 self._seen_cache.add(url)
             if not self._warned_shared and (request.meta or request.cb_kwargs):
                 self._note_shared(request)
@@ -250,14 +241,10 @@ class Outbox:
         try:
             entry = self._serializer.dumps(request)
         except Unserializable as error:
-            claim = Claim(slot, fingerprint, also=also)
-            return self._keep(request, delay, error, claim, asked_again=of_start)
-        asker = self._asking_page()
-        root = None if asker is None else asker.root or asker
-        if root is not None and (root.claim or asker is not root):
-            self._local_requests.stored(given, root)
+            return self._keep(request, delay, error, fingerprint=own, of_start=of_start)
+        holder = self._holder()
         self._send(
-            asker,
+            holder,
             Enqueue(
                 slot,
                 int(request.priority),  # True and members of an enum are numbers
@@ -265,9 +252,9 @@ class Outbox:
                 fingerprint,
                 delay=milliseconds(delay),
                 also=also,
-                page=root.lease.id if root is not None and root.is_held else None,
+                page=holder.lease.id if holder is not None and holder.is_held else None,
                 tag=given,
-                link=self._link(slot, root),
+                link=self._link(slot, holder),
             ),
         )
         return True
@@ -279,11 +266,10 @@ class Outbox:
         own = self._fingerprint(request)
         slot = self._slot(request)
         asking = current_page.get()
-        page, asker = self._page_in_progress(), self._asking_page()
-        if page is not None and self._is_retry(given, request, own, slot, page):
+        page = self._asking_page()
+        if page is not None and page.lease.id and self._is_retry(given, request, own, slot, page):
             return self._take_retry(request, delay, slot, page)
-        also, claim = None, None
-        asked = calls.RECENT
+        also, asked = None, calls.RECENT
         if of_start:
             alone = b"" if self._settings.same_start else self._own_start
             identity = identity_of_start(own, request, self._start_repeats, own=alone)
@@ -292,67 +278,38 @@ class Outbox:
             # marks is another request than the plain one, which may still be asked for.
             if identity == own and self._foreign_filter is None:
                 also = self._exchange_loop.run_session.seen.encode(own)
-            claim = Claim(slot, None, identity, asked, also)
-        elif asking is not None and asker is not None:
+        elif asking is not None and page is not None:
             parent = self._in_progress.identity_of(asking) or self._fingerprint(asking)
             retries = retry_times(asking.meta)
-            identity = of_child(parent, own, request, asker.repeats, retries=retries)
+            identity = of_child(parent, own, request, page.repeats, retries=retries)
         else:
             identity = of_nowhere(own, request)
-            if ID_KEY in request.meta:
-                claim = Claim(slot, None, identity, asked)
         try:
             entry = self._serializer.dumps(request, None if identity == own else identity)
         except Unserializable as error:
-            asked_again = of_start and self._settings.same_start
-            return self._keep(request, delay, error, claim, identity, asked_again=asked_again)
+            of_start = of_start and self._settings.same_start
+            return self._keep(request, delay, error, identity=identity, of_start=of_start)
         # A dupefilter that is not of this package has been told of what it lets through: it would
         # not let it through again for another fetch of the page.
-        root = self._root()
-        comes_again = root is not None and root.is_held and given.dont_filter
-        child = Enqueue(
-            slot,
-            int(request.priority),
-            entry,
-            None,
-            delay=milliseconds(delay),
-            also=also,
-            identity=identity,
-            asked=asked,
-            page=root.lease.id if root is not None and comes_again else None,
-            tag=given,
-            link=self._link(slot, root),
+        holder = self._holder()
+        comes_again = holder is not None and holder.is_held and given.dont_filter
+        self._send(
+            holder,
+            Enqueue(
+                slot,
+                int(request.priority),
+                entry,
+                None,
+                delay=milliseconds(delay),
+                also=also,
+                identity=identity,
+                asked=asked,
+                page=holder.lease.id if holder is not None and comes_again else None,
+                tag=given,
+                link=self._link(slot, holder),
+            ),
         )
-        if (
-            page is not None
-            and given.dont_filter
-            and self._exchange_loop.run_session.shard_of(slot) is page.session
-        ):
-            self._wait_for_end(page, child)
-        else:
-            self._send(asker, child)
         return True
-
-    def _wait_for_end(self, page: Page, child: Enqueue) -> None:
-        """Let a child go with its page's end, unless there are too many."""
-        if not page.children:
-            page.waiting_since = time.monotonic()
-        # An earlier fetch of the page, which took longer, may have sent it ahead.
-        page.children.append(replace(child, asked=calls.KNOWN))
-        page.children_bytes += len(child.entry)
-        if len(page.children) >= MOST_CHILDREN or page.children_bytes > MOST_CHILDREN_BYTES:
-            self._send_ahead(page)
-
-    def _send_ahead(self, page: Page) -> None:
-        children, page.children, page.children_bytes = page.children, [], 0
-        if page.is_held:  # else whoever has the page by now asks for them
-            for child in children:
-                self._send(page, replace(child, asked=calls.RECENT))
-
-    def send_late_children(self) -> None:
-        """Send the children of pages that take their time."""
-        for page in self._in_progress.with_children_since(time.monotonic() - LONGEST_WAIT):
-            self._send_ahead(page)
 
     def _send(self, page: Page | None, enqueue: Enqueue) -> None:
         """Send what comes of ``page``, which is to be ended after it."""
@@ -362,14 +319,11 @@ class Outbox:
         elif page is not None:
             page.ends_after(session)
 
-    def _link(self, slot: str, root: Page | None) -> Link | None:
-        """Of a request of ``slot`` that ``root`` asks for; None if one log has it and all ends that
-        stand behind it."""
-        if root is None or not (root.is_held or root.claim):
+    def _link(self, slot: str, holder: Page | None) -> Link | None:
+        """Of a request of ``slot`` that ``holder`` asks for; None if one log has both."""
+        if holder is None or not holder.is_held:
             return None
-        # What stays here is settled on shards of its own.
-        stored = bool(root.lease.id) and self._asking_page() is root
-        return self._exchange_loop.run_session.link_to(slot, root.session if stored else None)
+        return self._exchange_loop.run_session.link_to(slot, holder.session)
 
     def _is_retry(
         self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page
@@ -405,25 +359,19 @@ class Outbox:
             return PRIORITY_SLOT
         return slot_name(self._engine.downloads.slot_of(request))
 
-    def _page_in_progress(self) -> Page | None:
+    def _asking_page(self) -> Page | None:
         """The page that asks for what is being taken in. What runs in its context after its end
         (a handler of ``spider_idle``, a task in the background) is none of its output."""
         asking = current_page.get()
         if asking is None or asking not in self._engine.in_progress:
             return None
-        return self._in_progress.get(asking)
-
-    def _asking_page(self) -> Page | None:
-        """The same, or that of a request which stays in this process."""
-        asking = current_page.get()
-        if asking is None or asking not in self._engine.in_progress:
-            return None
         return self._in_progress.asking(asking)
 
-    def _root(self) -> Page | None:
-        """The page that asks for what is being taken in when it is fetched again, see `Page`."""
+    def _holder(self) -> Page | None:
+        """The page of the frontier that asks for what is being taken in, or for what asks for it:
+        when it is fetched again, it asks for all of it again."""
         asking = self._asking_page()
-        return None if asking is None else asking.root or asking
+        return asking if asking is None or asking.lease.id else asking.holder
 
     def _as_often_sent_back(self, request: Request, entry: bytes) -> bytes:
         page = current_page.get()
@@ -441,32 +389,40 @@ class Outbox:
         request: Request,
         delay: float,
         error: Unserializable,
-        claim: Claim | None = None,
-        identity: bytes | None = None,
         *,
-        asked_again: bool = False,
+        fingerprint: bytes | None = None,
+        identity: bytes | None = None,
+        of_start: bool = False,
     ) -> bool:
-        """Keep in this process what no other could run, as Scrapy's own scheduler does, unless
-        another worker has it. ``asked_again``: by each worker's ``start()``."""
+        """Keep in this process what no other could run, as Scrapy's own scheduler does.
+        ``fingerprint``: of one that is filtered. ``of_start``: it is of each worker's ``start()``.
+        """
         if (
-            request in self._local_requests
+            request in self._kept
             or request in self._engine.in_progress
             or self._in_progress.has(request)
         ):
             request = request.copy()  # each has a page of its own, which is known by the object
-        slot, asking = self._slot(request), self._asking_page()
-        if asking is not None and (asking_request := current_page.get()) is not None:
-            self._in_progress.identity_of(asking_request)  # is known to it from now on
+        slot, asking, holder = self._slot(request), self._asking_page(), self._holder()
+        asked_again = of_start
+        if asking is not None:
             # A dupefilter not of this package may not let it through for another fetch of the page.
-            asked_again = self._foreign_filter is None or request.dont_filter
+            asked_again = asking.asked_again and (
+                self._foreign_filter is None or request.dont_filter
+            )
+        if asked_again and holder is not None and (holder.is_void or holder.given_back):
+            return True  # whoever has the page asks for it
         page = Page(
             Lease("", slot, int(request.priority), 0, b""),
             self._exchange_loop.run_session.shard_of(slot),
             grouped=SLOT_KEY in request.meta,
-            identity=identity or self._fingerprint(request),
-            comes_again=asked_again,
+            identity=identity or fingerprint or self._fingerprint(request),
+            holder=holder,
+            asked_again=asked_again,
+            request=request,
         )
-        self._local_requests.take(request, page, asking, delay, claim)
+        if not self._kept.take(request, page, delay, fingerprint):
+            return self.duplicate(request)
         self._explain(request, error)
         self._stats.inc_value("scheduler/unserializable")
         return True
@@ -507,7 +463,8 @@ class Outbox:
             slot = self._slot(request)
         except Exception:  # the slot may be what is wrong with it
             slot = ""
-        self._local_requests.bury(request, slot, problem)
+        self._stats.inc_value(f"redisq/dead/{reason}")
+        self._exchange_loop.enqueue(problem.letter(slot, of_refused(request)))
 
     def count_filtered(self) -> None:
         """Bring the stats about duplicates up to date."""

@@ -10,7 +10,7 @@ from scrapy.http import Request
 from twisted.python.failure import Failure
 
 from scrapy_redisq.errors import message_of
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Lease
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Letter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.serialization.identity import Repeats
 from scrapy_redisq.worker.shared_values import SharedValues
@@ -51,7 +51,7 @@ class Problem:
         """The detail as Redis can hold it."""
         return self.detail.encode("utf-8", "replace").decode()[:DETAIL_LENGTH]
 
-    def finish(self, lease: str, children: Sequence[Enqueue] = ()) -> Finish:
+    def finish(self, lease: str) -> Finish:
         """The end of the lease."""
         return Finish(
             lease,
@@ -61,7 +61,12 @@ class Problem:
             error=self.error,
             status=self.status,
             foreign=self.foreign,
-            children=children,
+        )
+
+    def letter(self, slot: str, identity: bytes) -> Letter:
+        """The dead letter of a request that no page stands for."""
+        return Letter(
+            slot, 0, identity, self.reason, self.text, error=self.error, status=self.status
         )
 
 
@@ -81,16 +86,11 @@ class Page:
     Its download was ``began`` at a time.monotonic(). If it is to ``blame`` itself for having been
     sent back, that number takes the place of how often it was.
 
-    ``children`` are unfiltered requests that it asked for, the first at ``waiting_since``
-    (time.monotonic()): they go with its end, because another fetch of the page asks for them again.
     ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` and
-    ``links`` are what `RunSession.finish` has to know of those that went to other shards.
+    ``links`` are what `RunSession.finish` has to know of what went to other shards.
 
-    A request that stays in this process has a page, too, whose lease is none. What asked for it is
-    its ``asker``, which is not ended before it: it is one of its ``unwritten``. Its ``root`` is the
-    outermost of these, None if it is that itself: the page that asks for all of it again when it
-    is fetched again. Its ``claim`` is there once it was granted; if it has no root it may be
-    ``lost`` to another worker, which was granted it when this one's leases were void.
+    A request that stays in this process has a page, too, whose lease is none; ``holder`` is the
+    page of the frontier that holds it, None if it is of ``start()`` or of nowhere (`KeptRequests`).
     """
 
     lease: Lease
@@ -107,22 +107,14 @@ class Page:
     began: float = 0.0
     blame: int | None = None
     identity: bytes | None = None
-    children: list[Enqueue] = field(default_factory=list)
-    children_bytes: int = 0
-    waiting_since: float = 0.0
     retry: Enqueue | None = None
     repeats: Repeats = field(default_factory=Repeats)
     sent: dict[ShardSession, int] = field(default_factory=dict)
     links: list[Enqueue] = field(default_factory=list)
     most_links: int = 1_000
-    root: Page | None = None
-    asker: Page | None = None
-    claim: Claim | None = None
-    lost: bool = False
-    gone_on: bool = False
-    """Something new came of a root in this worker, see `GoesOn`."""
-    comes_again: bool = True
-    """Of a request that stays here: its root asks for it when it is fetched again, or if there is
+    holder: Page | None = None
+    asked_again: bool = True
+    """Of a request that stays here: its holder asks for it when it is fetched again, or if there is
     none each worker's ``start()``."""
     sent_back: int = 0
     """How often a request that stays here was, for the trouble of its slot or of its sink."""
@@ -139,45 +131,31 @@ class Page:
 
     @property
     def is_void(self) -> bool:
-        """Another worker has it by now, or will: that one asks for all that the page asks for."""
-        return self.lost or (bool(self.lease.id) and not self.is_held)
+        """Another worker has it by now, or what holds it, or will."""
+        page = self.holder or self
+        return bool(page.lease.id) and not page.is_held
 
     def finish(self) -> Finish:
         """How its lease ends."""
-        lease, children, retry = self.lease.id, tuple(self.children), self.retry
-        if self.given_back:  # the worker that fetches it asks for its children again
+        lease, retry = self.lease.id, self.retry
+        if self.given_back:
             if self.entry is not None and self.delay:
                 delay, priority = int(self.delay * 1000), self.lease.priority
                 return Finish(lease, "retried", delay=delay, entry=self.entry, priority=priority)
             if self.entry is not None:
                 return Finish(lease, "backed_off", entry=self.entry)
             return Finish(lease, "released")
-        if self.problem is not None:
-            return self.problem.finish(lease, (*children, retry) if retry else children)
-        if retry is not None:
+        if retry is not None:  # whatever else went wrong, it is tried again
             return Finish(
-                lease,
-                "retried",
-                delay=retry.delay,
-                entry=retry.entry,
-                priority=retry.priority,
-                children=children,
+                lease, "retried", delay=retry.delay, entry=retry.entry, priority=retry.priority
             )
-        return Finish(lease, "done", children=children)
+        if self.problem is not None:
+            return self.problem.finish(lease)
+        return Finish(lease, "done")
 
     def ends_after(self, session: ShardSession) -> None:
         """It is to be ended after all that ``session`` has been given until now."""
         self.sent[session] = session.enqueued
-
-    def end_of(self, kept: Page) -> None:
-        """A request that stayed here, and that this one asked for, is over or was given up."""
-        self.unwritten -= 1
-        self.given_back = self.given_back or kept.given_back
-        if kept.problem is not None and self.problem is None:
-            self.problem = kept.problem
-        for session, number in kept.sent.items():
-            self.sent[session] = max(number, self.sent.get(session, 0))
-        self.keep_links(kept.links)
 
     def keep_links(self, links: Sequence[Enqueue]) -> None:
         """Keep what it has sent to other shards, until it is safe there: that may be far more than

@@ -17,8 +17,7 @@ from scrapy_redisq.worker.back_pressure import BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.local_requests import LocalRequests
+from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.politeness.gate import DownloadGate
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
@@ -41,8 +40,7 @@ class Parts:
     foreign_filter: BaseDupeFilter | None
     inbox: Inbox[ShardSession]
     in_progress: InProgress
-    local: LocalQueue
-    local_requests: LocalRequests
+    kept: KeptRequests
     outbox: Outbox
     gate: DownloadGate
     retry_pauses: RetryPauses

@@ -23,7 +23,7 @@ from scrapy import signals
 from scrapy.http import Request
 
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, Undecodable
-from scrapy_redisq.frontier.operations import Claim, Enqueue, Finish, Reply, TurnReport
+from scrapy_redisq.frontier.operations import Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
@@ -71,9 +71,8 @@ class Worker:
         self.pages = 0
         self.items = 0
         self._in_progress = parts.in_progress
-        self._local = parts.local
+        self._kept = parts.kept
         self._outbox = parts.outbox
-        self._local_requests = parts.local_requests
         self._one_slot = parts.settings.scheduling == "priority"
         self._unfinished: dict[int, int] = {}
         self._held_up = False
@@ -90,7 +89,7 @@ class Worker:
             engine=parts.engine,
             inbox=parts.inbox,
             in_progress=parts.in_progress,
-            local=parts.local,
+            kept=parts.kept,
             gate=parts.gate,
             exchange_loop=parts.exchange_loop,
             max_outbox=parts.settings.max_outbox,
@@ -129,7 +128,7 @@ class Worker:
 
     def waiting_here(self) -> int:
         """Requests that wait in this process, and stay in it."""
-        return self._local.waiting
+        return self._kept.waiting
 
     def has_pending_requests(self) -> bool:
         """False only when the whole frontier is finished, for all workers."""
@@ -137,7 +136,7 @@ class Worker:
             not self.exchange_loop.complete
             or self.settings.keep_alive
             or self._lost
-            or bool(self._local or self.inbox)
+            or bool(self._kept or self.inbox)
             or self.exchange_loop.waiting() > 0
         )
 
@@ -163,11 +162,11 @@ class Worker:
         return request
 
     def _next_from_memory(self) -> Request | None:
-        if not self._local.waiting:
+        if not self._kept.waiting:
             return None
         # Not by turns: what is limited gets its own when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
-        popped = self._local_requests.next(downloading, self.inbox.highest)
+        popped = self._kept.next(downloading, self.inbox.highest)
         if popped is None:
             return None
         request, page = popped
@@ -178,7 +177,7 @@ class Worker:
     async def _room_in_outbox(self) -> None:
         # Half of it, so that start() does not keep pages from being started.
         while (
-            max(self.exchange_loop.waiting(), self._local.waiting) > self.settings.max_outbox // 2
+            max(self.exchange_loop.waiting(), self._kept.waiting) > self.settings.max_outbox // 2
             or self._run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
@@ -279,7 +278,7 @@ class Worker:
             "in_callbacks": max(0, len(self.engine.in_progress) - downloading),
             "waiting_for_sink": self._in_progress.unwritten_pages(),
             "waiting_to_send": self.exchange_loop.waiting(),
-            "kept": len(self._local),
+            "kept": len(self._kept),
             "sink": "away" if self._sinks_away else "",
             "quiet": self._orders.quiet,
         }
@@ -294,28 +293,26 @@ class Worker:
         return self.gate.report(session)
 
     def is_busy(self) -> bool:
-        return bool(self._in_progress or self._in_progress.unwritten() or self._local or self.inbox)
+        return bool(self._in_progress or self._in_progress.unwritten() or self._kept or self.inbox)
 
     def starting(self) -> tuple[bool, bool]:
         starting = self.engine.starting and not self.engine.closing
-        all_added = not (
-            self.engine.starting or self.engine.start_failed or self._local_requests.gave_back
-        )
-        return starting or bool(self._local), all_added
+        all_added = not (self.engine.starting or self.engine.start_failed or self._kept.left_start)
+        return starting or self._kept.own > 0, all_added
 
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
         self.back_pressure.look(
             len(working_on), self.pages, takes_more=not self.engine.takes_no_more
         )
-        self._outbox.send_late_children()
-        self._local_requests.collect_ended()
-        self._local_requests.ask()
+        self._kept.collect_ended()
         for page in self._in_progress.end(working_on, closing=self.engine.closing):
             self.pages += not page.given_back
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.problem, page.request)
-            self._run_session.finish(page.session, self._finish(page), page.sent, page.links)
+            finish = self._finish(page)
+            self._kept.page_ended(page, done=finish.ending == "done" and page.is_held)
+            self._run_session.finish(page.session, finish, page.sent, page.links)
         self._outbox.count_filtered()
         self._count_work()
         if self.engine.closing:
@@ -371,23 +368,13 @@ class Worker:
             self.stats.inc_value("scheduler/enqueued/redis", accepted)
             self.stats.inc_value("scheduler/enqueued", accepted)
         for new in reply.accepted:
-            if isinstance(new.tag, Request) and new.fingerprint is not None:
-                self._local_requests.accepted(new.tag)
-                if new.page is None:
-                    self._outbox.acknowledged(new.tag)
-        for claim in reply.claimed:
-            self._local_requests.granted(claim, is_new=claim in reply.new_claims)
-        for claim in reply.deadly:
-            self._local_requests.bury_claimed(claim)
-        for claim in reply.waits:
-            self._local_requests.is_with_another(claim)
+            if isinstance(new.tag, Request) and new.fingerprint is not None and new.page is None:
+                self._outbox.acknowledged(new.tag)
         for enqueue in reply.duplicates:
             request = enqueue.tag
             if not isinstance(request, Request):
                 continue
-            if isinstance(enqueue, Claim) and not self._local_requests.refused(enqueue):
-                continue
-            if isinstance(enqueue, Enqueue) and enqueue.page is None:
+            if enqueue.page is None:
                 self._outbox.acknowledged(request)
             self._outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
@@ -427,9 +414,6 @@ class Worker:
     def completed(self) -> None:
         self.engine.wake()
 
-    def keeps_requests(self) -> bool:
-        return bool(self._local)
-
     def forgotten(self, sessions: Sequence[ShardSession]) -> None:
         # Pages in progress go on; the frontier counts their ends as stale.
         self.forgotten_at = time.monotonic()
@@ -437,9 +421,9 @@ class Worker:
         self.inbox.clear(sessions)
         self.gate.forgotten(sessions)
         self._outbox.forgotten()
+        self._kept.forgotten()
 
     def rejoined(self) -> None:
-        self._local_requests.rejoined()
         # Until now pages whose leases are void were taken for held.
         self._outbox.forgotten()
 

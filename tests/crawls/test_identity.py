@@ -194,52 +194,6 @@ def child(worker: Worker, url: str, **options: Any) -> Any:
 
 
 class TestUnfiltered:
-    def test_children_go_with_their_page(self, member: Callable[..., Worker]) -> None:
-        """They are added when the lease ends, in one step with its end."""
-        worker = member()
-        worker.send(["page"])
-        (lease,) = worker.claim(1)
-        worker.finish(lease, children=[child(worker, "a"), child(worker, "a"), child(worker, "b")])
-        reply = worker.exchange()
-        assert reply is not None
-        assert [enqueue.tag for enqueue in reply.accepted] == ["a", "a", "b"]
-        assert (reply.created, reply.finished) == (4, 1)
-        assert entries(worker) == ["a", "a", "b"]
-
-    @pytest.mark.parametrize("outcome", ["done", "dead", "retried"])
-    def test_children_of_a_void_lease(
-        self, member: Callable[..., Worker], client: redis.Redis, outcome: str
-    ) -> None:
-        """A worker that was thought dead adds none: who has the page now asks for them again."""
-        late, other = member(ttl=1e-6), member()
-        late.send(["page"])
-        (lease,) = late.claim(1)
-        assert _reap(other) == 1
-        (again,) = other.claim(1)
-        late.exchange()  # is told that it was reaped, and joins anew
-        late.holding[lease.id] = late.sessions[0], lease
-        late.finish(lease, outcome, children=[child(late, "a")], entry=b"retry")
-        reply = late.exchange()
-        assert reply is not None
-        assert [item.tag for item in (*reply.accepted, *reply.duplicates) if item.tag] == []
-        other.finish(again, children=[child(other, "a")])
-        other.exchange()
-        assert entries(other) == ["a"]
-        real = read_shard(client, NAME, 0)
-        real.check()
-        assert real.count("stale") == 1
-
-    def test_lost_reply(self, member: Callable[..., Worker]) -> None:
-        """An exchange that is sent again adds them once."""
-        worker = member()
-        worker.send(["page"])
-        (lease,) = worker.claim(1)
-        worker.finish(lease, children=[child(worker, "a")])
-        worker.exchange(lose="reply")
-        reply = worker.exchange()
-        assert reply is not None
-        assert (reply.status, len(reply.accepted), reply.created) == ("replayed", 1, 2)
-
     @pytest.mark.parametrize("asked", [calls.STARTS, calls.RECENT])
     def test_identity_is_asked_about(self, member: Callable[..., Worker], asked: int) -> None:
         """What goes ahead of its page, or has none, is added once for each identity."""
@@ -252,22 +206,6 @@ class TestUnfiltered:
         # One set does not know of the other.
         asked = calls.STARTS + calls.RECENT - asked
         worker.enqueue("b", filtered=False, identity=b"1" * 16, asked=asked)
-        worker.exchange()
-        assert entries(worker) == ["b"]
-
-    def test_sent_ahead_by_an_earlier_fetch(self, member: Callable[..., Worker]) -> None:
-        """A child that went ahead of its page's end is not added again with that of another
-        fetch; a child that only goes with an end is not recorded."""
-        worker = member()
-        worker.send(["page", "page-2"])
-        lease, other = worker.claim(2)
-        worker.enqueue("a", filtered=False, identity=b"1" * 16, asked=calls.RECENT)
-        worker.exchange()
-        known = [child(worker, url, identity=url.encode() * 16, asked=calls.KNOWN) for url in "1b"]
-        worker.finish(lease, children=known)
-        worker.exchange()
-        assert entries(worker) == ["a", "b"]
-        worker.finish(other, children=known)
         worker.exchange()
         assert entries(worker) == ["b"]
 
@@ -438,7 +376,8 @@ def test_full(redis_server: RedisServer) -> None:
         worker.send(["plain", "parent"])
         leases = {lease.entry: lease for lease in worker.claim(2)}
         worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
-        worker.finish(leases[b"parent"], children=[child(worker, "a")])
+        worker.enqueue("a", page=leases[b"parent"])
+        worker.finish(leases[b"parent"])
         worker.finish(leases[b"plain"])
         client.config_set("maxmemory", 1)
         try:
@@ -449,7 +388,7 @@ def test_full(redis_server: RedisServer) -> None:
         finally:
             client.config_set("maxmemory", 0)
         assert reply is not None
-        assert (reply.finished, worker.waiting()) == (1, 2)
+        assert (reply.finished, worker.waiting()) == (1, 3)
         worker.sessions[0].full = False
         reply = worker.exchange()
         assert reply is not None

@@ -5,27 +5,19 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-import redis
 import scrapy
 from scrapy.http import Request
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import FrontierCorrupt
-from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.calls import RECENT, STARTS
-from scrapy_redisq.frontier.operations import Claim, Reply, Settle
-from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.worker.shared_values import SharedValues
 from tests.harness.crawl import Run
-from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
 PAGES = {f"/{kind}/{n}" for kind in ("page", "part", "leaf") for n in range(10)}
 
@@ -60,270 +52,25 @@ def test_objects_that_requests_share() -> None:
 SHARED: list[str] = []
 
 
-def left_of_claims(server: RedisServer, name: str) -> int:
-    with server.client() as client:
-        return int(client.hlen(f"redisq:{{{name}:0}}:kept"))  # type: ignore[arg-type]
-
-
-class TestProtocol:
-    """Claims of requests in the frontier."""
-
-    def claim(
-        self,
-        worker: Worker,
-        url: str,
-        *,
-        page: str = "",
-        lease: str = "1.1",
-        start: bool = False,
-        slot: str = "host",
-    ) -> Claim:
-        """Hand in a claim, for the lease of ``page`` or, with "", for the request itself."""
-        print_of = fingerprint_of(url)
-        claim = Claim(
-            slot,
-            None if start else worker.seen.encode(print_of),
-            print_of[:16] if start else None,
-            STARTS if start else 0,
-            worker.seen.encode(print_of) if start else None,
-            lease if page else "",
-            page.encode(),
-            tag=url,
-        )
-        worker.sessions[shard_of(slot, len(worker.sessions))].add(claim)
-        return claim
-
-    def ask(self, worker: Worker, url: str, *, shard: int = 0, **options: object) -> str:
-        """What becomes of a claim: mine, wait, or duplicate."""
-        self.claim(worker, url, **options)  # type: ignore[arg-type]
-        reply = worker.exchange(shard=shard)
-        assert reply is not None
-        return _became(reply)
-
-    def settle(self, worker: Worker, claim: Claim, *, done: bool) -> None:
-        worker.sessions[shard_of(claim.slot, len(worker.sessions))].add(Settle(claim, done))
-        worker.exchange()
-
-    def is_kept(self, client: redis.Redis) -> bool:
-        return client.exists("redisq:{books:0}:kept") == 1
-
-    @pytest.mark.parametrize("start", [False, True])
-    def test_one_worker_has_it(self, client: redis.Redis, start: bool) -> None:
-        """While it lives and when it is done; whoever has it alone is waited for."""
-        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        page = "" if start else "page"
-        mine = self.claim(first, "u", page=page, start=start)
-        reply = first.exchange()
-        assert reply is not None
-        assert reply.claimed == [mine]
-        assert self.ask(first, "u", page=page, start=start) == "duplicate"
-        # What a page stands for is asked for again when the first one's start request is.
-        assert self.ask(second, "u", page="other", start=start) == "duplicate"
-        assert self.ask(second, "u", start=start) == ("wait" if start else "duplicate")
-        assert second.send(["u"]).duplicates
-        self.settle(first, mine, done=True)
-        assert self.ask(second, "u", start=start) == "duplicate"
-        assert self.ask(second, "u", page=page, start=start) == "duplicate"
-        assert not self.is_kept(client)
-
-    def test_it_is_free_when_its_worker_is_gone(self, client: redis.Redis) -> None:
-        """Dead, or gone by itself; what its worker says of it later changes nothing."""
-        dead = Worker(client, NAME, EXACT, ttl=0.1)
-        claims = [self.claim(dead, url) for url in ("u", "v")]
-        dead.exchange()
-        second = Worker(client, NAME, EXACT)
-
-        def reaped() -> bool:
-            second.exchange()
-            client.delete("redisq:{books:0}:reaped")
-            execute(client, calls.reap(NAME, 0, second.joined.run, 5, 10))
-            return client.zcard("redisq:{books:0}:workers") == 1
-
-        wait_until(reaped, 10, "the first one is dead")
-        assert self.ask(second, "u") == "mine"
-        dead.rejoin()
-        for claim, done in zip(claims, (True, False), strict=True):
-            self.settle(dead, claim, done=done)
-        assert self.ask(dead, "u", page="other") == "duplicate"
-        assert self.ask(dead, "v") == "mine"
-        dead.leave()
-        assert self.ask(second, "v") == "mine"
-
-    def test_it_is_free_when_its_worker_is_not_in_the_run(self, client: redis.Redis) -> None:
-        """`workers` says who is: one that it has lost dies, and nobody waits for that one."""
-        dead, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        self.claim(dead, "u")
-        dead.exchange()
-        assert self.ask(second, "u") == "wait"
-        client.zrem("redisq:{books:0}:workers", dead.id)
-        assert self.ask(second, "u") == "mine"
-
-    def test_what_was_dealt_with_by_one_thought_dead(self, client: redis.Redis) -> None:
-        """It is done, unless another one has it by now."""
-        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        claims = [self.claim(first, url) for url in ("u", "v")]
-        first.exchange()
-        first.rejoin()
-        assert self.ask(second, "v") == "mine"
-        for claim in claims:
-            self.settle(first, claim, done=True)
-        assert self.ask(second, "u") == "duplicate"
-        assert self.ask(first, "v") == "wait"
-
-    def test_it_is_free_when_it_was_given_up(self, client: redis.Redis) -> None:
-        """Before its page is, so that who has the page has it, too."""
-        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        mine = self.claim(first, "u", page="page")
-        first.exchange()
-        self.settle(first, mine, done=False)
-        assert self.ask(second, "u", page="page") == "mine"
-        assert self.ask(first, "u", page="other") == "duplicate"
-
-    def test_it_goes_with_its_page(self, client: redis.Redis) -> None:
-        """Whoever fetches the page again has what it asks for, though the worker that had both
-        lives, or comes back; once within one fetch. What stays in a process is such a page, too."""
-        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        for lease in ("1.1", ""):
-            url = f"u{lease}"
-            mine = self.claim(first, url, page="page", lease=lease)
-            assert _became(first.send()) == "mine"
-            assert self.ask(first, url, page="page", lease=lease) == "duplicate"
-            assert self.ask(second, url, page="page", lease=lease and "1.2") == "mine"
-            assert self.ask(second, url, page="page", lease=lease and "1.2") == "duplicate"
-            self.settle(first, mine, done=False)
-            assert self.ask(first, url, page="other") == "duplicate"
-        assert self.ask(second, "u1.1", page="page", lease="1.3") == "mine"
-
-    def test_it_goes_with_its_page_to_another_shard(self, client: redis.Redis) -> None:
-        """Where its worker is not known to be dead yet."""
-        config = replace(EXACT, shards=2)
-        first, second = (Worker(client, NAME, config) for _ in range(2))
-        there = next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == 1)
-        options = {"slot": there, "shard": 1, "page": "page"}
-        assert self.ask(first, "u", **options) == "mine"
-        execute(client, calls.leave(NAME, 0, first.joined.run, first.id))
-        assert self.ask(second, "u", **options, lease="1.2") == "mine"
-
-    def test_no_claim_of_a_page_that_is_lost(self, client: redis.Redis) -> None:
-        """What a worker had asked for when it was taken for dead is others' by now: it comes back
-        without."""
-        first, second = (Worker(client, NAME, EXACT) for _ in range(2))
-        session = first.sessions[0]
-        self.claim(first, "u", page="page")
-        client.zadd("redisq:{books:0}:workers", {first.id: 0})
-        first.exchange()
-        assert (len(session), session.enqueued) == (0, session.acknowledged)
-        first.exchange()
-        assert self.ask(second, "u", page="page", lease="1.2") == "mine"
-        assert self.ask(first, "u", page="other") == "duplicate"
-
-    def test_a_key_in_the_way(self, client: redis.Redis) -> None:
-        """Nothing that goes with a claim is stored before all sets were asked, or it would be
-        stored each time that it is sent."""
-        worker = Worker(client, NAME, EXACT)
-        client.set("redisq:{books:0}:seen:recent:0", "x")
-        worker.enqueue("page")
-        worker.sessions[0].add(Claim("host", None, b"i" * 16, RECENT, tag="u"))
-        for _ in range(3):
-            with pytest.raises(FrontierCorrupt, match="recent:0"):
-                worker.exchange()
-        client.delete("redisq:{books:0}:seen:recent:0")
-        assert _became(worker.send()) == "mine"
-        assert client.llen("redisq:{books:0}:queue:host:0") == 1
-
-    def test_a_full_redis(self, client: redis.Redis) -> None:
-        """What is given up is sent, before the end of its page; so is what was dealt with, unless
-        something that came of it waits. Claims wait, as requests do."""
-        worker = Worker(client, NAME, EXACT)
-        worker.send(["page", "with links"])
-        lease, with_links = worker.claim(2)
-        session = worker.sessions[0]
-        mine, done = (self.claim(worker, url, page="page", lease=lease.id) for url in ("u", "done"))
-        mother = self.claim(worker, "mother", page="with links", lease=with_links.id)
-        start = self.claim(worker, "start", start=True)
-        worker.exchange()
-        session.full = True
-        for url, page in (("link", with_links), ("link of start", None)):
-            worker.enqueue(url, page=page)
-        self.claim(worker, "v", page="page", lease=lease.id)
-        session.add(Settle(mine, done=False))
-        for claim in (done, mother, start):
-            session.add(Settle(claim, done=True))
-        worker.finish(lease, "released")
-        worker.exchange()
-        left = [getattr(item, "claim", item) for item in session.unsent]
-        assert [getattr(item, "tag", None) for item in left] == [
-            "link",
-            "link of start",
-            "v",
-            "mother",
-            "start",
-        ]
-        (again,) = worker.claim(1)
-        second = Worker(client, NAME, EXACT)
-        assert self.ask(second, "u", page="page", lease=again.id) == "mine"
-
-    def test_a_lost_answer(self, client: redis.Redis) -> None:
-        """The answer comes again, not another one."""
-        first = Worker(client, NAME, EXACT)
-        self.claim(first, "u")
-        assert first.exchange(lose="reply") is None
-        reply = first.exchange()
-        assert reply is not None
-        assert (reply.status, _became(reply)) == ("replayed", "mine")
-
-    def test_a_new_run(self, client: redis.Redis) -> None:
-        """It knows nothing of claims of the one before."""
-        first = Worker(client, NAME, EXACT)
-        self.claim(first, "u")
-        first.exchange(starting=False)
-        first.complete = True
-        assert first.leave()
-        second = Worker(client, NAME, EXACT)
-        assert not self.is_kept(client)
-        assert self.ask(second, "u") == "mine"
-
-    def test_a_new_run_that_keeps_what_was_seen(self, client: redis.Redis) -> None:
-        """What nobody dealt with is not seen; what was dealt with leaves nothing behind."""
-        terms = calls.RunTerms(keep_seen=True)
-        first = Worker(client, NAME, EXACT, terms=terms)
-        claims = [self.claim(first, url, page="page") for url in ("done", "failed", "left")]
-        first.exchange()
-        for claim, done in zip(claims[:2], (True, False), strict=True):
-            self.settle(first, claim, done=done)
-        first.exchange(starting=False)
-        first.complete = True
-        assert first.leave()
-        second = Worker(client, NAME, EXACT, terms=terms)
-        assert second.joined.run != first.joined.run
-        answers = [self.ask(second, url, page="page") for url in ("done", "failed", "left")]
-        assert answers == ["duplicate", "mine", "mine"]
-        for claim in claims[1:]:
-            self.settle(second, claim, done=True)
-        assert not self.is_kept(client)
-
-
-def _became(reply: Reply) -> str:
-    if reply.claimed:
-        return "mine"
-    return "wait" if reply.waits else "duplicate" if reply.duplicates else "nothing"
-
-
 class TestCrawls:
     @pytest.mark.parametrize("spider", ["odd", "odd_start"])
     def test_two_workers(self, crawl: Run, redis_server: RedisServer, spider: str) -> None:
-        """Each page is fetched once, by one of them; counted as Scrapy does."""
+        """Each page is fetched once, by one of them; counted as Scrapy does. Start requests are each
+        worker's own, and so is what comes of them and cannot be stored."""
+        own = spider == "odd_start"
         with Site(lambda path: Answer("x", delay=0.05)) as site:
             workers = crawl.fleet(2, spider, site, {"REDISQ_RETRY_DELAYS": "0"})
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
             counts = {path: n for path, n in site.counts().items() if "list" not in path}
-            assert counts == dict.fromkeys(PAGES, 1), workers[0].log
-        assert sum(len(worker.items()) for worker in workers) == 30
+            fetches = {path: 2 if own and "leaf" not in path else 1 for path in PAGES}
+            assert counts == fetches, workers[0].log
+        assert sum(len(worker.items()) for worker in workers) == sum(fetches.values())
         stats = [worker.stats for worker in workers]
         for name in ("enqueued", "dequeued"):
-            assert sum(each.get(f"scheduler/{name}/memory", 0) for each in stats) == 20
-        assert left_of_claims(redis_server, spider) == 0
+            assert sum(each.get(f"scheduler/{name}/memory", 0) for each in stats) == (
+                40 if own else 20
+            )
         with Frontier.from_url(redis_server.url, spider) as frontier:
             assert frontier.status()["dead"] == 0
         assert "make it" not in workers[0].log  # a lock is nothing to be stored

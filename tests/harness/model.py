@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, Settle, parse_lease
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Reply, parse_lease
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
 
@@ -425,7 +425,7 @@ class Model:
         if reply.status == "rewound" and ahead >= 0:
             assert behind, "the server has all that the worker has heard of"
             return
-        ends = any(isinstance(item, (Finish, Settle)) for item in operations)
+        ends = any(isinstance(item, Finish) for item in operations)
         if ends and any(self._applied(other) >= 0 for other in behind):
             assert reply.status == "rewound", "links of what ends may be lost on another shard"
         assert reply.status == ("rewound" if ahead < 0 else "replayed" if ahead else "ok")
@@ -442,15 +442,9 @@ class Model:
             assert shard == 0 or self.torn, "no other one takes anything while the run is complete"
             self.state = "open" if shard == 0 else self.state
         operations = list(operations)
-        held = self.held_by(worker, shard)
-        asked = {id(item) for item in (*reply.accepted, *reply.duplicates)}
         for item in operations:
             if isinstance(item, Enqueue):
                 self.enqueue(item, shard, id(item) in accepted)
-            for child in item.children if isinstance(item, Finish) else ():
-                assert (id(child) in asked) == (item.lease in held), "children of a void lease"
-                if item.lease in held:
-                    self.enqueue(child, shard, id(child) in accepted)
         self.counts[shard, "duplicates"] += duplicates
         order = ["done", "dead", "released", "retried"]
         finishes = [item for item in operations if isinstance(item, Finish)]

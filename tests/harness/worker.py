@@ -225,7 +225,6 @@ class Worker:
         entry: bytes = b"",
         foreign: bool = False,
         priority: int = 0,
-        children: Sequence[Enqueue] = (),
     ) -> None:
         """End a lease, after the requests of its page: see ``RunSession.finish``."""
         session, _ = self.holding.pop(lease.id)
@@ -238,7 +237,6 @@ class Worker:
             entry=entry,
             foreign=foreign,
             priority=priority,
-            children=children,
         )
         sent = {} if self.joined.config.spread else {one: one.enqueued for one in self.sessions}
         self.held_back.finish(session, finish, sent, self.links.pop(lease.id, ()))
@@ -361,16 +359,12 @@ class Worker:
         self.held_back.drop(sessions)
         self.holding = {id: held for id, held in self.holding.items() if held[0] not in sessions}
         self.rejoins += 1
-        settled = []
         for session in sessions:
-            settled += [(session, one) for one in session.rejoined(self.joined, self.id)]
+            session.rejoined(self.joined, self.id)
             if session.shard == 0:
                 session.begun.update(
                     other.shard for other in self.sessions if other.unsafe.has_begun
                 )
-        after = {session: session.enqueued for session in self.sessions}
-        for session, settle in settled:
-            self.held_back.finish(session, settle, after, ())
 
     def leave(self) -> bool:
         """Give back what is held and leave. -> is the run complete now?"""

@@ -21,19 +21,16 @@ from scrapy_redisq.frontier import calls, pace, shard_session
 from scrapy_redisq.frontier import shard_loop as module
 from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import (
-    Claim,
     Enqueue,
     Finish,
     Lease,
     Reply,
-    Settle,
     TurnReport,
 )
 from scrapy_redisq.frontier.round_trips import Durations
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.shard_session import MAX_OPERATIONS, ShardSession
-from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
@@ -285,62 +282,6 @@ def test_void_leases(redis_server: RedisServer) -> None:
         asyncio.run(crawl(client))
 
 
-def test_the_end_of_a_claim_waits_for_what_is_sent_again(redis_server: RedisServer) -> None:
-    """Of several shards on one server, which comes back without its last second: what a request
-    that stays here has asked for stands in another shard's line."""
-
-    async def crawl() -> None:
-        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
-            config = replace(EXACT, shards=2)
-            run_session = RunSession(server, Terms(NAME, config, 60.0, 5, 100, 10_000))
-            await run_session.join()
-            here, there = run_session.sessions
-            slot = next(host for host in map(str, range(20)) if shard_of(host, 2) == 1)
-            run_session.enqueue(replace(request(run_session, "link"), slot=slot))
-            while len(there):
-                await run_session.exchange(there, there.call())
-            claim = Claim("host", b"f")
-            run_session.finish(here, Settle(claim, done=True), {there: there.enqueued}, [])
-            assert len(here) == 1
-            await run_session.rejoin(run_session.sessions)
-            assert (len(here), len(there)) == (0, 1)
-            run_session.release()
-            assert len(here) == 0
-            while len(there):
-                await run_session.exchange(there, there.call())
-            run_session.release()
-            assert len(here) == 1
-            assert run_session.enqueues_wait_elsewhere(there)
-            await run_session.exchange(here, here.call())
-            assert not run_session.enqueues_wait_elsewhere(there)
-            assert here.acknowledged == here.enqueued
-
-    with redis_server.client():
-        asyncio.run(crawl())
-
-
-def test_ends_of_claims_on_two_shards_do_not_wait_for_each_other(redis_server: RedisServer) -> None:
-    """When their worker joins again, both shards on one server."""
-
-    async def crawl() -> None:
-        async with redis.asyncio.Redis.from_url(redis_server.url) as server:
-            config = replace(EXACT, shards=2)
-            run_session = RunSession(server, Terms(NAME, config, 60.0, 5, 100, 10_000))
-            await run_session.join()
-            for session in run_session.sessions:
-                claim = Claim(slot_in(run_session, session.shard), b"f")
-                run_session.finish(session, Settle(claim, done=True), {}, [])
-            await run_session.rejoin(run_session.sessions)
-            for session in run_session.sessions:
-                run_session.release()
-                await run_session.exchange(session, session.call())
-            assert run_session.waiting() == 0
-            assert not any(map(run_session.enqueues_wait_elsewhere, run_session.sessions))
-
-    with redis_server.client():
-        asyncio.run(crawl())
-
-
 def test_a_foreign_key_that_only_reaping_needs(redis_server: RedisServer) -> None:
     """A dead worker's leases wait until it is deleted, and nothing else does."""
 
@@ -575,40 +516,6 @@ def test_an_end_by_a_server_that_may_not_count(
         await until(lambda: puppet.error, "lost")
         assert isinstance(puppet.error, FrontierLost)
         await exchange_loop.stop()
-        await server.aclose()
-
-    with redis_server.client() as client:
-        asyncio.run(crawl(client))
-
-
-class Keeping(Puppet):
-    """A worker that is asked for what cannot be stored while it joins again."""
-
-    def keeps_requests(self) -> bool:
-        return bool(self.heard)
-
-
-def test_all_is_void_with_requests_that_came_while_a_worker_joined_one_server_again(
-    redis_server: RedisServer,
-) -> None:
-    """They are claimed anew by that, which finds them taken where their claim is not void."""
-
-    async def crawl(client: redis.Redis) -> None:
-        server = redis.asyncio.Redis.from_url(redis_server.url)
-        puppet = Keeping()
-        config = replace(EXACT, shards=2, spread=True)
-        run_session = RunSession(server, Terms(NAME, config, 60.0, 5, 100, 10_000))
-        await run_session.join()
-        exchange_loop = ExchangeLoop(run_session, ServerHelp())
-        before = {session.worker for session in run_session.sessions}
-        session = run_session.sessions[1]
-        client.zadd(calls.prefix(NAME, session.shard) + "workers", {session.worker: 1})
-        execute(client, calls.reap(NAME, session.shard, session.run, 5, 100))
-        exchange_loop.start(puppet)
-        await until(lambda: "rejoined" in puppet.heard, "it goes on as a new worker")
-        assert not before & {session.worker for session in run_session.sessions}
-        await exchange_loop.stop()
-        await exchange_loop.leave()
         await server.aclose()
 
     with redis_server.client() as client:

@@ -13,17 +13,14 @@ import redis
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import (
-    Claim,
     Delivered,
     DownloadResult,
     Enqueue,
     Finish,
-    GoesOn,
     Lease,
     Letter,
     Link,
     Reply,
-    Settle,
     TurnReport,
 )
 from scrapy_redisq.frontier.scripts import Call, includes_of, load, source
@@ -157,14 +154,10 @@ def exchange() -> Call[object]:
     other.received(Reply("ok"))
     session.in_one_log = [session, other]
     session.held["1"] = Lease("1", "s", 0, 0, b"")
-    claim = Claim("s", b"f", lease="1")
     for operation in (
         Enqueue("s", 0, b"", b"f", also=b"g"),
         Letter("s", 0, b"i", "reason", ""),
-        claim,
-        Settle(claim, done=True),
-        GoesOn(claim),
-        Finish("1", "done", children=[Enqueue("s", 0, b"", b"h", page="1")]),
+        Finish("1", "done"),
         Finish("5", "done", record=("1", b"r")),
         Finish("3", "done", links=[Enqueue("t", 0, b"", b"i", page="3", link=Link())]),
         Delivered("4"),

@@ -251,7 +251,8 @@ def test_a_duplicate_inside_one_batch(
 
 
 def test_what_a_void_page_has_asked_for(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """Past the dupefilter, and not sent yet: whoever has the page by now asks for it, too."""
+    """Past the dupefilter, and not sent yet: whoever has the page by now asks for it, too. It is
+    taken once."""
     worker, other = member(), member()
     worker.send(["page"])
     (page,) = worker.claim(1)
@@ -261,8 +262,8 @@ def test_what_a_void_page_has_asked_for(member: Callable[..., Worker], client: r
     expire(client, worker)
     assert reap(client, other)[0] == 1
     (again,) = other.claim(1)
-    child = other.request("child", **options | {"asked": calls.KNOWN})
-    other.finish(again, children=[child])
+    other.enqueue("child", page=again, **options)
+    other.finish(again)
     other.exchange()
     worker.exchange()
     worker.exchange()
@@ -1352,13 +1353,10 @@ class TestScriptErrors:
         for number in range(50):
             worker.enqueue(f"{number}")
         worker.enqueue("bad", priority=cast(int, "high"))
-        children = [worker.request(f"child-{n}", filtered=False) for n in range(3)]
-        children[1] = dataclasses.replace(children[1], priority=cast(int, None))
-        children = [
-            dataclasses.replace(child, identity=child.entry * 2, asked=calls.KNOWN)
-            for child in children
-        ]
-        worker.finish(parent, children=children)
+        for number in range(3):
+            priority = cast(int, None) if number == 1 else 0
+            worker.enqueue(f"child-{number}", priority=priority, page=parent)
+        worker.finish(parent)
         worker.finish(page)
         self.drive(worker, 100)
         assert worker.waiting() == 0

@@ -290,7 +290,6 @@ class Crawl(RuleBasedStateMachine):
         lease: Lease,
         outcome: str = "done",
         delay: int = 0,
-        children: Sequence[Enqueue] = (),
     ) -> None:
         """What a spider does with a page: follow its links, then be done with it."""
         if outcome == "done":
@@ -300,7 +299,7 @@ class Crawl(RuleBasedStateMachine):
                     continue
                 worker.cache.add(link)
                 self.request(worker, link, page=lease, delay=delay)
-        worker.finish(lease, outcome, reason="test", delay=delay, children=children)
+        worker.finish(lease, outcome, reason="test", delay=delay)
 
     def unfiltered(self, lease: Lease, asked: int) -> dict[str, Any]:
         """Options of a request past the dupefilter for the page itself: the same whenever the page
@@ -418,7 +417,7 @@ class Crawl(RuleBasedStateMachine):
         number=numbers,
         pick=st.integers(0, 3),
         how=st.sampled_from(
-            ["dead", "released", "half", "twice", "ahead", "with its end", "retried", "retried"]
+            ["dead", "released", "half", "twice", "ahead", "ahead", "retried", "retried"]
         ),
         second=st.sampled_from(["done", "done", "dead", "released"]),
         delay=st.sampled_from([0, LONG]),
@@ -438,9 +437,6 @@ class Crawl(RuleBasedStateMachine):
             worker.finish(lease, second, reason="test")
         elif how == "ahead":  # a request past the dupefilter, of a page that takes its time
             worker.enqueue(f"/{page_of(lease)}", **self.unfiltered(lease, calls.RECENT))
-        elif how == "with its end":
-            child = worker.request(f"/{page_of(lease)}", **self.unfiltered(lease, calls.KNOWN))
-            self.browse(worker, lease, children=[child])
         elif how == "retried":
             entry = entry_of(page_of(lease))
             worker.finish(lease, how, entry=entry, priority=lease.priority - 1, delay=delay)

@@ -26,7 +26,7 @@ from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from scrapy_redisq.server.connection import open_server
 from tests.harness.limited import Clock
 from tests.harness.worker import EXACT, Worker
-from tests.protocol.test_local_requests import Process, push
+from tests.protocol.test_kept import Process, push
 from tests.protocol.test_runs import in_turn
 
 NAME = "books6"
@@ -339,52 +339,6 @@ def acknowledged(process: Process) -> None:
     for _ in range(4):
         process.run.release()
         process.member.exchange_all()
-
-
-def test_a_start_request_that_stays_here_is_over_when_its_links_are_safe(
-    servers: Servers, clock: Clock
-) -> None:
-    """Else it was settled, and its link is lost with the end of the log and the worker."""
-    first, second = (Process(servers, CONFIG, name=NAME) for _ in range(2))  # type: ignore[arg-type]
-    start = first.ask(None, "http://a/start")
-    first.requests.ask()
-    first.exchange()
-    assert first.start() is start
-    before = servers.keys(2)
-    with first.of(start):
-        first.outbox.take(Request("http://x:80/link"))
-    first.end(start)
-    acknowledged(first)
-    servers.lose(2, before)
-    die(servers, first.member)
-    again = second.ask(None, "http://a/start")
-    second.requests.ask()
-    second.exchange()
-    assert second.start() is again
-
-
-def test_a_request_that_stays_here_is_over_when_links_to_its_pages_shard_are_safe(
-    servers: Servers, clock: Clock
-) -> None:
-    """The shard of the page loses the link and the page's end, that of the claim nothing: whoever
-    fetches the page again has what stayed in the other process again."""
-    first, second = (Process(servers, CONFIG, name=NAME) for _ in range(2))  # type: ignore[arg-type]
-    push(first, "http://a/page")
-    page = first.fetch("a")
-    local = first.ask(page, "http://x:80/local")
-    first.exchange()
-    first.start()
-    before = servers.keys(0)
-    with first.of(local):
-        first.outbox.take(Request("http://a/link"))
-    acknowledged(first)
-    first.end(page, local)
-    acknowledged(first)
-    servers.lose(0, before)
-    die(servers, first.member)
-    again = second.ask(second.fetch("a"), "http://x:80/local")
-    second.exchange()
-    assert second.start() is again
 
 
 def test_a_link_of_a_void_page_is_not_remembered(servers: Servers, clock: Clock) -> None:

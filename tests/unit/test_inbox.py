@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
 
-from scrapy.http import Request
-
-from scrapy_redisq.frontier.operations import Claim, Lease
+from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.pace import (
     BUSY,
     FLUSH,
@@ -21,8 +18,6 @@ from scrapy_redisq.frontier.pace import (
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import MAX_SLOT_LENGTH, slot_name
 from scrapy_redisq.worker.inbox import WINDOW, Inbox
-from scrapy_redisq.worker.local_queue import LocalQueue
-from scrapy_redisq.worker.page import Page
 
 
 def lease(number: int, slot: str = "a", priority: int = 0) -> Lease:
@@ -127,56 +122,6 @@ class TestSeenCache:
         assert sum(n in cache for n in range(35)) <= 20
         cache.clear()
         assert 34 not in cache
-
-
-def local_page(slot: str, priority: int = 0) -> Page:
-    nothing: Any = None
-    return Page(lease(0, slot, priority), nothing)
-
-
-class TestLocalQueue:
-    def test_order(self) -> None:
-        """Highest priority first, then the oldest; not of slots that are full, or of which
-        something more urgent waits elsewhere; nothing before its claim is granted."""
-        queue = LocalQueue()
-        low, high, later = (Request(f"http://a/{n}", priority=n) for n in (1, 2, 1))
-        other, asked = Request("http://b/"), Request("http://a/5", priority=5)
-        claim = Claim("a", b"fingerprint", tag=asked)
-        for request, slot in ((low, "a"), (high, "a"), (later, "a"), (other, "b")):
-            queue.take(request, local_page(slot, request.priority), 0.0, None)
-        queue.take(asked, local_page("a", 5), 0.0, claim)
-
-        def popped(full: str = "", urgent: int | None = None) -> Request | None:
-            found = queue.pop(lambda slot: None if slot in full else 0, {"a": urgent}.get)
-            return found and found[0]
-
-        assert popped() is high
-        assert popped(full="a") is other
-        assert popped(full="ab") is None
-        assert popped(urgent=2) is None
-        assert popped(urgent=1) is low
-        assert popped() is later
-        assert popped() is None
-        assert queue.granted(asked) is not None
-        queue.push(asked)
-        assert popped() is asked
-        assert (len(queue), queue.waiting) == (5, 0)
-
-    def test_what_is_given_up(self) -> None:
-        """What waits, but for what the frontier has not answered yet."""
-        queue = LocalQueue()
-        requests = [Request(f"http://a/{n}") for n in range(3)]
-        claims = [Claim("a", b"%d" % n, tag=request) for n, request in enumerate(requests)]
-        queue.take(requests[0], local_page("a"), 0.0, None)
-        for request, claim in zip(requests[1:], claims[1:], strict=True):
-            queue.take(request, local_page("a"), 9.0, claim)
-        assert queue.to_ask(3) == claims[1:]
-        queue.is_with_another(claims[1])
-        assert [gone[0] for gone in queue.forget_waiting()] == requests[:2]
-        assert queue.granted(requests[1]) is None
-        assert queue.refused(requests[0]) is None
-        assert queue.refused(requests[2]) is not None
-        assert len(queue) == 0
 
 
 class TestPace:

@@ -67,11 +67,9 @@ from scrapy_redisq.frontier.calls.post import (
     take_posts,
 )
 from scrapy_redisq.frontier.calls.requests import (
-    KNOWN,
     RECENT,
     STARTS,
     EnqueueItem,
-    claimed_field,
     enqueue_item,
     fingerprint_item,
     push,
@@ -133,7 +131,6 @@ __all__ = [
     "COUNTED",
     "EVERY_META",
     "JUST_NOW",
-    "KNOWN",
     "MOST_COUNTED",
     "NEVER",
     "NOBODY",
@@ -164,7 +161,6 @@ __all__ = [
     "Waits",
     "actions",
     "ask_seen",
-    "claimed_field",
     "clear",
     "clock",
     "conclude",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scrapy_redisq.frontier.calls.names import meta_key
-from scrapy_redisq.frontier.calls.requests import claimed_field, fingerprint_item
+from scrapy_redisq.frontier.calls.requests import fingerprint_item
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 from scrapy_redisq.frontier.seen import SeenFilter, exact_member
 
@@ -59,11 +59,10 @@ def waits(name: str, shard: int, part: int = 0, *, most: int = MOST_LOOKED_AT) -
 
 class Asked(NamedTuple):
     """What is known of a fingerprint. ``seen`` is None if the dupefilter was not asked; ``start``:
-    it is a start request of the run; ``kept`` is what ``kept`` has of it, or ""."""
+    it is a start request of the run."""
 
     seen: bool | None
     start: bool
-    kept: str
 
 
 def ask_seen(
@@ -84,12 +83,11 @@ def ask_seen(
         "seen": seen.parameters(),
         "fingerprint": fingerprint_item(encoded) if filtered else False,
         "start": exact_member(fingerprint),
-        "kept": claimed_field(encoded, None),
     }
 
     def decode(reply: Any) -> Asked:
-        known, start, kept = reply
-        return Asked(None if known < 0 else bool(known), bool(start), kept.decode(errors="replace"))
+        known, start = reply
+        return Asked(None if known < 0 else bool(known), bool(start))
 
     return Call.of(load("seen/ask", seen.name), meta_key(name, shard), data, decode)
 

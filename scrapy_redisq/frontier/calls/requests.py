@@ -12,21 +12,19 @@ from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.scripts import Call, load, raw_string, unpack
 from scrapy_redisq.frontier.seen import exact_member
 
-STARTS, RECENT, KNOWN = 1, 2, 3
+STARTS, RECENT = 1, 2
 """How a request is asked about that the dupefilter is not asked about: its identity is recorded
-among those of all start requests of the run, or of what came lately; or the latter is only looked
-at."""
+among those of all start requests of the run, or of what came lately."""
 
 FingerprintItem = msgspec.Raw | str | bool
 """A fingerprint as scripts take it; False stands for none."""
 
 EnqueueItem = (
     tuple[int, msgspec.Raw, FingerprintItem, int]
-    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str, str]
-    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str, str, int]
+    | tuple[int, msgspec.Raw, FingerprintItem, int, int, str]
 )
 """A request as ``lua/shared/enqueue.lua`` takes it: the number of its queue, entry, fingerprint,
-delay in ms; what is asked, its identity, a lease; the number of its claim."""
+delay in ms; what is asked, and its identity."""
 
 
 def enqueue_item(
@@ -37,29 +35,15 @@ def enqueue_item(
     *,
     asked: int = 0,
     identity: bytes | None = None,
-    lease: str | None = None,
-    claim: int = 0,
 ) -> EnqueueItem:
     """One request as the scripts take it; ``delay`` in ms.
 
-    ``asked``: which of the exact sets is asked about its ``identity``, 0 for none. ``lease``: it
-    counts only if the worker holds that. ``claim``: the number of its claim, for what stays with
-    the worker.
+    ``asked``: which of the exact sets is asked about its ``identity``, 0 for none.
     """
     item = queue, raw_string(entry), fingerprint_item(fingerprint), delay
-    if not (asked or lease or claim):
+    if not asked or identity is None:
         return item
-    member = exact_member(identity) if asked and identity is not None else ""
-    known_by = *item, asked, member, lease or ""
-    return (*known_by, claim) if claim else known_by
-
-
-def claimed_field(fingerprint: bytes | str | None, identity: bytes | None) -> msgspec.Raw:
-    """Where ``kept`` has a request that is known by one or the other."""
-    if identity is not None:
-        return raw_string(b"i" + exact_member(identity).encode())
-    known_by = fingerprint if isinstance(fingerprint, bytes) else str(fingerprint).encode()
-    return raw_string(b"f" + known_by)
+    return *item, asked, exact_member(identity)
 
 
 def fingerprint_item(fingerprint: bytes | str | None) -> FingerprintItem:

@@ -8,12 +8,10 @@
 --          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
 --          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
 --          an entry), starting, seeded, pages, items, dead_max, slot_ttl (ms, for which a slot is
---          remembered); (the rest only if there is some) queues, enqueue, also, claims (see
---          shared/enqueue.lua), former {id = true} (that the worker had before), bundled
---          {lease...} (leases that the worker must hold for what is enqueued with them), settled
---          (see shared/kept.lua), gone_on (see there), letters {{identity, slot, priority, entry or
---          '', reason, detail, error, status}...} (of what could not be enqueued), done {{slot,
---          {lease...}}...}, retried {{lease, priority, serialised request, ms}...}, released
+--          remembered); (the rest only if there is some) queues, enqueue, also (see
+--          shared/enqueue.lua), letters {{identity, slot, priority, entry or '', reason, detail,
+--          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
+--          retried {{lease, priority, serialised request, ms}...}, released
 --          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
 --          it}...}, backed_off {{lease, serialised request}...}, posts
 --          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
@@ -50,7 +48,7 @@
 --          the first write removes, so that finishing and claiming go on
 -- Include  shared/keys shared/bounds shared/texts shared/clock shared/foreign shared/counts
 --          shared/records shared/queues shared/dead shared/workers shared/leases shared/finished
---          shared/identities shared/enqueue shared/kept shared/slots/state shared/slots/backoff
+--          shared/identities shared/enqueue shared/slots/state shared/slots/backoff
 --          shared/slots/turns shared/slots/aside shared/post dupefilter=shared/seen/BACKEND
 --          sampler=shared/sample
 --          history_keeper=shared/history
@@ -76,9 +74,6 @@ if not foreign and (input.dead or input.letters) then
 end
 if not foreign and (meta[5] or input.turns or input.results) then
   foreign = foreign_of({'HLEN', tokens_key(worker), 'HLEN', LIMITS, 'ZCARD', ASIDE})
-end
-if not foreign and (input.claims or input.settled or input.gone_on) then
-  foreign = foreign_of({'HLEN', KEPT})
 end
 if not foreign and (input.posts or input.delivered) then
   foreign = foreign_of({'ZCARD', POST, 'HLEN', POSTED})
@@ -124,14 +119,11 @@ if not replayed then
   -- 4. enqueue
   local seen
   local function take_in()
-    local letters, ids, void = input.letters or NONE, {}, {}
+    local letters, ids = input.letters or NONE, {}
     for i, item in ipairs(letters) do ids[i] = item[1] end
     -- One, not one for each worker and each time that it begins.
     local new = #ids > 0 and new_starts(meta[1], ids) or NONE
-    for _, lease in ipairs(input.bundled or NONE) do
-      void[lease] = redis.pcall('HEXISTS', leases_of(worker), lease) ~= 1
-    end
-    local became = input.enqueue and enqueue(seen.add, meta[1], generation, order, void) or ''
+    local became = input.enqueue and enqueue(seen.add, meta[1], generation, order) or ''
     for i, item in ipairs(letters) do
       if new[i] == 1 then
         bury(item[2], item[3], '\0' .. item[4], {reason = item[5], detail = item[6],
@@ -158,8 +150,6 @@ if not replayed then
   for name, by in pairs(input.tally or NONE) do count(name, by) end
 
   -- 5. finish
-  if input.gone_on then go_on() end
-  if input.settled then settle() end
   local leases, taken = leases_of(worker), {}
   -- Takes the leases out; calls f(record, item) for each that the worker still held.
   local function take(items, lease_of, f)

@@ -21,7 +21,7 @@ end
 local foreign = foreign_key(keys)
 if foreign then return cmsgpack.pack({status = 'corrupt', key = foreign}) end
 local seen = dupefilter()
-local added_all, outcome = pcall(enqueue, seen.add, meta[1], meta[3], meta[2], {})
+local added_all, outcome = pcall(enqueue, seen.add, meta[1], meta[3], meta[2])
 if not added_all then
   return cmsgpack.pack({status = 'corrupt', key = key_at_fault(seen.undo, outcome)})
 end

@@ -37,7 +37,7 @@ if input.all then
     redis.call('HDEL', META, 'generation')
     throw_away(meta['config:backend'], meta.generation)
   end
-  redis.call('UNLINK', DEAD, LETTERS, KEPT, ENDED, seen_base('recent:0'), seen_base('recent:1'))
+  redis.call('UNLINK', DEAD, LETTERS, ENDED, seen_base('recent:0'), seen_base('recent:1'))
 end
 if input.mark then return {'marked', integer(NOW)} end
 

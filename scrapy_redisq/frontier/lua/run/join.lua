@@ -50,7 +50,7 @@ end
 for key, kind in pairs({[META] = 'hash', [COUNTS] = 'hash', [READY] = 'zset', [DELAYED] = 'zset',
     [BUSY] = 'hash', [WORKERS] = 'zset', [DEAD] = 'zset', [ASIDE] = 'zset', [PAUSED] = 'zset',
     [RULED] = 'zset', [LETTERS] = 'hash', [REAPED] = 'string', [TRASH] = 'list',
-    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset', [KEPT] = 'hash',
+    [ROBOTS] = 'hash', [ROBOTS_UNTIL] = 'zset', [ENDED] = 'zset',
     [POST] = 'zset', [POSTED] = 'hash'}) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then return reply('foreign', {key = key, kind = found}) end
@@ -197,7 +197,7 @@ if decision ~= 'resume' then
   end
   if meta.run then throw_away_sets(meta.run) end
   if not keeps_seen then
-    redis.call('UNLINK', DEAD, LETTERS, KEPT)
+    redis.call('UNLINK', DEAD, LETTERS)
     if meta.generation then throw_away(meta['config:backend'], meta.generation) end
   end
   redis.call('HSET', META, 'format', input.format, 'run', input.run, 'inherits', inherits,

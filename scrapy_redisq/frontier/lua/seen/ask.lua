@@ -2,9 +2,9 @@
 --
 -- Input    generation (its keys begin with seen:GENERATION), run, seen (parameters of the
 --          dupefilter, see shared/seen/), fingerprint (as the dupefilter takes it; false: it is not
---          asked), start (the same for the exact set of start requests), kept (field of `kept`)
+--          asked), start (the same for the exact set of start requests)
 -- Reply    {1 if it was seen, 0 if not, -1 if the dupefilter is not asked; the same of the start
---          requests; what `kept` has of it, or ''}
+--          requests}
 -- Cost     O(layers) of the dupefilter; reads only
 -- Error    another key is in the place of one that is asked
 -- Include  shared/keys dupefilter=shared/seen/BACKEND exact_set=shared/seen/exact
@@ -14,4 +14,4 @@ if input.fingerprint then
   seen = dupefilter().has(seen_base(input.generation), input.seen, {input.fingerprint})[1]
 end
 local start = exact_set().has(seen_base(input.run .. '.starts'), {'0'}, {input.start})[1]
-return {seen, start, redis.call('HGET', KEPT, input.kept) or ''}
+return {seen, start}

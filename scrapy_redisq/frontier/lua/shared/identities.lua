@@ -28,11 +28,10 @@ local function new_starts(run, members)
 end
 
 -- The same for other requests that the dupefilter is not asked about. What is sent again is sent
--- soon, so only the last ones are kept: between one and two times RECENT. With `look` nothing is
--- recorded.
+-- soon, so only the last ones are kept: between one and two times RECENT.
 local RECENT = 500000
 
-local function new_recent(members, look)
+local function new_recent(members)
   local newer = redis.call('HGET', META, 'recent') == '1' and 1 or 0
   local key, older, answers = seen_base('recent:' .. newer), seen_base('recent:' .. 1 - newer), {}
   local touched, recorded = key, {}
@@ -40,20 +39,19 @@ local function new_recent(members, look)
     for _, member in ipairs(recorded) do redis.call('SREM', key, member) end
     return touched
   end
-  local none = look and redis.call('EXISTS', key, older) == 0
   local function has(set, member)
     touched = set
     return redis.call('SISMEMBER', set, member) == 1
   end
   for i, member in ipairs(members) do
-    local known = not none and (has(key, member) or has(older, member))
-    if not known and not look then
+    local known = has(key, member) or has(older, member)
+    if not known then
       redis.call('SADD', key, member)
       recorded[#recorded + 1] = member
     end
     answers[i] = known and 0 or 1
   end
-  if not look and redis.call('SCARD', key) >= RECENT then
+  if redis.call('SCARD', key) >= RECENT then
     redis.call('UNLINK', older)
     redis.call('HSET', META, 'recent', 1 - newer)
   end

@@ -56,7 +56,6 @@
 --   seen:recent:N   set     identities that were asked about lately (N: 0 or 1), see new_recent()
 --   post            zset    id of a post -> when any worker may take it (us), see shared/post.lua
 --   posted          hash    id of a post -> what it is: links to other shards
---   kept            hash    what stays in the process of a worker -> who has it, see claimant()
 --   trash           list    "BACKEND BASE" for each set seen:BASE that waits to be deleted
 --   ended           zset    name (REDISQ_RUN) of a run that is complete -> when it was (us)
 --   series:SECONDS  list    samples of the counts, one in so many s, see shared/sample.lua
@@ -71,7 +70,6 @@ local PREFIX = prefix_of(KEYS[1])
 local META, COUNTS, READY = KEYS[1], PREFIX .. 'counts', PREFIX .. 'ready'
 local DELAYED, BUSY, WORKERS = PREFIX .. 'delayed', PREFIX .. 'busy', PREFIX .. 'workers'
 local DEAD, LETTERS = PREFIX .. 'dead', PREFIX .. 'letters'
-local KEPT = PREFIX .. 'kept'
 local POST, POSTED = PREFIX .. 'post', PREFIX .. 'posted'
 local REAPED, TRASH = PREFIX .. 'reaped', PREFIX .. 'trash'
 local ROBOTS, ROBOTS_UNTIL = PREFIX .. 'robots', PREFIX .. 'robots_until'

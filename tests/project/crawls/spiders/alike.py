@@ -122,7 +122,7 @@ class Slow(scrapy.Spider):
                 f"{self.site}/leaf/{number}",
                 callback=self.parse_leaf,
                 dont_filter=not self.filtered,
-                cb_kwargs={"drawn": random.random()},
+                cb_kwargs={"drawn": number},
             )
         await asyncio.sleep(self.after)
 

@@ -1,0 +1,190 @@
+"""Kept requests: they cannot be stored, so they stay in this process.
+
+The page that asks for one holds it: the page is not finished before all that it holds is over, and
+what these ask for counts as the page's. Whoever has the page next asks for them again, so when its
+lease is void, or it is given back, what was not started is dropped. Nothing in the frontier knows
+of them. Those of ``start()`` and of nowhere are held by no page: they are each worker's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from scrapy.http import Request
+
+from scrapy_redisq._scrapy.engine import Engine
+from scrapy_redisq.frontier.loop import ExchangeLoop
+from scrapy_redisq.serialization.identity import Repeats, of_refused
+from scrapy_redisq.worker.in_progress import InProgress
+from scrapy_redisq.worker.page import Page
+
+TRY_AGAIN = 2.0
+"""Seconds after which one is tried again whose slot was in trouble; each time so much longer."""
+
+
+class KeptRequests:
+    """They go by priority, then first in, first out, as in Scrapy's memory queue."""
+
+    def __init__(
+        self, engine: Engine, exchange_loop: ExchangeLoop, in_progress: InProgress, stats: Any
+    ) -> None:
+        self._engine = engine
+        self._exchange_loop = exchange_loop
+        self._in_progress = in_progress
+        self._stats = stats
+        self._waiting: dict[Request, Page] = {}
+        self._ready: dict[str, list[tuple[int, int, Request]]] = {}
+        """By slot; what is not in ``_waiting`` any more was dropped."""
+        self._delayed: list[tuple[float, int, Request]] = []
+        self._arrivals = itertools.count()
+        self._number = self._own = 0
+        self._known: set[bytes] = set()
+        """Fingerprints of filtered ones, of pages that live or are done."""
+        self._known_by: dict[Page, list[bytes]] = {}
+        self.left_start = False
+        """Start requests were left to whoever reads ``start()`` next."""
+        self.lost = 0
+        """Those that nothing asks for again, and that were given up."""
+
+    def __len__(self) -> int:
+        """Requests waiting or in progress."""
+        return self._number
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._waiting
+
+    @property
+    def waiting(self) -> int:
+        """Requests that were not started."""
+        return len(self._waiting)
+
+    @property
+    def own(self) -> int:
+        """Requests that no page holds. While there are some, waiting or in progress, this worker
+        may still add to the frontier for which nothing stands there."""
+        return self._own
+
+    def take(self, request: Request, page: Page, delay: float, fingerprint: bytes | None) -> bool:
+        """Take a request, for ``delay`` seconds from now. -> False if ``fingerprint`` is known."""
+        if fingerprint is not None:
+            if fingerprint in self._known:
+                return False
+            self._known.add(fingerprint)
+            if page.holder is not None:
+                self._known_by.setdefault(page.holder, []).append(fingerprint)
+        if page.holder is not None:
+            page.holder.unwritten += 1
+        self._number += 1
+        self._own += page.holder is None
+        self._push(request, page, delay)
+        self._stats.inc_value("scheduler/enqueued/memory")
+        self._stats.inc_value("scheduler/enqueued")
+        return True
+
+    def _push(self, request: Request, page: Page, delay: float) -> None:
+        self._waiting[request] = page
+        number = next(self._arrivals)
+        if delay > 0:
+            heapq.heappush(self._delayed, (time.monotonic() + delay, number, request))
+            asyncio.get_running_loop().call_later(delay, self._engine.wake)
+        else:
+            self._line_up(request, page, number)
+            self._engine.wake()
+
+    def _line_up(self, request: Request, page: Page, number: int) -> None:
+        line = self._ready.setdefault(page.lease.slot, [])
+        heapq.heappush(line, (-page.lease.priority, number, request))
+
+    def next(
+        self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
+    ) -> tuple[Request, Page] | None:
+        """The next request, which is to be started, and its page.
+
+        ``downloading(slot)``: None if the slot takes no more now; ``others(slot)``: the priority of
+        what else waits of it, which goes first if that is higher.
+        """
+        while self._delayed and self._delayed[0][0] <= time.monotonic():
+            _, number, request = heapq.heappop(self._delayed)
+            if (page := self._waiting.get(request)) is not None:
+                self._line_up(request, page, number)
+        best: str | None = None
+        for slot in list(self._ready):
+            line = self._ready[slot]
+            while line and line[0][2] not in self._waiting:
+                heapq.heappop(line)
+            if not line:
+                del self._ready[slot]
+                continue
+            other = others(slot)
+            if downloading(slot) is None or (other is not None and other > -line[0][0]):
+                continue
+            if best is None or line[0] < self._ready[best][0]:
+                best = slot
+        if best is None:
+            return None
+        _, _, request = heapq.heappop(self._ready[best])
+        return request, self._waiting.pop(request)
+
+    # Ends
+
+    def collect_ended(self) -> None:
+        """Let go of what is over, and of what somebody else will ask for. What was sent back is
+        tried again here."""
+        closing = self._engine.closing
+        for page in self._in_progress.end_kept(self._engine.in_progress):
+            page.given_back |= closing and page.ignored
+            if page.given_back and not (closing or (page.is_void and page.asked_again)):
+                self._try_again(page)
+            else:
+                self._end(page)
+        for request, page in list(self._waiting.items()):
+            is_anothers = page.is_void or (page.holder is not None and page.holder.given_back)
+            if closing or (is_anothers and page.asked_again):
+                del self._waiting[request]
+                page.given_back = True
+                self._end(page)
+
+    def _try_again(self, page: Page) -> None:
+        """The next try is another one, as that of a stored request would be."""
+        assert page.request is not None
+        page.given_back, page.problem, page.exhausted = False, None, None
+        page.status, page.repeats = 0, Repeats()
+        pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
+        page.delay = 0.0
+        self._push(page.request, page, pause)
+
+    def _end(self, page: Page) -> None:
+        self._number -= 1
+        holder, problem, request = page.holder, page.problem, page.request
+        if holder is not None:
+            holder.unwritten -= 1
+            holder.given_back |= page.given_back
+            if problem is not None and holder.problem is None:
+                text = f"{request!s:.300}, which stayed in its process: {problem.detail}"
+                holder.problem = replace(problem, detail=text)
+        else:
+            self._own -= 1
+        if page.given_back:
+            self.lost += not page.asked_again
+            self.left_start |= page.asked_again and holder is None
+        elif holder is None and problem is not None and request is not None:
+            self._stats.inc_value(f"redisq/dead/{problem.reason}")
+            self._exchange_loop.enqueue(problem.letter(page.lease.slot, of_refused(request)))
+
+    def page_ended(self, page: Page, *, done: bool) -> None:
+        """A page of the frontier is over. What it held is known on if it is ``done``; else whoever
+        fetches it again asks for that again."""
+        fingerprints = self._known_by.pop(page, ())
+        if not done:
+            self._known.difference_update(fingerprints)
+
+    def forgotten(self) -> None:
+        """Leases are void, and ends of pages may be lost: these ask again."""
+        self._known.clear()
+        self._known_by.clear()

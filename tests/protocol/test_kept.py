@@ -1,0 +1,472 @@
+"""What becomes of requests that stay in their process, step by step: they are held by the page that
+asked for them, and go with it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.http import Request
+from scrapy.utils.test import get_crawler
+
+from scrapy_redisq._scrapy.output import current_page
+from scrapy_redisq.dupefilter import ExactDupeFilter
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.operations import Enqueue, Lease, Link
+from scrapy_redisq.frontier.run_session import RunSession, Terms
+from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.settings.settings import RedisqSettings
+from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.kept import KeptRequests
+from scrapy_redisq.worker.outbox import Outbox
+from scrapy_redisq.worker.parts import Parts
+from scrapy_redisq.worker.worker import Worker as CrawlWorker
+from tests.harness.worker import EXACT, NAME, Worker
+
+
+class Books(Spider):
+    name = "books"
+
+
+class Process:
+    """A worker whose requests are started and ended by hand, on a real frontier."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        config: FrontierConfig = EXACT,
+        *,
+        foreign: bool = False,
+        name: str = NAME,
+    ) -> None:
+        self.member = Worker(client, name, config, suspect_from=2, max_deliveries=5)
+        self.crawler = crawler = get_crawler(Books)
+        crawler.spider = Books()
+        self.engine: Any = SimpleNamespace(
+            in_progress=set(),
+            closing=False,
+            downloads=SimpleNamespace(slot_of=lambda request: request.url.split("/")[2]),
+            is_of_start=lambda request: current_page.get() is None,
+            is_returned=lambda request: False,
+            wake=lambda: None,
+        )
+        nothing = cast(Any, None)
+        self.run = RunSession(nothing, Terms(name, config, 60.0, 5, 100, 10_000))
+        self.run.sessions = self.member.sessions
+        self.run.seen, self.run.joined = self.member.seen, self.member.joined
+        self.in_progress = InProgress(crawler.request_fingerprinter.fingerprint)  # type: ignore[union-attr]
+        filter_class: Any = RFPDupeFilter if foreign else ExactDupeFilter
+        exchange_loop: Any = SimpleNamespace(run_session=self.run, enqueue=self.run.enqueue)
+        self.kept = KeptRequests(self.engine, exchange_loop, self.in_progress, crawler.stats)
+        self.outbox = Outbox(
+            crawler,
+            RedisqSettings.read(crawler.settings),
+            engine=self.engine,
+            serializer=Serializer(crawler.spider, max_bytes=10_000),
+            dupefilter=filter_class.from_crawler(crawler),
+            in_progress=self.in_progress,
+            kept=self.kept,
+            exchange_loop=exchange_loop,
+        )
+
+    @contextmanager
+    def of(self, request: Request | None) -> Iterator[None]:
+        """What is asked for meanwhile comes of this request; of ``start()`` with None."""
+        token = current_page.set(request)
+        try:
+            yield
+        finally:
+            current_page.reset(token)
+
+    def ask(self, asking: Request | None, url: str, **options: Any) -> Request:
+        """Ask for a request that cannot be stored."""
+        request = Request(url, meta={"lock": threading.Lock()}, **options)
+        with self.of(asking):
+            self.outbox.take(request)
+        return request
+
+    def exchange(self) -> None:
+        """Send all that waits, and heed the answers, as the scheduler does."""
+        while self.run.waiting():
+            self.run.release()
+            for session in self.run.sessions:
+                reply = self.member.exchange(
+                    shard=session.shard, starting=True, suspects=self.run.suspects_to_claim()
+                )
+                assert reply is not None
+
+    def fetch(self, slot: str = "a") -> Request:
+        """Begin with a page of the frontier."""
+        (lease,) = self.member.claim(1, shard=shard_of(slot, len(self.run.sessions)))
+        request = Request(lease.entry.decode())
+        self.in_progress.begin(request, Page(lease, self.run.shard_of(lease.slot)))
+        self.engine.in_progress.add(request)
+        return request
+
+    def start(self) -> Request | None:
+        """Begin with the next request that stays here."""
+        popped = self.kept.next(lambda slot: 0, lambda slot: None)
+        if popped is None:
+            return None
+        self.in_progress.keep(*popped)
+        self.engine.in_progress.add(popped[0])
+        return popped[0]
+
+    def work(self) -> list[str]:
+        """Start all that is here, be done with it. -> the URLs"""
+        started = []
+        while (request := self.start()) is not None:
+            started.append(request)
+        self.end(*started)
+        return [request.url for request in started]
+
+    def end(self, *requests: Request) -> None:
+        """Scrapy is done with them."""
+        self.engine.in_progress -= set(requests)
+        self.kept.collect_ended()
+        for page in self.in_progress.end(self.engine.in_progress, closing=False):
+            finish = page.finish()
+            self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
+            self.run.finish(page.session, finish, page.sent, page.links)
+
+    def rejoin(self) -> None:
+        """Go on as a new worker: all leases are void."""
+        self.member.rejoin()
+        self.kept.forgotten()
+
+
+NewProcess = Callable[..., Process]
+
+
+@pytest.fixture
+def process(client: redis.Redis) -> NewProcess:
+    return lambda *args, **options: Process(client, *args, **options)
+
+
+def held(process: Process) -> int:
+    return sum(len(session.held) for session in process.run.sessions)
+
+
+def push(process: Process, *urls: str) -> None:
+    for url in urls:
+        process.member.enqueue(url, slot=url.split("/")[2])
+    process.exchange()
+
+
+def test_a_page_ends_after_all_that_it_holds(client: redis.Redis, process: NewProcess) -> None:
+    """What these ask for is held by it, too; nothing of them is in Redis."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    outer = first.ask(page, "http://a/outer")
+    assert first.start() is outer
+    inner = first.ask(outer, "http://a/inner")
+    again = first.ask(outer, "http://a/inner")
+    first.end(page, outer)
+    first.exchange()
+    assert (held(first), again in first.kept) == (1, False)
+    assert first.start() is inner
+    first.end(inner)
+    first.exchange()
+    assert (held(first), len(first.kept)) == (0, 0)
+    assert process().member.send(["http://a/outer", "http://a/inner"]).accepted
+
+
+def test_what_was_asked_for_is_known_while_its_page_is_not_given_up(process: NewProcess) -> None:
+    """And after it, if that was done; not where history was lost."""
+    first = process()
+    push(first, "http://a/done", "http://a/dead", "http://a/other")
+    done, dead, other = first.fetch(), first.fetch(), first.fetch()
+    kept = [first.ask(page, f"{page.url}/kept") for page in (done, dead)]
+    for page in (done, dead):
+        assert first.ask(other, f"{page.url}/kept") not in first.kept
+    assert [first.start(), first.start()] == kept
+    first.in_progress.mark_failed(dead, Problem("spider_error", "always"))
+    first.end(done, dead, *kept)
+    assert first.ask(other, "http://a/done/kept") not in first.kept
+    assert first.ask(other, "http://a/dead/kept") in first.kept
+    first.rejoin()
+    push(first, "http://a/later")
+    assert first.ask(first.fetch(), "http://a/done/kept") in first.kept
+
+
+def test_a_page_that_goes_to_another_worker_takes_them_with_it(process: NewProcess) -> None:
+    """What waits is dropped, and what is asked for then: the other one has all of it."""
+    first, second = process(), process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    running, waiting = (first.ask(page, f"http://a/{name}") for name in ("running", "waiting"))
+    assert first.start() is running
+    first.rejoin()
+    first.end()
+    assert (waiting in first.kept, len(first.kept)) == (False, 1)
+    first.ask(running, "http://a/inner")
+    assert len(first.kept) == 1
+    page_again = second.fetch()
+    assert [second.ask(page_again, f"http://a/{name}") in second.kept for name in "ab"] == [
+        True
+    ] * 2
+    first.end(page, running)
+    first.exchange()
+    assert (len(first.kept), held(second)) == (0, 1)
+
+
+def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewProcess) -> None:
+    """Goes back before its page does."""
+    first, second = process(), process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    outer = first.ask(page, "http://a/outer")
+    first.exchange()
+    first.start()
+    first.ask(outer, "http://a/inner")
+    first.exchange()
+    first.engine.closing = True
+    first.end(page, outer)
+    first.exchange()
+    assert (held(first), len(first.kept), first.kept.lost) == (0, 0, 0)
+    page = second.fetch()
+    outer = second.ask(page, "http://a/outer")
+    second.ask(page, "http://a/inner")
+    second.exchange()
+    assert second.kept.waiting == 2
+
+
+def test_what_nothing_asks_for_again_is_told(process: NewProcess) -> None:
+    """A handler of ``spider_idle`` may not; every worker's ``start()`` does."""
+    first = process()
+    first.ask(None, "http://a/start")
+    first.ask(None, "http://a/other", dont_filter=True)
+    first.engine.is_of_start = lambda request: False
+    first.ask(None, "http://a/idle")
+    first.ask(None, "http://a/unfiltered", dont_filter=True)
+    first.exchange()
+    first.engine.closing = True
+    first.end()
+    assert first.kept.lost == 2
+
+
+def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> None:
+    """Who requeues it has all that it held again."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    outer = first.ask(page, "http://a/outer")
+    first.exchange()
+    first.start()
+    inner = first.ask(outer, "http://a/inner")
+    done = first.ask(outer, "http://a/done")
+    first.exchange()
+    first.start()
+    first.start()
+    first.in_progress.mark_failed(inner, Problem("download", "no answer"))
+    first.end(page, outer, inner, done)
+    finish = first.run.sessions[0].unsent[-1]
+    assert (cast(Any, finish).ending, cast(Any, finish).detail) == (
+        "dead",
+        "<GET http://a/inner>, which stayed in its process: no answer",
+    )
+    first.exchange()
+
+
+def test_children_on_other_shards_come_first(client: redis.Redis, process: NewProcess) -> None:
+    """Nothing is settled before they have been taken."""
+    config = replace(EXACT, shards=2)
+    first = process(config)
+    here, there = (
+        next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == shard)
+        for shard in range(2)
+    )
+    push(first, f"http://{here}/page")
+    page = first.fetch(here)
+    local = first.ask(page, f"http://{here}/local")
+    first.exchange()
+    first.start()
+    with first.of(local):
+        first.outbox.take(Request(f"http://{there}/link"))
+    first.end(page, local)
+    first.member.exchange(shard=0)
+    assert held(first) == 1
+    first.member.exchange(shard=1)
+    first.exchange()
+    assert held(first) == 0
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+def test_too_large_a_body_is_not_copied(process: NewProcess, dont_filter: bool) -> None:
+    """It is refused before a fingerprint is made, for which Scrapy copies it six times."""
+    worker = process()
+    request = Request("https://a/", method="POST", body=b"x" * 4_000_000, dont_filter=dont_filter)
+    tracemalloc.start()
+    try:
+        with worker.of(None):
+            assert not worker.outbox.take(request)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(request.body)
+    assert worker.crawler.stats.get_value("redisq/refused/too_large") == 1
+
+
+def test_what_a_filter_of_others_has_let_through(process: NewProcess) -> None:
+    """Goes on where its page is somebody else's by now: the filter knows it already."""
+    first = process(foreign=True)
+    push(first, "http://a/page")
+    page = first.fetch()
+    filtered = first.ask(page, "http://a/filtered")
+    unfiltered = first.ask(page, "http://a/unfiltered", dont_filter=True)
+    first.rejoin()
+    first.end()
+    late = first.ask(page, "http://a/late")
+    assert [request in first.kept for request in (filtered, unfiltered, late)] == [
+        True,
+        False,
+        True,
+    ]
+    assert first.start() is filtered
+    assert first.start() is late
+    first.end(page, filtered, late)
+    assert len(first.kept) == 0
+
+
+def test_a_row_whose_page_stays_here_can_wait(process: NewProcess) -> None:
+    """For what it refers to, as often as others, at growing intervals."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    local = first.ask(page, "http://a/local", dont_filter=True)
+    first.start()
+
+    async def later() -> list[bool]:
+        results = []
+        for _ in range(3):
+            results.append(first.in_progress.give_back_later(local, (0.01, 0.01)))
+            first.end(local)
+            if results[-1]:
+                while first.start() is None:
+                    await asyncio.sleep(0.01)
+        return results
+
+    assert asyncio.run(later()) == [True, True, False]
+    first.end(page)
+    assert len(first.kept) == 0
+
+
+def test_start_requests_that_are_left_keep_the_run_open(process: NewProcess) -> None:
+    """Whoever starts the crawl again reads ``start()``: this one counts as not read to its end."""
+    first = process()
+    for number in range(2):
+        first.ask(None, f"http://a/{number}")
+    first.exchange()
+    assert not first.kept.left_start
+    first.engine.closing = True
+    first.end()
+    assert first.kept.left_start
+    assert not first.kept
+    while first.run.waiting():
+        first.member.exchange(seeded=False)
+    assert not first.member.leave()
+    second = process()
+    assert second.member.joined.run == first.member.joined.run
+    for number in range(2):
+        second.ask(None, f"http://a/{number}")
+    assert len(second.work()) == 2
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_a_link_that_is_known_has_a_page_that_stands_for_it(
+    process: NewProcess, *, root: bool
+) -> None:
+    """While Redis is full a page whose link was met before is done only if that waits with another
+    page, which is fetched again where the worker dies; not where it comes of none, such as a
+    handler of ``spider_idle``."""
+    first = process()
+    push(first, "http://a/0", "http://a/1")
+    pages = [first.fetch(), first.fetch()]
+    for asking in (pages[0] if root else None, pages[1]):
+        with first.of(asking):
+            first.outbox.take(Request("http://a/link"))
+    first.end(pages[1])
+    (session,) = first.run.sessions
+    session.full = True
+    first.run.release()
+    first.member.exchange()
+    assert (len(session.unsent), held(first)) == ((1, 1) if root else (3, 2))
+    session.full = False
+    first.exchange()
+    assert held(first) == 1
+
+
+def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) -> None:
+    """A kept request that is tried again is not its former try: its unfiltered children are the
+    same, and what went wrong with that is forgotten."""
+    first = process()
+    push(first, "http://a/page")
+    page = first.fetch()
+    local = first.ask(page, "http://a/local")
+    first.exchange()
+    assert first.start() is local
+
+    async def tries() -> None:
+        for _ in range(3):
+            with first.of(local):
+                first.outbox.take(Request("http://a/child", dont_filter=True))
+            first.exchange()
+            first.in_progress.mark_failed(local, Problem("spider_error", "once"))
+            first.in_progress.give_back_later(local, (0.01,) * 5)
+            first.end(local)
+            while first.start() is None:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(tries())
+    first.end(page, local)
+    assert cast(Any, first.run.sessions[0].unsent[-1]).ending == "done"
+    assert client.llen("redisq:{books:0}:queue:a:0") == 1
+
+
+def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
+    """Items would gather in memory: those of kept requests, too."""
+    first = process()
+    first.engine.downloads.by_slot = lambda: lambda slot: 0
+    first.engine.downloads.handed_out = lambda request, slot: None
+    loop = SimpleNamespace(run_session=first.run, waiting=first.run.waiting, wake=lambda: None)
+    parts: dict[str, Any] = dict.fromkeys(field.name for field in fields(Parts))
+    parts |= {
+        "crawler": first.crawler,
+        "settings": SimpleNamespace(scheduling="slot", max_outbox=100),
+        "engine": first.engine,
+        "exchange_loop": loop,
+        "inbox": Inbox(2, 10, by_slot=True),
+        "in_progress": first.in_progress,
+        "kept": first.kept,
+    }
+    worker = CrawlWorker(Parts(**parts))
+    request = first.ask(None, "http://a/start")
+    first.exchange()
+    worker.sink_is_away(True)
+    assert worker.next_request() is None
+    worker.sink_is_away(False)
+    assert worker.next_request() is request
+
+
+def test_links_that_are_safe_are_not_kept() -> None:
+    """What comes of one page may be the whole crawl."""
+    page = Page(Lease("1", "a", 0, 0, b""), cast(Any, None))
+    unsafe = Enqueue("b", 0, b"", None, link=Link())
+    page.keep_links([unsafe])
+    for _ in range(100):
+        page.keep_links([Enqueue("b", 0, b"", None, link=Link(safe=True)) for _ in range(100)])
+    assert len(page.links) < 2_000
+    assert unsafe in page.links
