@@ -121,7 +121,7 @@ class Worker:
     def finds_nothing(self) -> bool:
         """Whether all that is left is with workers, or with spiders' ``start()``, as far as this
         one can tell: nothing is queued, or it has room for more and there is none."""
-        if self.inbox or self._local:
+        if self.inbox or self._kept:
             return False
         has_room = len(self._in_progress) < self.inbox.most and self._appetite.free() > 0
         return self.queued() == 0 or has_room

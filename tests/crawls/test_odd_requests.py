@@ -55,8 +55,8 @@ SHARED: list[str] = []
 class TestCrawls:
     @pytest.mark.parametrize("spider", ["odd", "odd_start"])
     def test_two_workers(self, crawl: Run, redis_server: RedisServer, spider: str) -> None:
-        """Each page is fetched once, by one of them; counted as Scrapy does. Start requests are each
-        worker's own, and so is what comes of them and cannot be stored."""
+        """Each page is fetched once, by one of them; counted as Scrapy does. Start requests are
+        each worker's own, and so is what comes of them and cannot be stored."""
         own = spider == "odd_start"
         with Site(lambda path: Answer("x", delay=0.05)) as site:
             workers = crawl.fleet(2, spider, site, {"REDISQ_RETRY_DELAYS": "0"})

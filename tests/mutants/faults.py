@@ -8,7 +8,7 @@ PROTOCOL = "tests/protocol/test_protocol.py tests/protocol/test_protocol_machine
 RUNS = "tests/protocol/test_runs.py"
 LOGS = "tests/protocol/test_several_logs.py"
 LIMITS = "tests/crawls/test_limits.py"
-LOCAL = "tests/protocol/test_local_requests.py"
+KEPT = "tests/protocol/test_kept.py"
 IDENTITY = "tests/crawls/test_identity.py tests/crawls/test_crawl.py"
 BATCH = "tests/sinks/test_batch.py"
 WRITER = "tests/sinks/test_writer.py"
@@ -75,19 +75,6 @@ MUTANTS = [
     Mutant("frontier/shard_loop.py", "self.session.unsafe.proof_at", "0.0", EXCHANGE_LOOP),
     Mutant(
         "frontier/loop.py", "loop.exchange_surely(NOTHING)", "loop.exchange(NOTHING)", EXCHANGE_LOOP
-    ),
-    Mutant(
-        "frontier/shard_session.py",
-        "settled = self.unsent.take_settled() if self.in_one_log else []",
-        "settled = [one for one in self.unsent if isinstance(one, Settle)]",
-        EXCHANGE_LOOP,
-    ),
-    Mutant("frontier/shard_session.py", " or self._is_asked_again(item)", "", PROTOCOL),
-    Mutant(
-        SHARED + "finished.lua",
-        "redis.call('EXISTS', READY, DELAYED, POST)",
-        "redis.call('EXISTS', READY, DELAYED)",
-        LOGS,
     ),
     Mutant(
         CONCLUDE,
@@ -198,12 +185,6 @@ MUTANTS = [
     ),
     # What scripts share
     Mutant(
-        SHARED + "enqueue.lua",
-        "if item[7] and void[item[7]] then",
-        "if false then",
-        f"{PROTOCOL} {IDENTITY}",
-    ),
-    Mutant(
         SHARED + "finished.lua",
         "if redis.call('EXISTS', READY, DELAYED, POST) > 0 or not all_idle() then return false end",
         "if redis.call('EXISTS', READY) > 0 or not all_idle() then return false end",
@@ -226,12 +207,6 @@ MUTANTS = [
         "for i = 1, n do pushed[i] = entries[n + 1 - i] end",
         "for i = 1, n do pushed[i] = entries[i] end",
         PROTOCOL,
-    ),
-    Mutant(
-        SHARED + "identities.lua",
-        "local known = not none and (has(key, member) or has(older, member))",
-        "local known = not none and has(key, member)",
-        f"{PROTOCOL} tests/crawls/test_identity.py",
     ),
     # Runs
     Mutant(
@@ -410,54 +385,10 @@ MUTANTS = [
         "tests/protocol/test_exchange_loop.py",
     ),
     Mutant(
-        "worker/outbox.py",
-        "if page.is_held:  # else whoever has the page by now asks for them",
-        "if True:",
-        IDENTITY,
-    ),
-    Mutant(
-        SHARED + "kept.lua",
-        "if is_new or has_moved or (kept",
-        "if is_new or (kept",
-        "tests/crawls/test_odd_requests.py",
-    ),
-    Mutant(
-        SHARED + "kept.lua",
-        "if kept and (is_mine or not (owner and is_member(owner))) then",
-        "if kept then",
-        "tests/crawls/test_odd_requests.py",
-    ),
-    Mutant(
-        SHARED + "kept.lua",
-        "if owner and not was_mine then",
-        "if owner then",
-        LOCAL,
-    ),
-    Mutant(
         CONCLUDE,
         "ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0",
         "false",
         RUNS,
-    ),
-    Mutant(
-        SHARED + "kept.lua",
-        "record_of(slot, priority, with_deliveries(entry, 0))",
-        "record_of(slot, priority, entry)",
-        LOCAL,
-    ),
-    Mutant("worker/local_requests.py", "if is_new:", "if False:", LOCAL),
-    Mutant(
-        "worker/local_requests.py",
-        "                self._goes_on(page.root)\n                session",
-        "                session",
-        LOCAL,
-    ),
-    Mutant("worker/local_requests.py", "page.gone_on = False", "pass", LOCAL),
-    Mutant(
-        SHARED + "kept.lua",
-        "if not was_mine then",
-        "if true then",
-        LOCAL,
     ),
     Mutant(
         "frontier/loop.py",
@@ -469,43 +400,26 @@ MUTANTS = [
         "frontier/shard_session.py",
         "(-pending, self.enqueued)",
         "(self.enqueued - pending, 0)",
-        LOCAL,
+        KEPT,
+    ),
+    Mutant("worker/kept.py", "page.holder.unwritten += 1", "pass", KEPT),
+    Mutant("worker/kept.py", "holder.given_back |= page.given_back", "pass", KEPT),
+    Mutant(
+        "worker/kept.py", "if problem is not None and holder.problem is None:", "if False:", KEPT
     ),
     Mutant(
-        "worker/local_requests.py",
-        "if page.claim is not None and (is_lost or not (page.root and page.root.is_void)):",
-        "if page.claim is not None:",
-        LOCAL,
+        "worker/kept.py", "if closing or (is_anothers and page.asked_again):", "if closing:", KEPT
+    ),
+    Mutant("worker/kept.py", "self._known.difference_update(fingerprints)", "pass", KEPT),
+    Mutant("worker/kept.py", "self._known.clear()", "pass", KEPT),
+    Mutant(
+        "worker/kept.py", "self.left_start |= page.asked_again and holder is None", "pass", KEPT
     ),
     Mutant(
-        "worker/local_requests.py",
-        "if page.claim is not None and not (page.root or page).is_void:",
-        "if False:",
-        LOCAL,
-    ),
-    Mutant(
-        "worker/local_requests.py",
-        "page.lost = True",
-        "pass",
-        LOCAL,
-    ),
-    Mutant(
-        "worker/local_requests.py",
-        "is_lost = page.root is not None and page.root.lost",
-        "is_lost = False",
-        LOCAL,
-    ),
-    Mutant(
-        "worker/local_requests.py",
-        "page.asker = asking if asking.claim or asking.asker is None else asking.asker",
-        "page.asker = root",
-        LOCAL,
-    ),
-    Mutant(
-        "worker/page.py",
-        "self.sent[session] = max(number, self.sent.get(session, 0))",
-        "pass",
-        LOCAL,
+        SHARED + "enqueue.lua",
+        "or item[5] == 2 and 'recent'",
+        "",
+        IDENTITY,
     ),
     Mutant(
         "worker/in_progress.py",
@@ -581,22 +495,9 @@ MUTANTS = [
         "pass",
         "tests/sinks/test_tables_there.py",
     ),
-    Mutant(
-        "pipelines/database/pipeline.py",
-        "each(copy_under) or each(takes_another)",
-        "each(copy_under)",
-        DOUBT,
-    ),
     Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", DOUBT),
     Mutant(
         "pipelines/writer.py", "except BaseException as error:", "except OSError as error:", WAITING
-    ),
-    Mutant("pipelines/doubt.py", "and not self.waits(row)", "", WAITING),
-    Mutant(
-        "pipelines/writer.py",
-        "while self._waiting or self.doubts or not self._closing:",
-        "while self._waiting or not self._closing:",
-        DOUBT,
     ),
     Mutant(
         "pipelines/writer.py",

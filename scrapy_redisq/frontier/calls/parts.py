@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PARTS: dict[str, tuple[str, ...]] = {
     "queues": ("ready", "levels", "queue", "delayed", "post", "posted"),
-    "leases": ("leases", "busy", "tokens", "kept", "workers", "worker"),
+    "leases": ("leases", "busy", "tokens", "workers", "worker"),
     "seen": ("seen", "trash", "ended"),
     "dead": ("dead", "letters"),
     "slots": (
