@@ -77,6 +77,12 @@ MUTANTS = [
         "frontier/loop.py", "loop.exchange_surely(NOTHING)", "loop.exchange(NOTHING)", EXCHANGE_LOOP
     ),
     Mutant(
+        SHARED + "finished.lua",
+        "redis.call('EXISTS', READY, DELAYED, POST)",
+        "redis.call('EXISTS', READY, DELAYED)",
+        LOGS,
+    ),
+    Mutant(
         CONCLUDE,
         "redis.call('EXISTS', READY, DELAYED, POST)",
         "redis.call('EXISTS', READY, DELAYED)",
@@ -483,21 +489,15 @@ MUTANTS = [
         "if False:",
         WRITER,
     ),
-    Mutant(
-        "pipelines/database/upsert.py",
-        "if other.table in parents:",
-        "if False:",
-        WRITER,
-    ),
-    Mutant(
-        "pipelines/database/schema.py",
-        "plan.target.found[column.key] = there",
-        "pass",
-        "tests/sinks/test_tables_there.py",
-    ),
     Mutant("pipelines/writer.py", "elif len(piece) > 1:", "elif False:", DOUBT),
     Mutant(
         "pipelines/writer.py", "except BaseException as error:", "except OSError as error:", WAITING
+    ),
+    Mutant(
+        "pipelines/writer.py",
+        "while self._waiting or self.doubts or not self._closing:",
+        "while self._waiting or not self._closing:",
+        DOUBT,
     ),
     Mutant(
         "pipelines/writer.py",
