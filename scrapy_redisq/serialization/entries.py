@@ -7,7 +7,7 @@ callbacks an entry may name is the business of `scrapy_redisq.serialization.seri
 from __future__ import annotations
 
 import encodings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from encodings.aliases import aliases
 from types import NoneType
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from scrapy_redisq.errors import (
     Unserializable,
     reason,
 )
+from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import (
     check_depth,
@@ -118,11 +119,13 @@ def encode_request(
     max_bytes: int,
     identity: bytes | None = None,
     classes: ValueClasses = NONE,
+    meta_keys: Collection[str] = (),
 ) -> bytes:
     """Return the entry of ``request``, with these names instead of its own callbacks.
 
     ``identity`` is there if the request is known by something else than its fingerprint,
-    ``classes`` are those whose objects it may hold.
+    ``classes`` are those whose objects it may hold, ``meta_keys`` those that pass though they are
+    not safe.
     msgspec encodes the usual request as it is. What it does not take, or would change, is found
     by a look at the types of the values; only then everything is copied and tagged. Raises
     `Unserializable` and `EntryTooLarge`.
@@ -150,7 +153,9 @@ def encode_request(
         plain = plain and type(cookies) is dict and is_plain(cookies)
     if meta := request.meta:
         fields[_META] = meta
-        plain = plain and is_plain(meta)
+        if not is_safe_and_plain(meta, meta_keys):
+            check_safe(meta, meta_keys)
+            plain = False
     if cb_kwargs := request.cb_kwargs:
         fields[_CB_KWARGS] = cb_kwargs
         plain = plain and is_plain(cb_kwargs)

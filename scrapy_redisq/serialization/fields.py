@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable, reason
+from scrapy_redisq.serialization.callbacks import is_hook
 from scrapy_redisq.serialization.entries import (
     decode_fields,
     encode_request,
     shown,
 )
-from scrapy_redisq.serialization.meta import check_safe
 from scrapy_redisq.serialization.request_classes import CODES, REQUEST
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 
@@ -66,7 +66,6 @@ def entry_from_fields(
     if urlsplit(url).scheme not in schemes:
         takes = f"takes {_INPUTS['url'][0]}, not {shown(url)}"
         raise Unserializable(f"field 'url': {takes}: {scheme_refused(url, schemes)}")
-    check_safe(given.get("meta", {}), meta_keys)
     callback = given.pop("callback", None)
     errback = given.pop("errback", None)
     try:
@@ -74,7 +73,9 @@ def entry_from_fields(
     except Exception as error:
         raise Unserializable(f"not a request: {reason(error)}") from error
     identity = identify(request)
-    entry = encode_request(request, REQUEST, callback, errback, max_bytes, identity, value_classes)
+    entry = encode_request(
+        request, REQUEST, callback, errback, max_bytes, identity, value_classes, meta_keys
+    )
     return entry, request
 
 
@@ -109,7 +110,7 @@ def _is_url(value: Any) -> bool:
 
 
 def _is_method_name(value: Any) -> bool:
-    return isinstance(value, str) and value.isidentifier() and not value.startswith("__")
+    return isinstance(value, str) and value.isidentifier() and not is_hook(value)
 
 
 def _is_headers(value: Any) -> bool:
@@ -144,8 +145,8 @@ _INPUTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "cookies": ("names with values, or a list of dicts with name and value", _is_cookies),
     "meta": ("a dict with text keys", _is_text_dict),
     "cb_kwargs": ("a dict with text keys", _is_text_dict),
-    "callback": ("the name of a method of the spider", _is_method_name),
-    "errback": ("the name of a method of the spider", _is_method_name),
+    "callback": ("the name of a callback of the spider", _is_method_name),
+    "errback": ("the name of a callback of the spider", _is_method_name),
     "priority": (
         "a whole number",
         lambda value: isinstance(value, int) and not isinstance(value, bool),

@@ -9,6 +9,7 @@ from typing import Any
 from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable
+from scrapy_redisq.serialization.values import are_plain, is_plain
 
 DELAY_KEY = "redisq_delay"
 """In a request's meta: seconds that the frontier keeps it back."""
@@ -92,6 +93,18 @@ _harmless: set[str] = set()
 
 _MOST_HARMLESS = 1_000
 """Spiders may draw keys without end, and whoever writes to Redis long ones."""
+
+
+def is_safe_and_plain(meta: dict[Any, Any], listed: Collection[str]) -> bool:
+    """Whether ``meta`` has no `unsafe_key`, and `encode` takes it as it is.
+
+    For each link, so in one look: keys that were found harmless are text.
+    """
+    if not meta:
+        return True
+    if _harmless.issuperset(meta):
+        return are_plain(meta.values())
+    return unsafe_key(meta, listed) is None and is_plain(meta)
 
 
 def check_safe(meta: Mapping[Any, Any], listed: Collection[str]) -> None:

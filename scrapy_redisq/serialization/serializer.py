@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from types import FunctionType, MethodType
-from typing import Any, TypeAlias
+from typing import Any
 
 from scrapy import Spider
 from scrapy.http import Headers, Request
@@ -26,6 +26,7 @@ from scrapy_redisq.errors import (
     Unserializable,
     reason,
 )
+from scrapy_redisq.serialization.callbacks import OF_A_RESPONSE, callbacks_of, function_of
 from scrapy_redisq.serialization.entries import (
     CallbackName,
     RequestClass,
@@ -34,19 +35,13 @@ from scrapy_redisq.serialization.entries import (
     shown,
 )
 from scrapy_redisq.serialization.fields import scheme_refused
-from scrapy_redisq.serialization.meta import check_safe, unsafe_key
+from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
 from scrapy_redisq.serialization.request_classes import SCRAPY_CLASSES
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 from scrapy_redisq.serialization.values import decoder, is_plain, type_name
 
-_CALLBACKS_OF_ALL = {"parse", "_parse"}
-"""Methods of Scrapy's `Spider` that are callbacks."""
-
-_OF_A_RESPONSE = {"response", "failure"}
-"""What the parameter of a callback is called that Scrapy calls it with."""
-
 _CALL_IT_SO = "call that parameter so, or give the arguments by name or in cb_kwargs"
-_MAKE_A_METHOD = "make it a method of the spider's class"
+_MAKE_A_METHOD = "make it a method of the spider's class, with no name of Scrapy's own methods"
 _NAME_IT = "push a mapping instead, with the method's name: {'url': …, 'callback': 'parse'}"
 
 
@@ -80,12 +75,12 @@ class Serializer:
             self._register(_request_class(given))
         self._value_classes = value_classes
         self._decode = decoder(value_classes.build)
-        self._methods = {} if spider is None else _methods(type(spider))
+        self._methods = {} if spider is None else callbacks_of(type(spider))
         # Where one function has several names, its own comes last and stays.
         by_own_name = sorted(
-            self._methods.items(), key=lambda item: item[0] == _function(item[1]).__name__
+            self._methods.items(), key=lambda item: item[0] == function_of(item[1]).__name__
         )
-        self._names = {(type(method), _function(method)): name for name, method in by_own_name}
+        self._names = {(type(method), function_of(method)): name for name, method in by_own_name}
 
     def _register(self, cls: type[Request]) -> None:
         if cls in self._by_class:
@@ -110,7 +105,6 @@ class Serializer:
                 f"class {type_name(type(request))} is not listed in REDISQ_REQUEST_CLASSES",
                 "list it there",
             )
-        check_safe(request.meta, self._meta_keys)
         callback = request.callback
         errback = request.errback
         return encode_request(
@@ -121,6 +115,7 @@ class Serializer:
             self._max_bytes,
             identity,
             self._value_classes,
+            self._meta_keys,
         )
 
     def is_simple(self, request: Request) -> bool:
@@ -130,9 +125,8 @@ class Serializer:
             (callback is None or self._is_own_method(callback))
             and (errback is None or self._is_own_method(errback))
             and type(request) in self._by_class
-            and is_plain(request.meta)
+            and is_safe_and_plain(request.meta, self._meta_keys)
             and is_plain(request.cb_kwargs)
-            and unsafe_key(request.meta, self._meta_keys) is None
         )
 
     def _is_own_method(self, callback: object) -> bool:
@@ -194,7 +188,7 @@ class Serializer:
         if self._spider is None:
             raise Unserializable(f"{role}: {what} has no spider here", _NAME_IT)
         raise Unserializable(
-            f"{role}: {what} is not a method of {self._spider_name()}", _MAKE_A_METHOD
+            f"{role}: {what} is no callback of {self._spider_name()}", _MAKE_A_METHOD
         )
 
     def _method(self, name: CallbackName, role: str) -> Callable[..., Any]:
@@ -208,11 +202,11 @@ class Serializer:
             return partial(function, *arguments, **keywords)
         method = self._methods.get(name)
         if method is None:
-            raise Undecodable(f"{role} {shown(name)} is not a method of {self._spider_name()}")
+            raise Undecodable(f"{role} {shown(name)} is no callback of {self._spider_name()}")
         if type(method) is staticmethod:
-            return _function(method)
+            return function_of(method)
         owner = type(self._spider) if type(method) is classmethod else self._spider
-        return MethodType(_function(method), owner)
+        return MethodType(function_of(method), owner)
 
     def _fault(self, name: CallbackName, leading: int) -> str:
         """What is wrong with a partial of a method that has so many ``leading`` arguments, or "".
@@ -224,7 +218,7 @@ class Serializer:
             return ""
         method = self._methods[name]
         at = leading + (type(method) is not staticmethod)
-        if _OF_A_RESPONSE.intersection(_parameters(_function(method))[at : at + 1]):
+        if OF_A_RESPONSE.intersection(_parameters(function_of(method))[at : at + 1]):
             return ""
         return (
             f"{name!r} has no parameter 'response' or 'failure' behind the {leading} that the "
@@ -306,47 +300,6 @@ def _request_class(given: type | str) -> type[Request]:
     return loaded
 
 
-Method: TypeAlias = "FunctionType | staticmethod[..., Any] | classmethod[Any, ..., Any]"
-"""As it stands in the dictionary of a class."""
-
-
-def _function(method: Method) -> Callable[..., Any]:
-    return method if isinstance(method, FunctionType) else method.__func__
-
-
 @cache
 def _parameters(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
-
-
-def _methods(cls: type) -> dict[str, Method]:
-    """The plain functions (async and generators too) that are methods of ``cls``, static and class
-    methods too, by name.
-
-    Read from the classes' dictionaries, so that no property or other descriptor runs. Scrapy's own
-    methods of every spider are not among them: ``_set_crawler`` with a response would break it.
-    """
-    attributes: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        attributes.update(vars(base))
-    scrapys = vars(Spider)
-    return {
-        name: value
-        for name, value in attributes.items()
-        if not name.startswith("__")
-        and (
-            (
-                type(value) is FunctionType
-                and (value is not scrapys.get(name) or name in _CALLBACKS_OF_ALL)
-            )
-            # What takes the place of `from_crawler` and its like is no callback either.
-            or (
-                type(value) in (staticmethod, classmethod)
-                and name not in scrapys
-                and type(value.__func__) is FunctionType
-            )
-        )
-    }
-
-
-# Requests as plain fields, for producers and tools that have no spider.

@@ -154,6 +154,9 @@ class ValueClasses:
         self._by_name: dict[str, ValueClass] = {}
         for given in listed:
             self._register(_listed(given))
+        # A class that is held itself may be called by what finds it there. So no class is one
+        # that only happens to be found.
+        self._themselves = frozenset(self._by_class)
         for cls in found:
             try:
                 self._register(_value_class(cls))
@@ -166,13 +169,13 @@ class ValueClasses:
             self._by_class[known.cls] = self._by_name[name] = known
 
     def take_apart(self, value: Any) -> Stored | None:
-        """What is stored for an object, None if its class is not known; for such a class itself,
-        as scrapy-poet's ``meta["inject"]`` has them, its name alone. Raises `NotStorable`."""
-        known = self._by_class.get(value if isinstance(value, type) else type(value))
-        if known is None:
-            return None
-        parts = None if value is known.cls else known.take_apart(value)
-        return Stored(class_name(known.cls), parts)
+        """What is stored for an object, None if its class is not known; for a class that is listed
+        itself, as scrapy-poet's ``meta["inject"]`` has them, its name alone. Raises `NotStorable`.
+        """
+        if isinstance(value, type):
+            return Stored(class_name(value), None) if value in self._themselves else None
+        known = self._by_class.get(type(value))
+        return None if known is None else Stored(class_name(known.cls), known.take_apart(value))
 
     def build(self, name: str, parts: Any) -> Any:
         """The object or class again; raises `Undecodable` if the class is not known, or is another
@@ -181,6 +184,8 @@ class ValueClasses:
         if known is None:
             raise Undecodable(f"class {name!r:.100} is not known: {CURE}")
         if parts is None:
+            if known.cls not in self._themselves:
+                raise Undecodable(f"class {name} itself is not listed: {CURE}")
             return known.cls
         try:
             return known.build(parts)
@@ -197,17 +202,22 @@ class AnyClasses(ValueClasses):
 
     def __init__(self, known: ValueClasses) -> None:
         self._by_class, self._by_name = known._by_class.copy(), known._by_name.copy()
+        self._themselves = known._themselves
         self.more: list[str] = []
         """Those that are not ``known``, as far as objects were taken apart."""
 
     def take_apart(self, value: Any) -> Stored | None:
-        kind = value if isinstance(value, type) else type(value)
-        if kind not in self._by_class:
+        itself = isinstance(value, type)
+        kind = value if itself else type(value)
+        if kind not in (self._themselves if itself else self._by_class):
             try:
                 self._register(_value_class(kind))
             except TypeError:
                 return None
-            self.more.append(class_name(kind))
+            if itself:
+                self._themselves |= {kind}
+            if (name := class_name(kind)) not in self.more:
+                self.more.append(name)
         return super().take_apart(value)
 
 

@@ -70,11 +70,11 @@ def is_plain(mapping: dict[Any, Any]) -> bool:
 
     Integers over 64 bits and lone surrogates pass here, and make `encode` raise.
     """
-    if not mapping:
-        return True
-    if not _STR.issuperset(map(type, mapping)):
-        return False
-    values = mapping.values()
+    return not mapping or (_STR.issuperset(map(type, mapping)) and are_plain(mapping.values()))
+
+
+def are_plain(values: Iterable[Any]) -> bool:
+    """The same of the values of a mapping with text keys."""
     if _ATOMS.issuperset(map(type, values)):
         return True
     for value in values:

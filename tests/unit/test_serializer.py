@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 import scrapy
+import scrapy.spiders
+import scrapy.utils.misc
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scrapy.http import FormRequest, Headers, HtmlResponse, JsonRequest, Request, XmlRpcRequest
@@ -392,7 +394,7 @@ def test_callbacks_that_no_other_worker_has(serializer: Serializer, spider: Book
         with pytest.raises(Unserializable) as caught:
             serializer.dumps(Request(URL, callback=callback))
         assert name in str(caught.value)
-        assert "is not a method of spider 'books' (BookSpider)" in str(caught.value)
+        assert "is no callback of spider 'books' (BookSpider)" in str(caught.value)
         with pytest.raises(Unserializable, match="errback"):
             serializer.dumps(Request(URL, errback=callback))
 
@@ -421,8 +423,114 @@ def test_callback_names_that_point_elsewhere(
     BookSpider.touched = False
     with pytest.raises(Undecodable) as caught:
         serializer.loads(raw({URL_KEY: URL, ord("c"): packed_text(name)}))
-    assert "is not a method of spider 'books' (BookSpider)" in str(caught.value)
+    assert "is no callback of spider 'books' (BookSpider)" in str(caught.value)
     assert BookSpider.touched is False
+
+
+class HookedSpider(scrapy.spiders.CrawlSpider):
+    """Puts methods of its own in the place of Scrapy's, as projects do."""
+
+    name = "hooked"
+    rules = (scrapy.spiders.Rule(LinkExtractor(), callback="parse_item", errback="failed"),)
+    parse_any = scrapy.spiders.CrawlSpider.parse_with_rules
+    parse = scrapy.spiders.CrawlSpider.parse
+    check = staticmethod(scrapy.utils.misc.load_object)
+
+    def parse_item(self, response: Any) -> None: ...
+
+    def parse_start_url(self, response: Any, **kwargs: Any) -> Any: ...
+
+    def failed(self, failure: Any) -> None: ...
+
+    def closed(self, reason: Any) -> None: ...
+
+    def log(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def _set_crawler(self, crawler: Any) -> None: ...
+
+    async def start(self, *args: Any) -> Any:
+        yield
+
+    def start_requests(self) -> Any: ...
+
+    def from_crawler(self, *args: Any) -> Any: ...  # type: ignore[override]
+
+    def update_settings(self, settings: Any) -> None: ...  # type: ignore[override]
+
+    def process_results(self, response: Any, results: Any) -> Any: ...
+
+    def _build_request(self, rule_index: Any, link: Any) -> Any: ...
+
+    def _handle_failure(self, failure: Any, errback: Any) -> Any: ...
+
+
+HOOKS = [
+    "parse_with_rules",
+    "parse_any",
+    "check",
+    "closed",
+    "log",
+    "_set_crawler",
+    "start",
+    "start_requests",
+    "from_crawler",
+    "update_settings",
+    "process_results",
+    "_build_request",
+    "_handle_failure",
+    "_parse_response",
+    "_compile_rules",
+    "close",
+    "handles_request",
+    "__init__",
+]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_scrapy_calls_is_no_callback(name: str) -> None:
+    """Neither Scrapy's methods nor what a spider has in their place: ``parse_with_rules`` calls
+    what its ``cb_kwargs`` say, and ``closed`` puts things away. By another name neither."""
+    hooked = HookedSpider()
+    serializer = Serializer(hooked, max_bytes=MAX_BYTES)
+    for role in ("callback", "errback"):
+        with pytest.raises(Unserializable, match="no callback of spider 'hooked'") as caught:
+            serializer.dumps(Request(URL, **{role: getattr(hooked, name)}))
+        assert "no name of Scrapy's own methods" in caught.value.cure
+    for callback in (name, [name, [], {}], [name, [1], {}]):
+        for role in ("c", "e"):
+            with pytest.raises(Undecodable, match=rf"{name}' is no callback of spider"):
+                serializer.loads(written({"u": URL, role: callback}))
+
+
+@pytest.mark.parametrize("name", ["closed", "start", "from_crawler", "_set_crawler", "__init__"])
+def test_what_no_spider_has_for_a_callback_cannot_be_pushed(name: str) -> None:
+    """What pushes knows no spider, but Scrapy's own class."""
+    for role in ("callback", "errback"):
+        with pytest.raises(Unserializable, match=rf"{role}.*callback of the spider"):
+            entry_from_fields({"url": URL, role: name}, max_bytes=MAX_BYTES)
+    entry_from_fields({"url": URL, "callback": "parse", "errback": "_parse"}, max_bytes=MAX_BYTES)
+
+
+CALLBACKS_OF_SCRAPY = {
+    scrapy.Spider: ["parse", "_parse"],
+    HookedSpider: ["parse", "_parse", "parse_start_url", "_callback", "_errback", "parse_item"],
+    scrapy.spiders.SitemapSpider: ["parse", "_parse_sitemap"],
+    scrapy.spiders.XMLFeedSpider: ["parse", "_parse"],
+    scrapy.spiders.CSVFeedSpider: ["parse", "_parse", "parse_rows"],
+}
+
+
+@pytest.mark.parametrize("cls", CALLBACKS_OF_SCRAPY)
+def test_callbacks_of_scrapys_spiders(cls: type[scrapy.Spider]) -> None:
+    """Those that Scrapy itself gives its requests go through Redis."""
+    made = cls(name="of_scrapy")
+    serializer = Serializer(made, max_bytes=MAX_BYTES)
+    for name in CALLBACKS_OF_SCRAPY[cls]:
+        method = getattr(made, name)
+        request = Request(URL, callback=method, errback=method, meta={"rule": 0, "link_text": "a"})
+        loaded = serializer.loads(serializer.dumps(request))
+        assert loaded.callback == method
+        assert loaded.errback == method
 
 
 def test_without_spider() -> None:
@@ -431,7 +539,7 @@ def test_without_spider() -> None:
     assert_same(serializer, Request(URL, callback=NO_CALLBACK, meta={"a": 1}))
     with pytest.raises(Unserializable, match="callback"):
         serializer.dumps(Request(URL, callback=BookSpider().parse))
-    with pytest.raises(Undecodable, match="callback 'parse_item' is not"):
+    with pytest.raises(Undecodable, match="callback 'parse_item' is no callback"):
         serializer.loads(raw({URL_KEY: URL, ord("c"): "parse_item"}))
 
 

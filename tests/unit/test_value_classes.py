@@ -264,8 +264,10 @@ class TestValues:
             listing = Serializer(spider, max_bytes=1 << 16, value_classes=ValueClasses(names))
             listing.loads(listing.dumps(Request(URL, meta=meta)))
 
-    def test_classes_themselves(self, serializer: Serializer) -> None:
-        """Those that are known, as in scrapy-poet's ``meta["inject"]``; two make two requests."""
+    def test_classes_themselves(self, spider: BookSpider) -> None:
+        """Those that are listed, as in scrapy-poet's ``meta["inject"]``; two make two requests."""
+        classes = ValueClasses([Book, Colour, Point, Author])
+        serializer = Serializer(spider, max_bytes=1 << 16, value_classes=classes)
         meta = {"inject": [Book, Colour, Point], "of": {Author: 1}}
         entry = serializer.dumps(Request(URL, meta=meta))
         assert serializer.loads(entry).meta == meta
@@ -273,6 +275,22 @@ class TestValues:
         assert marks(Request(URL, meta={"inject": [Book]})) != marks(
             Request(URL, meta={"inject": [Author]})
         )
+
+    @pytest.mark.parametrize("where", ["meta", "cb_kwargs"])
+    def test_classes_that_are_only_found(self, spider: BookSpider, where: str) -> None:
+        """A method that calls what it is given would run their constructors. Neither stored, with
+        the setting that helps, nor loaded; their objects are."""
+        classes = ValueClasses([], find(spider, {}))
+        serializer = Serializer(spider, max_bytes=1 << 16, value_classes=classes)
+        request = Request(URL, **{where: {"a": [Author, Author(name="A", born=1990)]}})  # type: ignore[arg-type]
+        with pytest.raises(Unserializable, match=rf"{where}\['a'\]\[0\]: class .*Author") as caught:
+            serializer.dumps(request)
+        assert caught.value.explained().cure == f"list {__name__}.Author in REDISQ_VALUE_CLASSES"
+        listing = Serializer(spider, max_bytes=1 << 16, value_classes=ValueClasses([Author]))
+        entry = listing.dumps(request)
+        assert getattr(listing.loads(entry), where) == getattr(request, where)
+        with pytest.raises(Undecodable, match="Author itself is not listed"):
+            serializer.loads(entry)
 
     def test_class_that_is_not_listed(self, spider: BookSpider) -> None:
         """It is refused with the setting that helps."""
