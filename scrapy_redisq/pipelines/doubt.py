@@ -74,8 +74,6 @@ class Doubts(Generic[Row]):
         self._failing: set[Row] = set()
         self._answers = False
         """Whether old rows have passed since a new one has."""
-        self._alone: dict[frozenset[object], set[Row]] = {}
-        """Rows that failed since others of their kinds have passed, also if they were refused."""
 
     def __len__(self) -> int:
         return len(self._aside)
@@ -87,7 +85,7 @@ class Doubts(Generic[Row]):
 
     def waits(self, row: Row) -> bool:
         """Whether it is one of many that fail, and no other one of its kinds has passed since."""
-        return not self.of(row).compared and len(self._alone_like(row)) >= FAILING
+        return not self.of(row).compared and len(self._failing) >= FAILING
 
     def passed(self, rows: Collection[Row]) -> None:
         """These have been written."""
@@ -96,7 +94,6 @@ class Doubts(Generic[Row]):
         self._latest.update(latest)
         self._failing.clear()
         self._answers = False
-        self._alone = {kinds: alone for kinds, alone in self._alone.items() if kinds - set(latest)}
         for row in rows:
             self._doubts.pop(row, None)
         soon = time.monotonic() + FIRST
@@ -145,8 +142,6 @@ class Doubts(Generic[Row]):
         new_passed = self.others_passed(row)
         doubt.passed = self._passed_like(row)
         doubt.compared = doubt.compared or new_passed
-        if not doubt.compared:
-            self._alone_like(row).add(row)
         if new_passed and not slow:
             doubt.proofs += 1
             self._failing.clear()
@@ -156,9 +151,6 @@ class Doubts(Generic[Row]):
                 self._answers = others_pass
                 doubt.proofs += others_pass
         return doubt.proofs >= PROOFS and (doubt.compared or at_end)
-
-    def _alone_like(self, row: Row) -> set[Row]:
-        return self._alone.setdefault(frozenset(self._kinds(row)), set())
 
     def _passed_like(self, row: Row) -> dict[object, int]:
         return {kind: self._passed[kind] for kind in self._kinds(row)}

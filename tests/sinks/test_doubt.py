@@ -39,6 +39,14 @@ class Shop:
 
 
 @dataclass
+class Scan:
+    """May be large."""
+
+    url: str
+    data: bytes
+
+
+@dataclass
 class Sequel:
     """Refers to another one."""
 
@@ -56,6 +64,12 @@ sqlalchemy.Table(
 )
 sqlalchemy.Table(
     "shop", METADATA, sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True)
+)
+sqlalchemy.Table(
+    "scan",
+    METADATA,
+    sqlalchemy.Column("url", sqlalchemy.String(100), primary_key=True),
+    sqlalchemy.Column("data", sqlalchemy.LargeBinary),
 )
 sqlalchemy.Table(
     "sequel",

@@ -110,10 +110,8 @@ def test_a_key_that_takes_different_texts_for_the_same_is_told_of(
     assert "the collation of 'url' takes different keys for the same" in caplog.text
 
 
-def test_parts_of_seconds_are_not_cut_off(
-    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A column without them refuses what has some, and it is said at start."""
+def test_parts_of_seconds_are_not_cut_off(engine: sqlalchemy.Engine) -> None:
+    """A column without them refuses what has some."""
     types: dict[str, Any] = {}
     if engine.dialect.name == "postgresql":
         types = {"at": postgresql.TIMESTAMP(precision=0), "clock": postgresql.TIME(precision=0)}
@@ -126,12 +124,10 @@ def test_parts_of_seconds_are_not_cut_off(
     parts = Page("p", datetime(2024, 1, 1, 1, 1, 1, 600_000)), Page("p", None, time(1, 1, 1, 1))
     if engine.dialect.name == "sqlite":
         store(engine, tables, *parts)
-        assert caplog.text == ""
         return
     for item in parts:
         with pytest.raises(RowRefused, match="takes 0 digits after the point of seconds"):
             tables.record(item, KEY)
-    assert caplog.text.count("keeps 0 digits") == 2
 
 
 SINGLE: dict[str, list[Any]] = {

@@ -21,7 +21,6 @@ from sqlalchemy.dialects import mysql
 from lab.databases import (
     PASSWORD,
     Database,
-    MariaServer,
     PostgresServer,
     SQLiteDatabase,
 )
@@ -478,27 +477,6 @@ def test_a_database_without_an_encoding(postgres_server: PostgresServer) -> None
     server.open()
     _write(server, Target(table := _books(server), ("url",)), {"url": "ü€"})
     assert _rows(server, table) == [("ü€", None, None, None)]
-    server.close()
-
-
-def test_a_row_larger_than_a_packet(mariadb_server: MariaServer) -> None:
-    """MariaDB would hang up on it for ever; it is refused before it is sent."""
-    mariadb_server.empty()
-    server = DatabaseServer(mariadb_server.url, connect_timeout=10)
-    table = sa.Table(
-        "large",
-        sa.MetaData(),
-        sa.Column("key", sa.Integer, primary_key=True),
-        sa.Column("data", mysql.LONGBLOB),
-    )
-    _create(server, table)
-    target = Target(table, ("key",))
-    for size in 2**24, 2**23:  # pymysql writes each byte as two digits
-        with pytest.raises(RowRefused, match="max_allowed_packet"):
-            _write(server, target, {"key": 1, "data": b"x" * size})
-    data = b"x" * (2**23 - 500)
-    _write(server, target, {"key": 1, "data": data}, {"key": 2, "data": data})
-    assert len(_rows(server, table)) == 2
     server.close()
 
 

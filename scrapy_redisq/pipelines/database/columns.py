@@ -145,6 +145,8 @@ _KIND_OF_COLUMN: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
     (sqlalchemy.types.LargeBinary, "bytes"),
     (sqlalchemy.BINARY, "bytes"),
     (sqlalchemy.VARBINARY, "bytes"),
+    (mysql.TINYBLOB, "bytes"),
+    (mysql.MEDIUMBLOB, "bytes"),
     (mysql.LONGBLOB, "bytes"),
     (sqlalchemy.JSON, "json"),
 )

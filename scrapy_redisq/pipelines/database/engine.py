@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event, exc
 
-from scrapy_redisq.errors import RowRefused, SettingError
+from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.database.url import SETTING, TAKES
 
 __all__ = ["MYSQL_SERVER", "engine"]
@@ -47,9 +47,6 @@ _BEGIN = {
 _CLOSES = not sqlalchemy.__version__.startswith("2.0.")
 """Whether SQLAlchemy closes a connection that cannot be prepared. PyMySQL takes it amiss if it is
 closed twice, and that would be logged with fifty lines."""
-
-_PACKET = "max_allowed_packet"
-"""MySQL's limit for one statement in bytes, in a connection's ``info``."""
 
 MYSQL_SERVER = "server"
 """Which one of a cluster it is, in a connection's ``info``."""
@@ -115,8 +112,6 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     }
     if made.dialect.name in prepare:
         _on_connect(made, prepare[made.dialect.name])
-    if driver == "pymysql":
-        event.listen(made, "before_cursor_execute", _check_packets)
     if made.dialect.name in _BEGIN:
 
         @event.listens_for(made, "begin")
@@ -169,30 +164,4 @@ def _prepare_mysql(connection: Any, info: dict[str, Any]) -> None:
     timeouts = ("innodb_lock_wait_timeout", "lock_wait_timeout")  # of rows, of tables
     waits = ", ".join(f"{name} = LEAST(@@{name}, {LOCK_SECONDS})" for name in timeouts)
     _execute(connection, f"SET SESSION sql_mode = '{modes}', time_zone = '+00:00', {waits}")
-    info[_PACKET] = _execute(connection, "SELECT @@max_allowed_packet")
     info[MYSQL_SERVER] = _execute(connection, "SELECT CONCAT(@@hostname, @@port, @@server_id)")
-
-
-def _check_packets(
-    connection: sqlalchemy.Connection,
-    cursor: Any,
-    statement: str,
-    parameters: Any,
-    _context: object,
-    executemany: bool,
-) -> None:
-    """Raise `RowRefused` if a row is larger than the server takes.
-
-    It would hang up in the middle of it, which looks like an outage. Those of many rows are split
-    by pymysql.
-    """
-    limit = connection.info[_PACKET]
-    for row in parameters if executemany else [parameters]:
-        values = row.values() if isinstance(row, dict) else row
-        # 4: bytes a character, or two for an escaped one and two to spare.
-        if 4 * sum(len(value) for value in values if isinstance(value, (str, bytes))) > limit:
-            size = len(cursor.mogrify(statement, row).encode("utf-8", "surrogateescape"))
-            if size > limit - 64:
-                raise RowRefused(
-                    f"a row of {size} bytes is larger than the server's max_allowed_packet, {limit}"
-                )

@@ -21,7 +21,6 @@ from scrapy_redisq.pipelines.database.columns import (
     MYSQL,
     exact_collation,
     fits,
-    form,
 )
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
@@ -116,8 +115,6 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
             differences.append(f"column {name!r} is {there}, not {_type(column, dialect)}")
         elif is_generated(found.columns[name]) and not is_generated(column):
             differences.append(f"column {name!r} is filled by the database alone")
-        else:
-            _tell_of_seconds(plan, column, dialect)
     for column in found.columns:
         is_ours = column.name in wanted or plan.given
         if not is_ours and not column.nullable and not has_default(column):
@@ -162,19 +159,6 @@ def _unique_there(
             if index["unique"] and not index.get("dialect_options"):
                 unique.add(frozenset(map(str, index["column_names"])))
     return unique
-
-
-def _tell_of_seconds(
-    plan: Plan, column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect
-) -> None:
-    """Warn of a column that takes no parts of seconds, as a `DateTime` of MySQL."""
-    kept = form(column.type, dialect)
-    if kept.kind in ("datetime", "time") and kept.after < 6:
-        logger.warning(
-            "%s: column %r of table %s keeps %g digits after the point of seconds; values that "
-            "have more are refused. Give it a type with six, such as DATETIME(6)",
-            *(class_path(plan.item_class), column.name, column.table.fullname, kept.after),
-        )
 
 
 def _is_exact(column: sqlalchemy.Column[Any], dialect: sqlalchemy.Dialect) -> bool:
