@@ -144,7 +144,9 @@ class Downloads:
         process = WORKER.get()
         _, _, host, path = request.url.split("/", 3)
         plain = path.isdecimal() and not request.cb_kwargs
-        name = path if not request.cb_kwargs else f"{path}{json.dumps(request.cb_kwargs)}"
+        name = path  # a leaf and a link of a chain have one URL, and one set of arguments
+        if request.cb_kwargs:
+            name += f"{getattr(request.callback, '__name__', '')}{json.dumps(request.cb_kwargs)}"
         site.asked(time.monotonic(), host, name, process.number if process else 0)
         if path == "robots.txt":
             await asyncio.sleep(0.05)

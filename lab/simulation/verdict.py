@@ -90,7 +90,7 @@ def _fetches(world: World) -> list[str]:
     for name, hits in site.hits.items():
         if name.startswith("robots") or "side" in name:
             continue
-        page = site.pages[int(name.partition("?")[0].partition("{")[0])]
+        page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
         expected = 1 + (len(page.answers) if name.isdecimal() else 0)
         expected = min(expected, 3 if len(page.answers) == 1_000 else expected)
         again += max(0, hits - expected * len(world.runs))
