@@ -29,9 +29,8 @@
     └── SinkError                where items are written to
         ├── SinkUnavailable      tried again until it works
         │   ├── BatchTooLarge    in smaller batches
-        │   │   └── RowLocked    by somebody else: never the row's fault
         │   ├── ConnectionLost   of some rows, if it is so each time
-        │   │   └── WriteConflict  with other writers: never the row's fault
+        │   ├── RowLocked        by somebody else: never the row's fault
         │   └── WriteFailed      of the sink or of some rows: other rows will tell
         │       └── RuleBroken   of the sink's rules or of some rows: the sink answers
         ├── SinkMismatch         ends the crawl: nothing of this kind can be written
@@ -245,13 +244,6 @@ class ConnectionLost(SinkUnavailable):
         super().__init__(message)
 
 
-class WriteConflict(ConnectionLost):
-    """Raised when a write met those of other writers: a deadlock, or rows that these have changed.
-
-    They are tried again as they are; a row that is alone is set aside, however often.
-    """
-
-
 class BatchTooLarge(SinkUnavailable):
     """Raised when a write took longer than it may: its rows are tried again in smaller batches.
 
@@ -260,10 +252,11 @@ class BatchTooLarge(SinkUnavailable):
     """
 
 
-class RowLocked(BatchTooLarge):
-    """Raised when a write has waited too long for what somebody else holds.
+class RowLocked(SinkUnavailable):
+    """Raised when a write met those of others: a lock, a deadlock, or rows that they have changed.
 
-    A row that is alone is set aside, however often.
+    Its rows are tried again as they are, then in smaller batches; a row that is alone is set aside,
+    however often.
     """
 
 

@@ -35,7 +35,6 @@ from scrapy_redisq.errors import (
     RuleBroken,
     SinkMismatch,
     SinkUnavailable,
-    WriteConflict,
     WriteFailed,
     message_of,
 )
@@ -69,7 +68,8 @@ AWAY_AFTER = 3
 """Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
 
 LOSSES = 3
-"""So often in a row the connection is lost with the same rows before they may be the reason."""
+"""So often in a row the connection is lost with the same rows, or a lock is not given, before they
+may be the reason."""
 
 REFERENCE_TRIES = 4
 """So often a row that refers to one which is not there is tried again, within three seconds."""
@@ -234,7 +234,7 @@ class Writer:
             except SinkUnavailable as error:
                 attempts += 1
                 self._endings.count("retries", 1)
-                losses = losses + 1 if isinstance(error, ConnectionLost) else 0
+                losses = losses + 1 if isinstance(error, (ConnectionLost, RowLocked)) else 0
                 if losses < LOSSES and not isinstance(error, (BatchTooLarge, WriteFailed)):
                     pieces.append(piece)
                     if not self._patience_ended():
@@ -311,10 +311,8 @@ class Writer:
 
     async def _weigh(self, waiting: Waiting, error: SinkUnavailable) -> None:
         """A row has failed, or took too long, and it is not known why."""
-        slow, lost = isinstance(error, BatchTooLarge), isinstance(error, ConnectionLost)
-        if isinstance(error, WriteConflict):
-            lost = False  # it costs no connection
-        elif not isinstance(error, RowLocked):
+        slow = isinstance(error, (BatchTooLarge, RowLocked))
+        if not isinstance(error, RowLocked):
             others_pass, at_end = None, self._is_at_end()
             if (slow or not self.doubts.others_passed(waiting)) and self.doubts.asks(
                 waiting, at_end=at_end
@@ -323,7 +321,7 @@ class Writer:
             if self.doubts.failed(waiting, others_pass=others_pass, at_end=at_end, slow=slow):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
                 return
-        self.doubts.set_aside(waiting, slow=slow or lost)
+        self.doubts.set_aside(waiting, slow=slow or isinstance(error, ConnectionLost))
         if not self.doubts.all_fail:
             # Nothing is claimed while a sink is away, and then there is nothing to compare with.
             self._is_back(known=False)

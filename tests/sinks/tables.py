@@ -13,30 +13,15 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.tables import Tables
+from scrapy_redisq.pipelines.database.upsert import write
 
 KEY = "0123456789abcdef0123456789abcdef"
 OTHER_KEY = "f" * 32
 SQLITE = sqlite.dialect()
-
-
-def upsert(connection: sqlalchemy.Connection, record: Record) -> None:
-    """Write a record as a sink does: SQLAlchemy's statement of the database's own."""
-    table, key = record.target.table, record.target.key
-    changed = [name for name in record.values if name not in key] or list(key)
-    if connection.dialect.name in ("mysql", "mariadb"):
-        insert = mysql.insert(table)
-        new = {name: insert.inserted[name] for name in changed}
-        connection.execute(insert.on_duplicate_key_update(new), record.values)
-        return
-    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
-    insert = dialect.insert(table)
-    new = {name: insert.excluded[name] for name in changed}
-    index = [table.columns[name] for name in key]
-    connection.execute(insert.on_conflict_do_update(index_elements=index, set_=new), record.values)
 
 
 def store(engine: sqlalchemy.Engine, tables: Tables, *items: Any, key: str = KEY) -> Record:
@@ -45,7 +30,7 @@ def store(engine: sqlalchemy.Engine, tables: Tables, *items: Any, key: str = KEY
         record = tables.record(item, key)
         tables.prepare(engine.begin)
         with engine.begin() as connection:
-            upsert(connection, record)
+            write(connection, [record])
     return record
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.dialects import postgresql
 
-from scrapy_redisq.errors import WriteConflict
+from scrapy_redisq.errors import RowLocked
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 
 
@@ -15,4 +15,4 @@ def test_conflicts_are_told_from_lost_connections(code: str) -> None:
     dialect = postgresql.psycopg.dialect()
     dialect.dbapi = psycopg
     error = psycopg.errors.lookup(code)("x")
-    assert ErrorClasses(dialect).meaning(error) is WriteConflict
+    assert ErrorClasses(dialect).meaning(error) is RowLocked

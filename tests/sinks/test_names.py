@@ -9,13 +9,13 @@ import sqlalchemy
 
 from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.database.tables import Tables
+from scrapy_redisq.pipelines.database.upsert import write
 from tests.sinks.tables import (
     KEY,
     Book,
     execute,
     rows,
     store,
-    upsert,
 )
 
 HOSTILE = [
@@ -68,7 +68,7 @@ def test_hostile_names_of_tables_are_kept_exactly_or_refused_with_words(
             with engine.begin() as connection:
                 for value in ("old", "new"):
                     record = tables.record({"key": "'%s\\", "value": value}, KEY)
-                    upsert(connection, record)
+                    write(connection, [record])
         except SinkMismatch as mismatch:
             assert "REDISQ_TABLES" in str(mismatch)
             continue
@@ -108,7 +108,7 @@ def test_hostile_names_of_columns_are_kept_exactly_or_refused_with_words(
             for value in ("old", "new"):
                 item = {name: name if name in key else name + value for name in names}
                 record = tables.record(item, KEY)
-                upsert(connection, record)
+                write(connection, [record])
         assert rows(engine, record.target.table) == [item]
         columns = sqlalchemy.inspect(engine).get_columns(f"t{start}")
         assert [column["name"] for column in columns] == names

@@ -21,7 +21,6 @@ from scrapy_redisq.errors import (
     RuleBroken,
     SinkError,
     SinkUnavailable,
-    WriteConflict,
     WriteFailed,
 )
 
@@ -37,10 +36,9 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     **dict.fromkeys(("25006", "53100"), SinkUnavailable),  # read-only, disk full
     # These may also be of one row: they are treated as those with which a connection ends.
     **dict.fromkeys(("25", "40", "53", "55", "58"), ConnectionLost),
-    **dict.fromkeys(("40001", "40P01"), WriteConflict),  # serialisation, deadlock
     "57014": BatchTooLarge,  # statement_timeout
     "25P04": BatchTooLarge,  # transaction_timeout, which ends the connection, too
-    "55P03": RowLocked,
+    **dict.fromkeys(("40001", "40P01", "55P03"), RowLocked),  # serialisation, deadlock, lock
     "23503": ReferenceMissing,
     # NOT NULL, out of range, RAISE: of a row, or of a column that none fills. CHECK, no partition:
     # of a row, or of all from this month on.
@@ -50,10 +48,9 @@ _CODES: dict[str | int | None, type[SinkError]] = {
     # down, read-only.
     **dict.fromkeys((1021, 1026, 1114), SinkUnavailable),
     **dict.fromkeys((1037, 1038, 1041), ConnectionLost),
-    **dict.fromkeys((1020, 1213, 1614), WriteConflict),
     **dict.fromkeys((1040, 1047, 1053, 1203, 1226, 1927), SinkUnavailable),
     **dict.fromkeys((1036, 1290, 1792, 1836), SinkUnavailable),
-    1205: RowLocked,
+    **dict.fromkeys((1020, 1205, 1213, 1614), RowLocked),
     # max_statement_time, max_execution_time; KILL QUERY, as of those who look for long ones.
     **dict.fromkeys((1969, 3024, 1317), BatchTooLarge),
     **dict.fromkeys((1216, 1452), ReferenceMissing),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import reprlib
 from collections.abc import Mapping
@@ -32,8 +31,6 @@ _POSTGRES_NAME_BYTES = 63
 _MYSQL_NAME_CHARACTERS = 64
 # What either MySQL does not take in a name or its reflection or pymysql do not get right.
 _NOT_FOR_MYSQL = re.compile(r"[`%\x00-\x1f\U00010000-\U0010ffff]|\s$")
-# What SQLAlchemy makes of a key that it makes a parameter of.
-_AS_PARAMETER = str.maketrans("%():.[] ", "PAZC____")
 
 
 def table_name(item_class: type) -> str:
@@ -95,11 +92,8 @@ def make_table(
 
 
 def _column(name: str, type_: Any, nullable: bool) -> sqlalchemy.Column[Any]:
-    # SQLAlchemy makes parameters of keys, and before 2.1 takes "a.b" and "a_b" for one.
-    digest = hashlib.blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
-    key = name if re.fullmatch(r"\w+", name) else f"column_{digest}"
     # Without autoincrement=False an integer in the key would be numbered by the database.
-    return sqlalchemy.Column(name, type_, key=key, nullable=nullable, autoincrement=False)
+    return sqlalchemy.Column(name, type_, nullable=nullable, autoincrement=False)
 
 
 def _check_names(
@@ -195,9 +189,6 @@ def make_plan(
         if may_lack and declared.optional and has_default(column)
     }
     key = chosen_key(item_class, options, table, available, given_there, problems)
-    parameters = [columns[name].key.translate(_AS_PARAMETER) for name in taken]
-    if len(set(parameters)) < len(parameters):
-        problems.append("keys of its columns differ only in punctuation, give them others")
     if problems:
         raise SinkMismatch(
             f"{path} does not fit table {table.fullname}: {'; '.join(problems)}. Change the class "
