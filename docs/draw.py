@@ -61,11 +61,6 @@ def files_of(room: str) -> list[Path]:
     return sorted((PACKAGE / room).rglob("*.py")) if room.endswith("/") else [file_of(room)]
 
 
-def is_old_path(room: str) -> bool:
-    """Whether it is there for settings files that were written for earlier releases."""
-    return docstring(file_of(room)).startswith("The old path of")
-
-
 @functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
@@ -294,7 +289,6 @@ STYLE = """
 def picture() -> str:
     """The SVG."""
     on_floors, drawn = floors(), without_implied(arrows())
-    drawn = {room: ends for room, ends in drawn.items() if not is_old_path(room)}
     at = places(on_floors, drawn)
     height = TOP + len(on_floors) * (ROOM_HEIGHT + FLOOR_GAP) - FLOOR_GAP + 44
     text = [

@@ -15,8 +15,7 @@ lower floors alone, so rooms of one floor never import each other::
                                                   neither Scrapy nor settings; requests as bytes
     errors
 
-``docs/architecture.md`` says more, with a picture. ``backoff``, ``retry`` and ``robots`` are old
-paths of middlewares.
+``docs/architecture.md`` says more, with a picture.
 """
 
 from __future__ import annotations

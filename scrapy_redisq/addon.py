@@ -15,12 +15,10 @@ _REPLACED = {
     "scrapy.downloadermiddlewares.retry.RetryMiddleware": (
         "scrapy_redisq.RedisqRetryMiddleware",
         "scrapy_redisq.middlewares.retry.RedisqRetryMiddleware",
-        "scrapy_redisq.retry.RedisqRetryMiddleware",
     ),
     "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": (
         "scrapy_redisq.RedisqRobotsTxtMiddleware",
         "scrapy_redisq.middlewares.robots.RedisqRobotsTxtMiddleware",
-        "scrapy_redisq.robots.RedisqRobotsTxtMiddleware",
     ),
 }
 """Scrapy's middlewares, and the names of those in their place."""
@@ -28,7 +26,6 @@ _REPLACED = {
 _BACK_OFF = (
     "scrapy_redisq.RedisqBackOffMiddleware",
     "scrapy_redisq.middlewares.backoff.RedisqBackOffMiddleware",
-    "scrapy_redisq.backoff.RedisqBackOffMiddleware",
 )
 
 BACK_OFF_PLACE = 950

@@ -164,8 +164,8 @@ def _exchanges(totals: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _of_itself(info: Mapping[str, str]) -> dict[str, Any]:
-    """What a worker has told of itself, and what it was told, by shard 0. An older release tells
-    nothing; whatever another hand has written is left out."""
+    """What a worker has told of itself, and what it was told, by shard 0. What another hand
+    has written is left out."""
     told = info.get("told", "")
     try:
         report = _report(info.get("report", "").encode())

@@ -19,10 +19,10 @@ class WorkerMethods(StoredFrontier):
     def workers(self) -> list[dict[str, Any]]:
         """The workers that are registered, as plain values: those of ``workers`` in `status`.
 
-        ``told`` is what they were told last, ``quiet`` what they do. Of what a worker tells of
-        itself, at most 5 s and one exchange ago, everything is None where an older release is at
-        work. ``cpu_seconds`` and ``rss_bytes`` are those of its process, which several crawls may
-        share: those have one ``host`` and ``pid``. At most 1,000 are shown.
+        ``told`` is what they were told last, ``quiet`` what they do. What a worker tells of
+        itself is at most 5 s and one exchange old; before its first report it is None.
+        ``cpu_seconds`` and ``rss_bytes`` are those of its process, which several crawls may share:
+        those have one ``host`` and ``pid``. At most 1,000 are shown.
         """
         config = self.config()
         numbers = config.shard_numbers(self.name) if config else ()

@@ -54,23 +54,3 @@ paused       a slot of which nothing is started until a person says so
 seal         shard 0's number on a shard that has nothing left; adding to it asks shard 0 first
 trash        dupefilters that wait to be deleted, bit by bit
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
-
-MOVED = {
-    "DeadLetter": "scrapy_redisq.control",
-    "Frontier": "scrapy_redisq.control",
-    "FrontierConfig": "scrapy_redisq.frontier.config",
-    "Pushed": "scrapy_redisq.control",
-    "SlotStatus": "scrapy_redisq.control",
-}
-"""What programs written for earlier releases import from here, and where it is."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in MOVED:
-        return getattr(import_module(MOVED[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -111,7 +111,7 @@ def test_told_while_taken_for_dead(client: redis.Redis, frontier: Frontier, leas
 
 
 def test_reports(client: redis.Redis, frontier: Frontier) -> None:
-    """What a worker tells of itself is shown; of one that tells nothing, as of an older release, or
+    """What a worker tells of itself is shown; of one that has told nothing yet, or
     for which another hand has written something, it is None."""
     worker = Worker(client, NAME, EXACT)
     exchange(worker, report=json.dumps(REPORT | {"of_a_later_release": 1}))

@@ -347,7 +347,6 @@ def test_addon_adds_the_middleware_once() -> None:
     for own in (
         RedisqBackOffMiddleware,
         "scrapy_redisq.middlewares.backoff.RedisqBackOffMiddleware",
-        "scrapy_redisq.backoff.RedisqBackOffMiddleware",
     ):
         settings = Settings({"DOWNLOADER_MIDDLEWARES": {own: 40}})
         Addon().update_settings(settings)

@@ -14,8 +14,6 @@ from types import ModuleType
 import pytest
 
 import scrapy_redisq
-from scrapy_redisq import control, frontier
-from scrapy_redisq.frontier.config import FrontierConfig
 
 PACKAGE = Path(scrapy_redisq.__file__).parent
 ROOT = PACKAGE.parent
@@ -33,8 +31,7 @@ def _load(path: Path) -> ModuleType:
 
 draw = _load(ROOT / "docs" / "draw.py")
 
-ROOMS = [room for room in draw.rooms() if not draw.is_old_path(room)]
-OLD_PATHS = [room for room in draw.rooms() if draw.is_old_path(room)]
+ROOMS = list(draw.rooms())
 FLOOR_OF = {room: number for number, floor in enumerate(draw.floors()) for room in floor}
 
 
@@ -42,8 +39,6 @@ def test_the_map_is_true() -> None:
     """Each module and each package beside the map is on one of its floors, and nothing else is."""
     assert sorted(room for floor in draw.floors() for room in floor) == sorted(ROOMS)
     assert FLOOR_OF["worker/"] == FLOOR_OF["control/"]
-    for room in OLD_PATHS:
-        assert f"``{room}``" in draw.docstring(PACKAGE / "__init__.py")
 
 
 def test_imports_lead_down() -> None:
@@ -67,25 +62,6 @@ def test_the_map_of_a_noun_is_true(room: str) -> None:
     there |= {path.name for path in folder.iterdir() if path.is_dir()} - {"__pycache__"}
     named = re.findall(r"``(\w+)/?``", draw.docstring(draw.file_of(room)))
     assert sorted(named) == sorted(there)
-
-
-@pytest.mark.parametrize("room", OLD_PATHS)
-def test_old_paths_hold_nothing(room: str) -> None:
-    """They lead to where things are now."""
-    _, *statements = draw.parsed(draw.file_of(room)).body
-    assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
-
-
-def test_old_names_of_the_frontier_lead_to_where_things_are() -> None:
-    """What programs of earlier releases import from there is what they get elsewhere now."""
-    assert {name: getattr(frontier, name) for name in frontier.MOVED} == {
-        "DeadLetter": control.DeadLetter,
-        "Frontier": control.Frontier,
-        "FrontierConfig": FrontierConfig,
-        "Pushed": control.Pushed,
-        "SlotStatus": control.SlotStatus,
-    }
-    assert not hasattr(frontier, "Worker")
 
 
 def test_the_frontier_knows_no_scrapy() -> None:
