@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+import rich.table
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.text import Text
 
-from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table, flow
+from scrapy_redisq.commands.table import Cell, Column, Table, flow
 
 PIPE_WIDTH = 120
 """Columns where nobody says how many there are: in files and pipes."""
@@ -183,29 +184,25 @@ class _Numbers:
         self._rows = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = list(zip(*self._rows, strict=True))
-        names = [max(len(name) for name, _ in column) for column in columns]
-        values = [max(11, *(len(value) for _, value in column)) for column in columns]
-        lines = []
+        grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
+        for _ in self._rows[0]:
+            grid.add_column(style="dim")
+            grid.add_column(justify="right", min_width=11)
         for row in self._rows:
-            cells = [
-                _named(name.ljust(names[i]), value.rjust(values[i]))
-                for i, (name, value) in enumerate(row)
-            ]
-            lines.append(Text("    ").join(cells))
-        if max(len(line) for line in lines) <= options.max_width:
-            for line in lines:
-                line.rstrip()
-            yield from lines
+            grid.add_row(*(cell for name, value in row for cell in (name, _number(name, value))))
+        if console.measure(grid).maximum < options.max_width:
+            yield grid
         else:
             pairs = itertools.chain.from_iterable(self._rows)
-            items = [_named(name, value) for name, value in pairs if name]
-            yield from flow(console, items, options.max_width)
+            yield flow(
+                Text.assemble((f"{name} ", "dim"), _number(name, value))
+                for name, value in pairs
+                if name
+            )
 
 
-def _named(name: str, value: str) -> Text:
-    bad = name.strip() == "dead" and value.strip() != "0"
-    return Text.assemble((f"{name} ", "dim"), (value, "bold red" if bad else ""))
+def _number(name: str, value: str) -> Text:
+    return Text(value, style="bold red" if name == "dead" and value != "0" else "")
 
 
 def _seen(status: Mapping[str, Any]) -> Text:
@@ -257,7 +254,7 @@ def _workers(workers: Sequence[Mapping[str, Any]], rates: Mapping[str, float | N
                 heard if worker["alive"] else Text(f"dead, {heard}", style="bold red"),
             ]
         )
-    return Table([Column("worker", NAME_COLUMN, left=True), *map(Column, names)], rows)
+    return Table([Column("worker", folds=True, left=True), *map(Column, names)], rows)
 
 
 # Many frontiers
@@ -281,7 +278,7 @@ def overview(statuses: Sequence[Mapping[str, Any]], rates: Sequence[float | None
             ]
         )
     numbers = (*names, "workers", *(["pages/s"] if with_rates else []))
-    frontier = Column("frontier", NAME_COLUMN, left=True)
+    frontier = Column("frontier", folds=True, left=True)
     return Table([frontier, Column("state", left=True), *map(Column, numbers)], rows)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from scrapy_redisq.autoscale import Supervisor
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.status import Rates
-from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
+from scrapy_redisq.commands.table import Cell, Column, Table
 
 LINE_EVERY = 30.0
 """Seconds between two lines on the crawl, where there is no terminal."""
@@ -128,4 +128,4 @@ def _processes(supervisor: Supervisor) -> Table:
         for process in supervisor.fleet.processes
     ]
     names = ("pid", "up", "memory", "")
-    return Table([Column("process", NAME_COLUMN, left=True), *map(Column, names)], rows)
+    return Table([Column("process", folds=True, left=True), *map(Column, names)], rows)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scrapy_redisq.commands.display import ago, clean, duration
-from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
+from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.control import SlotStatus
 from scrapy_redisq.frontier.limits import SlotLimit
 
@@ -34,9 +34,9 @@ class SlotSummary:
 
 
 COLUMNS = (
-    Column("slot", NAME_COLUMN, left=True),
+    Column("slot", folds=True, left=True),
     *map(Column, ("queued", "leased", "last", "next")),
-    Column("trouble, limits", NAME_COLUMN, left=True),
+    Column("trouble, limits", folds=True, left=True),
 )
 
 

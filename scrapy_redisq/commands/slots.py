@@ -33,7 +33,7 @@ from scrapy_redisq.commands.slot_table import (
     title,
 )
 from scrapy_redisq.commands.status import watch_lines, watch_live
-from scrapy_redisq.commands.table import Table, write_lines
+from scrapy_redisq.commands.table import Table
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
 
@@ -41,7 +41,7 @@ SHOWN = 50
 """Slots listed for people if nobody says how many."""
 
 SORTED = 1_000
-"""Up to so many slots ``--limit 0`` sorts; more are printed as they come, in no order."""
+"""Slots of one table of ``--limit 0``, within which they are sorted."""
 
 FRAME = 5
 """Lines of the terminal that are not for slots."""
@@ -244,18 +244,16 @@ def _list(arguments: Namespace, frontier: Frontier) -> int:
 
 
 def _print_all(frontier: Frontier) -> None:
-    """Few as a table; many as they come, so that they need neither time nor memory before."""
+    """Few as a table; many as tables that come as they are read: all would need time and memory."""
     out = console()
     summary = SlotSummary()
     slots = summary.count(frontier.slots())
-    first = sorted(itertools.islice(slots, SORTED), key=lambda slot: slot.rank)
-    more = list(itertools.islice(slots, 1))
-    if not more:
-        out.print(slot_table(frontier.name, first, summary))
-        return
-    table = Table(COLUMNS, [row_of(slot) for slot in first])
-    rest = (row_of(slot) for slot in itertools.chain(more, slots))
-    write_lines(out, table.lines(out, out.width, rest))
+    while shown := sorted(itertools.islice(slots, SORTED), key=lambda slot: slot.rank):
+        if summary.slots < SORTED:
+            out.print(slot_table(frontier.name, shown, summary))
+            return
+        out.print(Table(COLUMNS, [row_of(slot) for slot in shown]))
+        out.file.flush()
     out.print(title(frontier.name, summary))
 
 

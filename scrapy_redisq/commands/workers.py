@@ -24,7 +24,7 @@ from scrapy_redisq.commands.options import (
 )
 from scrapy_redisq.commands.project import Project, only_frontier
 from scrapy_redisq.commands.status import watch_lines, watch_live
-from scrapy_redisq.commands.table import NAME_COLUMN, Cell, Column, Table
+from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.control import Frontier
 
 MANY_BYTES = 1_000_000_000
@@ -217,7 +217,7 @@ def worker_table(workers: Sequence[dict[str, Any]]) -> Table:
         ]
         for worker in sorted(workers, key=lambda one: (one["host"], one["pid"], one["id"]))
     ]
-    words = [Column("worker", NAME_COLUMN, left=True)]
+    words = [Column("worker", folds=True, left=True)]
     words += [Column("release", left=True), Column("state", left=True)]
     return Table([*words, *map(Column, names)], rows)
 
