@@ -155,6 +155,7 @@ class Project:
 
         Raises `SettingError` if the frontier was begun with another fingerprinter.
         """
+        self.settings.check_shards(server.masters)
         fingerprinter = self._build("REQUEST_FINGERPRINTER_CLASS")
         path = global_object_name(type(fingerprinter))
         # Left to Scrapy's own if that is what the project has: then `Frontier.push` checks it.

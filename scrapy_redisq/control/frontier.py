@@ -134,6 +134,7 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         server = open_server_of(settings, project_dir, url=url)
         try:
             server.wait()
+            settings.check_shards(server.masters)
             seeds = SeedReader(
                 fingerprint=fingerprint,
                 max_bytes=settings.max_entry_bytes,

@@ -1,10 +1,10 @@
-"""Ends of pages that are not sent yet, because of requests that went to other shards."""
+"""Ends of pages that wait for a moment, because their links to other shards may soon be safe."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scrapy_redisq.frontier.operations import Enqueue, Finish
@@ -19,8 +19,6 @@ them."""
 class _End:
     session: ShardSession
     finish: Finish
-    after: Mapping[ShardSession, int]
-    links: Sequence[Enqueue]
     since: float = field(default_factory=time.monotonic)
 
 
@@ -40,29 +38,15 @@ class HeldBack:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def finish(
-        self,
-        session: ShardSession,
-        finish: Finish,
-        after: Mapping[ShardSession, int],
-        links: Sequence[Enqueue],
-    ) -> None:
+    def finish(self, session: ShardSession, finish: Finish, links: Sequence[Enqueue]) -> None:
         """Send the end on, now or when it may go: see `RunSession.finish`."""
-        if links:
-            finish = replace(finish, links=links)
-        others = {other: n for other, n in after.items() if other is not session}
-        if not (others or links):
-            session.add(finish)
-            return
-        end = _End(session, finish, others, links)
+        end = _End(session, replace(finish, links=links) if links else finish)
         if self._may_go(end):
-            session.add(finish)
+            session.add(end.finish)
         else:
             self._ends.append(end)
 
     def _may_go(self, end: _End) -> bool:
-        if any(other.acknowledged < number for other, number in end.after.items()):
-            return False
         waited = time.monotonic() - end.since
         return not self._soon_safe or waited > PATIENCE or self.closing or not end.finish.unsafe()
 

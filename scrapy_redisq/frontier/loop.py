@@ -65,10 +65,9 @@ class ExchangeLoop:
         self._looks_for_end = False
         self._certain = False
         self._said_complete = False
-        self._void: dict[ShardSession, list[ShardSession]] = {}
-        """Shards on which the worker was taken for dead, or that have lost history, and with which
-        others it has to join each of them again."""
-        self._coming_back = asyncio.Lock()
+        self._void: set[ShardSession] = set()
+        """Shards on which the worker was taken for dead, or that have lost history: it has to join
+        each of them again."""
         self._forgotten: set[ShardSession] = set()
         self._is_lost = False
         self._landed = asyncio.Event()
@@ -247,37 +246,22 @@ class ExchangeLoop:
         self._landed.set()
 
     def mark_void(self, session: ShardSession) -> None:
-        """The worker has to join this shard again as a new one; or all of them: on one server the
-        log of all has lost its end."""
-        self._mark_group_void([session] if self.run_session.spread else self.run_session.sessions)
-
-    def _mark_group_void(self, group: list[ShardSession]) -> None:
-        self._void.update(dict.fromkeys(group, group))
+        """The worker has to join this shard again as a new one."""
+        self._void.add(session)
         self.complete = self._certain = self._said_complete = False
-        for session in group:
-            self._loops[session].last = None
+        self._loops[session].last = None
 
     async def come_back(self, session: ShardSession) -> None:
-        """Where leases are void: join as a new worker, when no exchange is under way there."""
-        while group := self._void.get(session):
-            async with self._coming_back if len(group) > 1 else contextlib.nullcontext():
-                while any(self._loops[one].wanted is not None for one in group):
-                    self._landed.clear()
-                    await self._landed.wait()
-                if self._void.get(session) is group:
-                    await self._rejoin(group)
-
-    async def _rejoin(self, group: list[ShardSession]) -> None:
-        """Raises what `RunSession.rejoin` does; then it is tried again."""
-        if to_forget := [session for session in group if session not in self._forgotten]:
-            self._forgotten.update(to_forget)
-            self.worker.forgotten(to_forget)
-        await self.run_session.rejoin(group)
-        for session in group:
-            self._loops[session].last = None  # another exchange may have ended since it was void
-            self._forgotten.discard(session)
-            if self._void.get(session) is group:
-                del self._void[session]
+        """Where leases are void: join as a new worker. Raises what `RunSession.rejoin` does, and is
+        then called again."""
+        if session not in self._void:
+            return
+        if session not in self._forgotten:
+            self._forgotten.add(session)
+            self.worker.forgotten([session])
+        await self.run_session.rejoin([session])
+        self._forgotten.discard(session)
+        self._void.discard(session)
         self.worker.rejoined()
 
     # The end

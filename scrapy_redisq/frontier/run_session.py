@@ -60,8 +60,6 @@ AWAY = 5.0
 MOST_POSTS = 100
 """Of dead workers, that are taken at a time."""
 
-NOTHING_SENT: Mapping[ShardSession, int] = {}
-
 
 @runtime_checkable
 class MayBeAlone(Protocol):
@@ -181,8 +179,6 @@ class RunSession:
             )
             for shard in self._numbers
         ]
-        for session in self.sessions if not self.spread else ():
-            session.in_one_log = self.sessions
         return self.joined
 
     def _newcomer(self) -> runs.Newcomer:
@@ -295,17 +291,14 @@ class RunSession:
         self,
         session: ShardSession,
         finish: Finish,
-        sent: Mapping[ShardSession, int] = NOTHING_SENT,
         links: Sequence[Enqueue] = (),
     ) -> None:
         """Take the end of a lease. It is sent when all requests that came of it have been taken.
 
-        On its own shard the order in the outbox sees to that; for requests that went to other
-        shards the finish is held back until those have acknowledged them. ``sent``: session ->
-        its ``enqueued`` just after the last of them. Where those shards have logs of their own, it
-        does not wait for ``links``: what is not safe goes with the end of a lease, as a post.
+        On its own shard the order in the outbox sees to that. Other shards have logs of their own:
+        what of ``links`` is not safe there goes with the end of the lease, as a post.
         """
-        self._held_back.finish(session, finish, sent, links)
+        self._held_back.finish(session, finish, links)
 
     def release(self, *, closing: bool = False) -> None:
         """Send on the finishes that need not be held back any longer."""
@@ -324,8 +317,8 @@ class RunSession:
 
     @property
     def spread(self) -> bool:
-        """Whether shards are on several servers, each with a log of its own."""
-        return self.joined.config.spread and len(self.sessions) != 1
+        """Whether there are several shards, on several servers, each with a log of its own."""
+        return self.joined.config.spread and self.joined.config.shards > 1
 
     async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
         """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""

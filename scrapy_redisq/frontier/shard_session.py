@@ -147,8 +147,6 @@ class ShardSession:
         """Shards that shard 0 is to be told of, as they have begun the run for good."""
         self._known: list[Enqueue] = []
         """Duplicates that were found while Redis was full, and of which nobody has been told."""
-        self.in_one_log: Sequence[ShardSession] = ()
-        """This session and the worker's others whose shards are on the same server."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
         self.may_arrive = False
@@ -288,9 +286,6 @@ class ShardSession:
         if self._in_flight.begun:
             data["begun"] = self._in_flight.begun
         self.unsafe.sends()
-        beside = self._said_beside()
-        if beside and (self._in_flight.ends or not data["starting"]):
-            data["beside"] = beside
         if turns:
             data["turns"] = turns
         data["slot_ttl"] = int(slot_ttl * 1000)
@@ -308,15 +303,6 @@ class ShardSession:
             )
         carried = self._in_flight.operations
         return Call.of(self._script, self._key, data, lambda reply: answer(reply, carried))
-
-    def _said_beside(self) -> list[tuple[str, str, int]]:
-        """What the server must still have of the worker's other shards when something ends here: if
-        it has come back without its last second, links that went there may be lost with that."""
-        return [
-            (other._key, other.worker, other._acked)
-            for other in self.in_one_log
-            if other is not self and other._acked > 0
-        ]
 
     @property
     def is_unsafe(self) -> bool:

@@ -189,8 +189,8 @@ class CrawlSettings:
     shards = Setting(
         None,
         checks.optional(checks.whole(1, MOST_SHARDS)),
-        "Parts of the frontier, each with a hash tag of its own. None: one, or in a cluster as "
-        "many as it has masters when the run begins.",
+        "Parts of the frontier in a cluster, each with a hash tag of its own. None: as many as it "
+        "has masters when the run begins. On one server there is one.",
     )
     connect_timeout = Setting(
         30.0,

@@ -86,6 +86,13 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
             **others,
         )
 
+    def check_shards(self, masters: int) -> None:
+        """Raise `SettingError` for several shards on one server (``masters`` is 0), which would
+        gain nothing: they are for the masters of a cluster."""
+        if not masters and (self.shards or 1) > 1:
+            takes = "1, or nothing, on one server: several shards are for a cluster"
+            raise SettingError(type(self).shards.name, self.shards, takes)
+
     def growth_limit(self) -> GrowthLimit:
         """How large the frontier may become."""
         return GrowthLimit(self.max_pending, self.max_memory)

@@ -77,6 +77,7 @@ class WorkerConnection:
         await self._persist(server, server.check_async)
         client = self._client = server.async_client()
         self._following = asyncio.ensure_future(server.follow())
+        settings.check_shards(server.masters)
         config = settings.frontier_config(
             dupefilter=dupefilter,
             backend="exact",

@@ -312,12 +312,10 @@ class Outbox:
         return True
 
     def _send(self, page: Page | None, enqueue: Enqueue) -> None:
-        """Send what comes of ``page``, which is to be ended after it."""
-        session = self._exchange_loop.enqueue(enqueue)
+        """Send what comes of ``page``."""
+        self._exchange_loop.enqueue(enqueue)
         if page is not None and enqueue.link is not None:
             page.keep_links([enqueue])
-        elif page is not None:
-            page.ends_after(session)
 
     def _link(self, slot: str, holder: Page | None) -> Link | None:
         """Of a request of ``slot`` that ``holder`` asks for; None if one log has both."""

@@ -86,8 +86,8 @@ class Page:
     Its download was ``began`` at a time.monotonic(). If it is to ``blame`` itself for having been
     sent back, that number takes the place of how often it was.
 
-    ``retry`` takes its place at its end. ``repeats`` counts children that are alike, ``sent`` and
-    ``links`` are what `RunSession.finish` has to know of what went to other shards.
+    ``retry`` takes its place at its end. ``repeats`` counts children that are alike,
+    ``links`` went to other shards.
 
     A request that stays in this process has a page, too, whose lease is none; ``holder`` is the
     page of the frontier that holds it, None if it is of ``start()`` or of nowhere (`KeptRequests`).
@@ -109,7 +109,6 @@ class Page:
     identity: bytes | None = None
     retry: Enqueue | None = None
     repeats: Repeats = field(default_factory=Repeats)
-    sent: dict[ShardSession, int] = field(default_factory=dict)
     links: list[Enqueue] = field(default_factory=list)
     most_links: int = 1_000
     holder: Page | None = None
@@ -152,10 +151,6 @@ class Page:
         if self.problem is not None:
             return self.problem.finish(lease)
         return Finish(lease, "done")
-
-    def ends_after(self, session: ShardSession) -> None:
-        """It is to be ended after all that ``session`` has been given until now."""
-        self.sent[session] = session.enqueued
 
     def keep_links(self, links: Sequence[Enqueue]) -> None:
         """Keep what it has sent to other shards, until it is safe there: that may be far more than

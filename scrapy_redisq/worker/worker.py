@@ -312,7 +312,7 @@ class Worker:
                 self._tell_of_death(page.problem, page.request)
             finish = self._finish(page)
             self._kept.page_ended(page, done=finish.ending == "done" and page.is_held)
-            self._run_session.finish(page.session, finish, page.sent, page.links)
+            self._run_session.finish(page.session, finish, page.links)
         self._outbox.count_filtered()
         self._count_work()
         if self.engine.closing:

@@ -845,7 +845,7 @@ import scrapy
 
 class Books(scrapy.Spider):
     name = "books"
-    custom_settings = {"REDISQ_ORDER": "lifo", "REDISQ_SHARDS": 2}
+    custom_settings = {"REDISQ_ORDER": "lifo"}
 
 class Films(scrapy.Spider):
     name = "films"
@@ -891,7 +891,7 @@ class TestProcesses:
         with Frontier.from_url(redis_server.url, "shop-books") as frontier:
             config = frontier.config()
         assert config is not None
-        assert (config.order, config.shards, config.spider) == ("lifo", 2, "books")
+        assert (config.order, config.shards, config.spider) == ("lifo", 1, "books")
         assert config.fingerprinter == "shop.fingerprints.ByPath"
         assert config.dupefilter == "bloom"
         ran = scrapy(

@@ -341,7 +341,6 @@ class TestPush:
         settings = RedisqSettings.read(
             {
                 "REDISQ_ORDER": "lifo",
-                "REDISQ_SHARDS": 2,
                 "REDISQ_DUPEFILTER_CAPACITY": 5_000,
                 "REDISQ_DUPEFILTER_ERROR_RATE": 0.01,
             }
@@ -350,7 +349,7 @@ class TestPush:
         frontier.push(["https://a.example/"])
         config = frontier.config()
         assert config is not None
-        assert (config.order, config.shards) == ("lifo", 2)
+        assert (config.order, config.shards) == ("lifo", 1)
         assert (config.capacity, config.error_rate) == (5_000, 0.01)
 
     def test_the_stored_configuration_holds(self, open_frontier: Opener) -> None:
@@ -381,8 +380,8 @@ class TestPush:
             return status["order"], status["dupefilter"]["kind"], status["shards"]
 
         assert pushed_after_the_end() == ("lifo", "exact", 4)
-        settings = RedisqSettings.read({"REDISQ_SHARDS": 2})
-        assert pushed_after_the_end(settings=settings) == ("fifo", "bloom", 2)
+        settings = RedisqSettings.read({})
+        assert pushed_after_the_end(settings=settings) == ("fifo", "bloom", 1)
         assert pushed_after_the_end(config=config) == ("lifo", "exact", 4)
 
     @pytest.mark.parametrize("keep_seen", [True, False])

@@ -20,7 +20,9 @@ from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server, wait_until
 from lab.site import Answer, Site, folder_pages, linked_pages
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import SettingError
 from scrapy_redisq.serialization.serializer import Serializer
+from scrapy_redisq.settings.settings import RedisqSettings
 from tests.faults.oracle import LEFT
 from tests.harness.busy import Busy
 from tests.harness.command import Redisq
@@ -274,7 +276,7 @@ class TestRuns:
         settings = {"REDISQ_RUN": "%(spider)s 1"}
         with Site(linked_pages(30)) as site:
             assert crawl("late", site, settings=settings).wait().reason == "finished"
-            for change in ({}, {"REDISQ_SHARDS": 3}, {"REDISQ_RESUME": False}):
+            for change in ({}, {"REDISQ_ORDER": "lifo"}, {"REDISQ_RESUME": False}):
                 again = crawl("late", site, settings={**settings, **change}).wait()
                 assert again.reason == "finished"
                 assert "run 'late 1' (REDISQ_RUN) of frontier 'late' is complete" in again.log
@@ -733,12 +735,11 @@ class TestConfigurations:
         "settings",
         [
             {"DUPEFILTER_CLASS": "scrapy_redisq.ExactDupeFilter"},
-            {"REDISQ_SHARDS": 4},
             {"REDISQ_SCHEDULING": "priority", "REDISQ_ORDER": "lifo"},
             {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
             {"ADDONS": "{}", "SCHEDULER": "scrapy_redisq.Scheduler"},
         ],
-        ids=["exact", "shards", "priority", "third-party", "by hand"],
+        ids=["exact", "priority", "third-party", "by hand"],
     )
     def test_crawl(self, redis_server: RedisServer, crawl: Run, settings: dict[str, Any]) -> None:
         """Every configuration fetches each page once and says that it has finished. A dupefilter of
@@ -753,19 +754,15 @@ class TestConfigurations:
         is_of_one = "RFPDupeFilter" in str(settings)
         assert worker.log.count('Write DUPEFILTER_CLASS = "scrapy_redisq.Bloom') == is_of_one
 
-    def test_several_hosts_on_several_shards(self, redis_server: RedisServer, crawl: Run) -> None:
-        """Hosts are spread over shards; all workers know together when all shards are done."""
-        with Site(linked_pages(40), hosts=8) as site:
-            sites = " ".join(site.url.replace("127.0.0.1", f"127.0.0.{n}") for n in range(1, 9))
-            settings = {"REDISQ_SHARDS": 3}
-            workers = crawl.fleet(2, "hosts", None, settings, sites=sites, pages=8)
-            for worker in workers:
-                assert worker.wait().reason == "finished", worker.log
-            assert len({(hit.host, hit.path) for hit in site.hits}) == 64
-            assert len(site.hits) == 64
-        with redis_server.client() as client:
-            assert len(list(client.scan_iter("*:meta"))) == 3
-        nothing_left(redis_server, "hosts")
+    def test_several_shards_on_one_server(self, crawl: Run, redis_server: RedisServer) -> None:
+        """Are refused by name, and nothing is begun."""
+        with Site(linked_pages(1)) as site:
+            worker = crawl("follow", site, {"REDISQ_SHARDS": 2}).wait()
+            assert "REDISQ_SHARDS = 2: takes 1, or nothing, on one server" in worker.log
+            assert site.hits == []
+        with pytest.raises(SettingError, match="REDISQ_SHARDS"):
+            settings = RedisqSettings.read({"REDISQ_SHARDS": 2})
+            Frontier.from_url(redis_server.url, "follow", settings=settings)
 
     def test_embedded(self, tmp_path: Path, crawl: Run) -> None:
         """Without a server of their own, processes share an embedded one, which ends with them."""

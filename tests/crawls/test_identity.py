@@ -416,13 +416,11 @@ def served(items: list[dict[str, Any]]) -> Counter[tuple[str, Any]]:
     return Counter(map(difference, items))
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_alike_of_start(crawl: Run, shards: int) -> None:
+def test_alike_of_start(crawl: Run) -> None:
     """Start requests that differ in anything but their fingerprint are each fetched once, and the
     URL itself as well, for which a link may ask."""
     with Site(answers) as site:
-        settings = {"REDISQ_SHARDS": shards}
-        workers = crawl.fleet(3, "alike", site, settings, shuffled=1, plain=1)
+        workers = crawl.fleet(3, "alike", site, shuffled=1, plain=1)
         for worker in workers:
             assert worker.wait().reason == "finished"
         items = [item for worker in workers for item in worker.items()]
@@ -431,13 +429,12 @@ def test_alike_of_start(crawl: Run, shards: int) -> None:
         assert site.counts() == {"/alike": 11}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("seconds", [0, 2])
-def test_alike_of_a_page(crawl: Run, shards: int, seconds: int) -> None:
+def test_alike_of_a_page(crawl: Run, seconds: int) -> None:
     """The same of a page that is fetched again, because its worker was killed: whether they had
     gone ahead of its end or not."""
     with Site(answers) as site:
-        settings = {"REDISQ_SHARDS": shards, "REDISQ_LEASE_TTL": 1, "REDISQ_SAME_ARGUMENTS": False}
+        settings = {"REDISQ_LEASE_TTL": 1, "REDISQ_SAME_ARGUMENTS": False}
         killed = crawl("alike", site, settings, source="page", seconds=2 * seconds or 60)
         killed.wait_for(" run ")
         if seconds:

@@ -29,8 +29,7 @@ def chained(pages: int, chains: int, delay: float, failing: bool) -> Callable[[s
 
 
 @pytest.mark.parametrize("failing", [False, True])
-@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.full)])
-def test_f47_chains(rig: Rig, failing: bool, shards: int) -> None:
+def test_f47_chains(rig: Rig, failing: bool) -> None:
     """Workers that follow chains of unfiltered requests, or of retries, are killed again and
     again: no chain doubles."""
     pages, chains = int(rig.size.pick(150, 2_000)), 20
@@ -39,7 +38,6 @@ def test_f47_chains(rig: Rig, failing: bool, shards: int) -> None:
         ttl=1,
         hold=True,
         page=chained(pages, chains, rig.size.pick(0.1, 0.05), failing),
-        REDISQ_SHARDS=shards,
         REDISQ_BACKOFF_CODES="",
         REDISQ_RETRY_DELAYS="0",
         DOWNLOAD_DELAY=0,

@@ -119,8 +119,6 @@ class Worker:
             )
             for shard in range(self.joined.config.shards)
         ]
-        for session in self.sessions if not self.joined.config.spread else ():
-            session.in_one_log = self.sessions
 
     def _register(self, former: Sequence[ShardSession] = ()) -> calls.Joined:
         """Join under a new id; with ``former`` only into the run, and the shards, of these."""
@@ -238,8 +236,7 @@ class Worker:
             foreign=foreign,
             priority=priority,
         )
-        sent = {} if self.joined.config.spread else {one: one.enqueued for one in self.sessions}
-        self.held_back.finish(session, finish, sent, self.links.pop(lease.id, ()))
+        self.held_back.finish(session, finish, self.links.pop(lease.id, ()))
 
     def waiting(self) -> int:
         """Enqueues and finishes that are not acknowledged."""
@@ -291,7 +288,7 @@ class Worker:
         if reply.status == "lost":
             raise FrontierLost(self.name)
         if reply.status in {"gone", "rewound"}:
-            self.rejoin([session] if self.joined.config.spread else self.sessions)
+            self.rejoin([session])
         if reply.status == "sealed":
             self.do(runs.open_shard(self.name, shard, self.joined.run))
             return self.exchange(

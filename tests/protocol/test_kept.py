@@ -8,7 +8,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -139,7 +139,7 @@ class Process:
         for page in self.in_progress.end(self.engine.in_progress, closing=False):
             finish = page.finish()
             self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
-            self.run.finish(page.session, finish, page.sent, page.links)
+            self.run.finish(page.session, finish, page.links)
 
     def rejoin(self) -> None:
         """Go on as a new worker: all leases are void."""
@@ -279,29 +279,6 @@ def test_a_failure_is_the_pages(client: redis.Redis, process: NewProcess) -> Non
         "<GET http://a/inner>, which stayed in its process: no answer",
     )
     first.exchange()
-
-
-def test_children_on_other_shards_come_first(client: redis.Redis, process: NewProcess) -> None:
-    """Nothing is settled before they have been taken."""
-    config = replace(EXACT, shards=2)
-    first = process(config)
-    here, there = (
-        next(slot for slot in map(str, range(20)) if shard_of(slot, 2) == shard)
-        for shard in range(2)
-    )
-    push(first, f"http://{here}/page")
-    page = first.fetch(here)
-    local = first.ask(page, f"http://{here}/local")
-    first.exchange()
-    first.start()
-    with first.of(local):
-        first.outbox.take(Request(f"http://{there}/link"))
-    first.end(page, local)
-    first.member.exchange(shard=0)
-    assert held(first) == 1
-    first.member.exchange(shard=1)
-    first.exchange()
-    assert held(first) == 0
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])

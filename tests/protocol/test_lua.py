@@ -152,7 +152,6 @@ def exchange() -> Call[object]:
     other = ShardSession("n", 1, JOINED, "w", ttl=1, dead_max=1, seen=["0"])
     other.call()
     other.received(Reply("ok"))
-    session.in_one_log = [session, other]
     session.held["1"] = Lease("1", "s", 0, 0, b"")
     for operation in (
         Enqueue("s", 0, b"", b"f", also=b"g"),

@@ -1263,42 +1263,6 @@ def page_of_two_shards(member: Callable[..., Worker]) -> tuple[Worker, Lease, st
     return worker, lease, there
 
 
-def test_links_to_other_shards_before_the_page(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """A page's end waits until the shards of its links have acknowledged them."""
-    worker, lease, there = page_of_two_shards(member)
-    worker.enqueue("link", slot=there, page=lease)
-    worker.finish(lease)
-    worker.exchange(shard=0)
-    worker.exchange(shard=1, lose="reply")
-    worker.exchange(shard=0)
-    assert read_shard(client, NAME, 0).count("finished") == 0
-    worker.exchange(shard=1)
-    worker.exchange(shard=0)
-    assert read_shard(client, NAME, 0).count("finished") == 1
-
-
-def test_a_link_to_another_shard_that_is_lost(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """The server comes back without its last second, in which the page's shard had nothing to lose:
-    the page does not end all the same."""
-    worker, lease, there = page_of_two_shards(member)
-    saved: dict[Any, Any] = {name: client.dump(name) for name in client.keys("*")}
-    worker.enqueue("link", slot=there, page=lease)
-    worker.finish(lease)
-    worker.exchange(shard=1)
-    client.flushall()
-    for name, dump in saved.items():
-        client.restore(name, 0, dump)
-    reply = worker.exchange(shard=0)
-    assert reply is not None
-    assert reply.status == "rewound"
-    assert read_shard(client, NAME, 0).count("finished") == 0
-    assert entries(worker.claim(1, shard=0)) == ["page"]
-
-
 def test_another_shard_on_another_server(
     member: Callable[..., Worker], client: redis.Redis
 ) -> None:

@@ -121,7 +121,6 @@ class Crawl(RuleBasedStateMachine):
         backend=st.sampled_from(["exact", "bitmap"]),
         order=st.sampled_from(["fifo", "lifo"]),
         scheduling=st.sampled_from(["slot", "priority"]),
-        shards=st.sampled_from([1, 1, 3]),
         filtered=st.booleans(),
         limit=st.sampled_from(["", "", *LIMITS]),
     )
@@ -132,7 +131,6 @@ class Crawl(RuleBasedStateMachine):
         backend: str,
         order: str,
         scheduling: str,
-        shards: int,
         filtered: bool,
         limit: str,
     ) -> None:
@@ -145,9 +143,8 @@ class Crawl(RuleBasedStateMachine):
             [link % len(site) for link in [*links, page + 1]] for page, links in enumerate(site)
         ]
         self.seeds = [seed % len(site) for seed in seeds]
-        if self.spread:
-            shards, scheduling = 3, "slot"
-        shards = 1 if scheduling == "priority" else shards
+        shards = 3 if self.spread else 1
+        scheduling = "slot" if self.spread else scheduling
         self.config = FrontierConfig(
             dupefilter="exact" if backend == "exact" else "bloom",
             backend=backend,

@@ -15,9 +15,7 @@
 --          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued
 --          it}...}, backed_off {{lease, serialised request}...}, posts
 --          {{id, links to other shards}...}, hold (us, for these; with shards on several servers
---          only), delivered {id...} (posts that are no longer needed), beside {{meta key of
---          another shard, worker there, number of the last exchange whose reply arrived}...} (if
---          something ends or no start requests are left, of shards on the same server), begun
+--          only), delivered {id...} (posts that are no longer needed), begun
 --          {shard...} (that have begun the run for good), room {slot = limit}, tally {count = what
 --          is added to it}, turns {{slot, ... (see report_turn() in shared/slots/turns.lua),
 --          entries to claim of it}...},
@@ -91,15 +89,6 @@ local seq = tonumber(state[1] or '')
 if not seq or not is_member(worker) or not (seq <= input.acked + 1) then return {'gone'} end
 if seq < input.acked then return {'rewound'} end
 local replayed = seq > input.acked
--- What ends here may have links there. A server that does not know the run there, or refuses to
--- look, is one of several behind one address: each has a log of its own.
-for _, other in ipairs(input.beside or NONE) do
-  local there = redis.pcall('HGET', worker_key(other[2], prefix_of(other[1])), 'seq')
-  if type(there) ~= 'table' and (tonumber(there or '') or -1) < other[3]
-      and redis.pcall('HGET', other[1], 'run') == input.run then
-    return {'rewound'}
-  end
-end
 if not generation then return {'corrupt', META} end
 if meta[11] and input.enqueue and not replayed then return {'sealed'} end
 local paused = meta[13]
