@@ -103,7 +103,6 @@ MUTANTS = [
     # The exchange
     Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
     Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
-    Mutant(EXCHANGE, "in ipairs(input.beside or NONE)", "in ipairs(NONE)", PROTOCOL),
     Mutant(
         "frontier/unsent.py",
         "if after < number]",
@@ -385,12 +384,6 @@ MUTANTS = [
         PROTOCOL,
     ),
     Mutant(
-        "frontier/loop.py",
-        "self.worker.forgotten(to_forget)",
-        "pass",
-        "tests/protocol/test_exchange_loop.py",
-    ),
-    Mutant(
         CONCLUDE,
         "ms_until_dead(meta.sign, meta.patient, math.max(longest, 1000000)) > 0",
         "false",
@@ -498,12 +491,6 @@ MUTANTS = [
         "while self._waiting or self.doubts or not self._closing:",
         "while self._waiting or not self._closing:",
         DOUBT,
-    ),
-    Mutant(
-        "pipelines/writer.py",
-        "losses = losses + 1 if isinstance(error, ConnectionLost) else 0",
-        "losses = 0",
-        LOST,
     ),
     Mutant(
         "pipelines/writer.py",
