@@ -156,7 +156,7 @@ class Stored(Fault):
 
 class Chains(Fault):
     """``chains`` pages, of which each asks for the next one past the dupefilter, with values that
-    change from fetch to fetch."""
+    change from fetch to fetch, and an id that does not."""
 
     name = "chains"
     custom_settings = {**Fault.custom_settings, "REDISQ_FRONTIER": "fault"}
@@ -170,7 +170,8 @@ class Chains(Fault):
         reached("yield")
         for href in response.css("a::attr(href)").getall():
             drawn = {"drawn": random.random()}
-            yield response.follow(href, dont_filter=True, cb_kwargs=drawn)
+            meta = {"redisq_id": href}
+            yield response.follow(href, dont_filter=True, cb_kwargs=drawn, meta=meta)
             reached("yield")
 
 
