@@ -494,6 +494,24 @@ MUTANTS = [
     ),
     Mutant(
         "pipelines/writer.py",
+        "losses = losses + 1 if isinstance(error, (ConnectionLost, RowLocked)) else 0",
+        "losses = 0",
+        LOST,
+    ),
+    Mutant(
+        "pipelines/doubt.py",
+        "and (doubt.compared or at_end)",
+        "and doubt.compared",
+        WAITING,
+    ),
+    Mutant(
+        "pipelines/writer.py",
+        "return self._worker.finds_nothing()",
+        "return True",
+        WAITING,
+    ),
+    Mutant(
+        "pipelines/writer.py",
         "if isinstance(error, (ConnectionLost, WriteFailed)) and error.at_commit:",
         "if False:",
         LOST,

@@ -1,4 +1,4 @@
-"""The project's own tables: their keys, their types, and rows of nested items."""
+"""The project's own tables: their keys and their types; nested items as JSON."""
 
 from __future__ import annotations
 

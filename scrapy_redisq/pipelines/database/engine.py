@@ -85,10 +85,6 @@ def engine(url: sqlalchemy.URL, shown: str, connect_timeout: float) -> sqlalchem
     options["connect_args"] = {
         name: value for name, value in defaults.items() if name not in url.query
     }
-    if driver == "pymysql":
-        options["use_insertmanyvalues"] = False  # pymysql does that faster, and splits by size
-    if driver in ("psycopg", "pymysql"):
-        options["paramstyle"] = "format"  # by places, as SQLite's: see upsert.py
     if url.get_backend_name() not in _DATABASES:
         raise SettingError(SETTING, shown, f"one of {', '.join(_DATABASES)}; {TAKES}")
     try:
