@@ -358,7 +358,7 @@ def test_a_worker_whose_statement_waits_ends(
     """SIGTERM counts, whatever it waits for: pages go back, and no statement is left waiting."""
     if each_database.kind not in WAITING:
         pytest.skip("SQLite waits for no longer than five seconds")
-    with Site(linked_pages(60, delay=0.02)) as site:
+    with Site(linked_pages(60, delay=0.2)) as site:
         given = {**CRAWL, "REDISQ_DATABASE_URL": each_database.url}
         worker = crawl("follow", site, given)
         worker.wait_for("Items go to")
