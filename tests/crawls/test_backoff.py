@@ -460,6 +460,19 @@ def test_one_request_is_tried(member: Callable[..., Worker]) -> None:
     assert len(ask(first).leases) > 1
 
 
+def test_a_failure_ends_no_turn_of_another_worker(member: Callable[..., Worker]) -> None:
+    """It may not have heard of it, and starts what its turn allows: nobody else does before that is
+    over."""
+    first, second = (member(limits={"*": "300000 0 0 0"}) for _ in range(2))
+    first.send(f"/{n}" for n in range(20))
+    began = time.monotonic()
+    assert len(ask(first, 4).leases) == 4
+    outcome(second, True, begun=began - 5)
+    reply = wait_until(lambda: (r := ask(second)).leases and r, 5, "the turn")
+    assert len(reply.leases) == 1
+    assert time.monotonic() - began > 0.95
+
+
 def test_a_worker_is_told_of_a_parked_slot(member: Callable[..., Worker]) -> None:
     """One that asks for it is refused, and hears for how long; when all is well it is told so."""
     worker = member()

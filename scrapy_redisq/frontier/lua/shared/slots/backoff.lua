@@ -78,7 +78,8 @@ local function report_download(item, terms)
       end
     end
     state.parked = math.max(state.parked, now, NOW + asked)
-    state.owner = ''
+    -- The turn of another worker, which may not have heard of this, goes on until its end.
+    if state.owner == input.worker then state.owner = '' end
     look_again(slot, state.parked - EARLY)
     redis.call('HSET', META, 'limited', 1)
     if others_may_start and NOW - state.told >= TELL then
