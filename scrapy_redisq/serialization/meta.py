@@ -9,7 +9,7 @@ from typing import Any
 from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable
-from scrapy_redisq.serialization.values import are_plain, is_plain
+from scrapy_redisq.serialization.values import ATOMS, is_plain
 
 DELAY_KEY = "redisq_delay"
 """In a request's meta: seconds that the frontier keeps it back."""
@@ -98,13 +98,16 @@ _MOST_HARMLESS = 1_000
 def is_safe_and_plain(meta: dict[Any, Any], listed: Collection[str]) -> bool:
     """Whether ``meta`` has no `unsafe_key`, and `encode` takes it as it is.
 
-    For each link, so in one look: keys that were found harmless are text.
+    For each link, so in one loop. A key that only equals a harmless one, such as an enum's member,
+    is not plain: it would come back as text.
     """
-    if not meta:
-        return True
-    if _harmless.issuperset(meta):
-        return are_plain(meta.values())
-    return unsafe_key(meta, listed) is None and is_plain(meta)
+    for key, value in meta.items():
+        if type(key) is not str or key not in _harmless:
+            return unsafe_key(meta, listed) is None and is_plain(meta)
+        kind = type(value)
+        if kind not in ATOMS and not (kind is list and ATOMS.issuperset(map(type, value))):
+            return False
+    return True
 
 
 def check_safe(meta: Mapping[Any, Any], listed: Collection[str]) -> None:

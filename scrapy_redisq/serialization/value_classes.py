@@ -61,6 +61,8 @@ class ValueClass:
         parts = attributes_of(value)
         if "_attrs_cached_hash" in parts:
             raise NotStorable("its hash is kept, which is another one in each process")
+        for name in parts.keys() - self._slots.keys():
+            _check_special(name)
         return parts
 
     def build(self, parts: Any) -> Any:
@@ -71,6 +73,7 @@ class ValueClass:
             if slot is not None:
                 slot.__set__(value, part)
             else:
+                _check_special(name)
                 value.__dict__[name] = part
         return value
 
@@ -249,6 +252,13 @@ def attributes_of(value: object) -> dict[str, Any]:
         except AttributeError:
             continue  # nothing was assigned
     return parts
+
+
+def _check_special(name: str) -> None:
+    """Raise `NotStorable` for the name of a special method: `copy` and `pickle` call the ones that
+    they find among an object's attributes. Slots with such a name are the class's own choice."""
+    if name.startswith("__") and name.endswith("__"):
+        raise NotStorable(f"attribute {name!r:.50} would be a special method")
 
 
 def _named(parts: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ MAX_DEPTH = 100
 ) = range(1, 15)
 
 # What msgpack holds by itself, given that the integers fit in 64 bits and the text in UTF-8.
-_ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
+ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 _KEY_ATOMS = frozenset({NoneType, bool, float, bytes})
 _STR = frozenset({str})
 _MICROSECOND = timedelta(microseconds=1)
@@ -75,11 +75,11 @@ def is_plain(mapping: dict[Any, Any]) -> bool:
 
 def are_plain(values: Iterable[Any]) -> bool:
     """The same of the values of a mapping with text keys."""
-    if _ATOMS.issuperset(map(type, values)):
+    if ATOMS.issuperset(map(type, values)):
         return True
     for value in values:
         kind = type(value)
-        if kind not in _ATOMS and not (kind is list and _ATOMS.issuperset(map(type, value))):
+        if kind not in ATOMS and not (kind is list and ATOMS.issuperset(map(type, value))):
             return False
     return True
 
@@ -175,7 +175,7 @@ class _Packer:
             return _pack_text(value)
         if kind is int:
             return value if -(1 << 63) <= value < 1 << 64 else Ext(INT, _int_bytes(value))
-        if kind in _ATOMS:
+        if kind in ATOMS:
             return value
         leaf = _LEAVES.get(kind)
         if leaf is not None:

@@ -53,7 +53,7 @@ class Frozen:
 
 
 class _Slots:
-    __slots__ = ("first", "later")
+    __slots__ = ("__fields_set__", "first", "later")
 
 
 @attrs.frozen
@@ -193,9 +193,9 @@ class TestValues:
             "result": None,
         }
         slots = _Slots()
-        slots.first = [1]  # type: ignore[attr-defined]
+        slots.first = slots.__fields_set__ = [1]  # type: ignore[attr-defined]
         restored = through_without_repr(serializer, slots)
-        assert restored.first == [1]
+        assert restored.first == restored.__fields_set__ == [1]
         assert not hasattr(restored, "later")
 
     @pytest.mark.parametrize(
@@ -346,6 +346,33 @@ class TestWhatRedisSays:
         with pytest.raises(Undecodable):
             serializer.loads(bytes([FORMAT]) + msgspec.msgpack.encode(entry))
         assert set(sys.modules) == modules
+
+    def test_no_copy_of_an_object_calls_what_it_holds(self, spider: BookSpider) -> None:
+        """``copy`` and ``pickle`` look special methods up on the object itself, and JsonRequest
+        copies its arguments."""
+        serializer = Serializer(
+            spider, max_bytes=1 << 16, value_classes=ValueClasses([Author], find(spider, {}))
+        )
+        known, made = f"{__name__}.Author", Author.made
+        author = msgspec.msgpack.Ext(14, msgspec.msgpack.encode([known, None]))
+        held = msgspec.msgpack.encode([known, {"__deepcopy__": author}])
+        extra = {"dumps_kwargs": {"indent": msgspec.msgpack.Ext(14, held)}}
+        entry = msgspec.msgpack.encode({ord("u"): URL, ord("k"): "J", ord("x"): extra})
+        with pytest.raises(Undecodable, match="__deepcopy__"):
+            serializer.loads(bytes([FORMAT]) + entry)
+        assert Author.made == made
+        held_by_spider = Author("A")
+        vars(held_by_spider)["__deepcopy__"] = 1
+        with pytest.raises(Unserializable, match="__deepcopy__"):
+            serializer.dumps(Request(URL, meta={"a": held_by_spider}))
+
+    def test_keys_that_equal_text(self, spider: BookSpider) -> None:
+        """They come back as they are, also when the text has been met as a key."""
+        key = enum.Enum("Key", {"page": "page"}, type=str)("page")
+        serializer = Serializer(spider, max_bytes=999, value_classes=ValueClasses([type(key)]))
+        for meta in ({"page": 1}, {key: 1}):
+            (loaded,) = serializer.loads(serializer.dumps(Request(URL, meta=meta))).meta
+            assert type(loaded) is type(next(iter(meta)))
 
     def test_tools_that_know_no_class(self, serializer: Serializer) -> None:
         """They show what is stored, and hand it on unchanged."""
