@@ -11,9 +11,10 @@ from scrapy.utils.conf import build_component_list
 
 from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.feeds import shared_feeds
+from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.scrapy_redis import kept_lines
 from scrapy_redisq.settings.scrapys_limits import downloads_at_once
-from scrapy_redisq.settings.setting import PREFIX, TOKEN_VARIABLE, path_of, settings_of
+from scrapy_redisq.settings.setting import PREFIX, REMOVED, TOKEN_VARIABLE, path_of, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 
 PROJECT = "Settings"
@@ -189,13 +190,12 @@ def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
             "What one worker holds others cannot have, and it is fetched again if that one dies.",
             f"REDISQ_MAX_LEASES 0, which is {2 * at_once}",
         )
-    if settings.lease_ttl < 2 * settings.socket_timeout:
+    if settings.lease_ttl < 2 * SOCKET_TIMEOUT:
         yield warning(
             PROJECT,
-            f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}, REDISQ_SOCKET_TIMEOUT "
-            f"{settings.socket_timeout:g}",
+            f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}, an answer may take {SOCKET_TIMEOUT:g} s",
             "A worker that waits once for an answer that is lost is nearly taken for dead.",
-            f"REDISQ_LEASE_TTL above {2 * settings.socket_timeout:g}",
+            f"REDISQ_LEASE_TTL above {2 * SOCKET_TIMEOUT:g}",
         )
     elif settings.lease_ttl < 10:
         yield note(
@@ -241,7 +241,9 @@ def _of_one_process(scrapys: BaseSettings) -> Iterator[Line]:
 def _misspelt(scrapys: BaseSettings) -> Iterator[Line]:
     known = {*(setting.name for setting in settings_of(RedisqSettings)), TOKEN_VARIABLE}
     for name in scrapys:
-        if isinstance(name, str) and name.startswith(PREFIX) and name not in known:
+        if name in REMOVED:
+            yield warning(PROJECT, f"{name} is no setting any more", f"{REMOVED[name]}.", "nothing")
+        elif isinstance(name, str) and name.startswith(PREFIX) and name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
             yield warning(
                 PROJECT,

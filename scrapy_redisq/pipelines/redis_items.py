@@ -30,7 +30,7 @@ __all__ = ["RedisPipeline"]
 logger = logging.getLogger(__name__)
 
 TRANSACTION_BYTES = 4_000_000
-"""Bytes after which a transaction is sent, so that each fits into REDISQ_SOCKET_TIMEOUT."""
+"""Bytes after which a transaction is sent, so that each is answered in time."""
 
 ENCODED = "\0encoded"
 """Where a row keeps its item as bytes; no field is called so."""

@@ -43,6 +43,9 @@ BETWEEN_WORDS = 10.0
 """Seconds between lines that say how far it is."""
 READ_PATIENCE = 4.0
 """Seconds for which who only reads waits for a server, at most: a person looks on."""
+SOCKET_TIMEOUT = 5.0
+"""Seconds that a connection or an answer may take where the URL does not say ``socket_timeout``:
+longer than a script or a fork takes on a busy server, and half of a short lease."""
 SHORTEST_ATTEMPT = 1.0
 """Seconds that one attempt may take even at the end of REDISQ_CONNECT_TIMEOUT."""
 
@@ -58,14 +61,14 @@ def open_server(
     project_dir: Path | None = None,
     binary: str = "",
     connect_timeout: float = 30.0,
-    socket_timeout: float = 5.0,
+    socket_timeout: float = SOCKET_TIMEOUT,
 ) -> Server:
     """The server at ``url``; an embedded one is joined, and started if need be.
 
     ``binary`` is REDISQ_SERVER. ``connect_timeout`` is REDISQ_CONNECT_TIMEOUT, how many seconds
-    `Server.wait` tries; ``socket_timeout`` is REDISQ_SOCKET_TIMEOUT, how many seconds a connection
-    or an answer may take. Sends nothing yet, except to start an embedded server. Raises
-    `SettingError` for a URL that cannot be used, `EmbeddedServerError` as
+    `Server.wait` tries; ``socket_timeout`` is how many seconds a connection or an answer may
+    take where the URL does not say it. Sends nothing yet, except to start an embedded server.
+    Raises `SettingError` for a URL that cannot be used, `EmbeddedServerError` as
     `EmbeddedServer.acquire` does.
     """
     folder = embedded_folder(url, project_dir)
@@ -109,9 +112,9 @@ class Server:
         self.keeps_log = True
         """No server is known to have no append-only file; asked by `check`."""
         self.by_sentinels = isinstance(address, SentinelService)
-        self._route = _route(address, socket_timeout)
+        self.socket_timeout = float(address.options.get("socket_timeout", socket_timeout))
+        self._route = _route(address, self.socket_timeout)
         self.connect_timeout = connect_timeout
-        self.socket_timeout = socket_timeout
         self.embedded = embedded
         self.address = f"embedded://{embedded.folder}" if embedded else redact(url)
 

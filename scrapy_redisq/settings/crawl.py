@@ -66,12 +66,6 @@ class CrawlSettings:
         "Name of the run, for supervisors that start workers at any time: when the run of this "
         "name is complete they end at once. See [Operations](#operations).",
     )
-    release = Setting(
-        "",
-        checks.text("text of at most 100 bytes", lambda value: len(value.encode()) <= 100),
-        "The release of the project's code, for people: shown with each worker, and marked where a "
-        "worker of another one joins. '': a digest of the spider's file.",
-    )
     keep_seen = Setting(
         False,
         checks.boolean,
@@ -197,11 +191,6 @@ class CrawlSettings:
         checks.seconds(0, checks.DAY),
         "Seconds to wait for a silent server at start before giving up. One that loads its data is "
         "waited for.",
-    )
-    socket_timeout = Setting(
-        5.0,
-        checks.seconds(0.1, 600),
-        "Seconds without an answer after which the connection counts as broken.",
     )
     close_timeout = Setting(
         10.0,

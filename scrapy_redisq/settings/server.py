@@ -28,5 +28,4 @@ def open_server_of(
         project_dir=project_dir,
         binary=settings.server,
         connect_timeout=settings.connect_timeout,
-        socket_timeout=settings.socket_timeout,
     )

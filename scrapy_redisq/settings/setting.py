@@ -15,6 +15,14 @@ TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
 """Of the environment, for the dashboard alone; no setting, also where these come from there."""
 
 
+REMOVED = {
+    "REDISQ_RELEASE": "a worker's release is a digest of its spider's file",
+    "REDISQ_SLOT_TROUBLE_MAX": "it is a day, 86,400 s",
+    "REDISQ_SOCKET_TIMEOUT": "it is 5 s, or what REDISQ_URL says by ?socket_timeout=",
+}
+"""Settings that there were once, and what holds in their place."""
+
+
 class SettingsSource(Protocol):
     """What is read from: Scrapy's ``Settings`` or any mapping."""
 

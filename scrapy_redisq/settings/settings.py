@@ -17,7 +17,13 @@ from scrapy_redisq.frontier.limits import SlotLimit, Throttle, parse_limit, pars
 from scrapy_redisq.settings import checks, scrapys_limits
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.crawl import CrawlSettings
-from scrapy_redisq.settings.setting import PREFIX, TOKEN_VARIABLE, SettingsSource, settings_of
+from scrapy_redisq.settings.setting import (
+    PREFIX,
+    REMOVED,
+    TOKEN_VARIABLE,
+    SettingsSource,
+    settings_of,
+)
 from scrapy_redisq.settings.sinks import SinkSettings
 from scrapy_redisq.settings.slots import SlotSettings
 
@@ -122,7 +128,9 @@ class RedisqSettings(CrawlSettings, SlotSettings, SinkSettings):
 
 def _warn_of_unknown(source: SettingsSource, known: set[str]) -> None:
     for name in source if isinstance(source, Mapping) else ():
-        if isinstance(name, str) and name.startswith(PREFIX) and name not in known:
+        if name in REMOVED and source.get(name) is not None:
+            logger.warning("%s is no setting any more: %s", name, REMOVED[name])
+        elif isinstance(name, str) and name.startswith(PREFIX) and name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             logger.warning("%s is no setting of scrapy-redisq%s", name, hint)

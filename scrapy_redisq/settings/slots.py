@@ -69,12 +69,6 @@ class SlotSettings:
         "Failures in a row after which a slot is set aside: its requests are kept, and one is "
         "tried at growing intervals, up to an hour. 0: never.",
     )
-    slot_trouble_max = Setting(
-        BackOff.worn_after,
-        checks.seconds(0, checks.YEAR),
-        "Seconds for which a slot may answer some requests and refuse others, never an hour "
-        "without, before it is set aside although it answers now and then. 0: for ever.",
-    )
     set_aside_wait = Setting(
         600.0,
         checks.seconds(0, checks.YEAR),

@@ -80,7 +80,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             spider=spider.name,
             arguments=arguments.to_text() if arguments and settings.same_arguments else "",
             started=started,
-            release=release_of(settings.release, type(spider)),
+            release=release_of(type(spider)),
             digest=digest_of(crawler.settings),
         )
         exchange_loop = ExchangeLoop(run_session, server)

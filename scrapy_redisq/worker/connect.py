@@ -107,9 +107,7 @@ class WorkerConnection:
             started=started,
             limits=settings.limits(),
             throttle=settings.throttle.to_text() if settings.throttle else "",
-            back_off=BackOff(
-                settings.backoff_max, settings.slot_give_up, settings.slot_trouble_max
-            ),
+            back_off=BackOff(settings.backoff_max, settings.slot_give_up),
             slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
             # One that lost all it had, not the end of its log, has lost links that were safe.

@@ -11,15 +11,12 @@ from scrapy.settings import BaseSettings
 
 from scrapy_redisq.settings.arguments import canonical, short_digest
 
-OF_ONE_PROCESS = ("LOG_", "TELNETCONSOLE_", "JOBDIR", "FEED", "REDISQ_URL", "REDISQ_RUN",
-                  "REDISQ_RELEASE")  # fmt: skip
+OF_ONE_PROCESS = ("LOG_", "TELNETCONSOLE_", "JOBDIR", "FEED", "REDISQ_URL", "REDISQ_RUN")
 """Beginnings of settings that workers of one fleet give each their own value, or that a run has."""
 
 
-def release_of(given: str, spider: type[Spider]) -> str:
-    """``given`` (REDISQ_RELEASE), or a digest of the file that the spider is in; "" without one."""
-    if given:
-        return given
+def release_of(spider: type[Spider]) -> str:
+    """A digest of the file that the spider is in; "" without one."""
     try:
         file = sys.modules[spider.__module__].__file__
         return short_digest(Path(file or "").read_bytes())

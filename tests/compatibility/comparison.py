@@ -49,8 +49,6 @@ SHARED = {
     # Each worker has a folder of its own among them.
     "REDISQ_SAME_ARGUMENTS": False,
     "REDISQ_BACKOFF_MAX": 1,
-    # Fifty crawls in a process may keep its event loop for a while.
-    "REDISQ_SOCKET_TIMEOUT": 60,
     "REDISQ_CLOSE_TIMEOUT": 60,
 }
 
@@ -150,7 +148,9 @@ class Comparison:
         settings = {**COMMON, **self.group.settings}
         if mode != "own":
             frontier = f"{mode}-{self.name}-%(spider)s"
-            settings |= {**SHARED, "REDISQ_URL": self._redis_url, "REDISQ_FRONTIER": frontier}
+            # Fifty crawls in a process may keep its event loop for a while.
+            url = f"{self._redis_url}?socket_timeout=60"
+            settings |= {**SHARED, "REDISQ_URL": url, "REDISQ_FRONTIER": frontier}
             if mode == "two":  # or one of them would take all
                 settings["REDISQ_MAX_LEASES"] = 1
         crawls = []

@@ -845,8 +845,8 @@ def test_redis_is_away(crawl: Run, redis_server: RedisServer, hang: threading.Ev
         Proxy(redis_server.port) as proxy,
         Site(with_robots(rules("Disallow: /1", until=hang))) as site,
     ):
-        url = redis_server.url_through(proxy.port)
-        given = {"REDISQ_URL": url, "REDISQ_LEASE_TTL": 60, "REDISQ_SOCKET_TIMEOUT": 0.5}
+        url = f"{redis_server.url_through(proxy.port)}?socket_timeout=0.5"
+        given = {"REDISQ_URL": url, "REDISQ_LEASE_TTL": 60}
         (worker,) = fleet(crawl, site, 1, given, n_hosts=1, pages=6)
         wait_until(lambda: robots_hits(site), 20, "robots.txt is asked for")
         proxy.cut()

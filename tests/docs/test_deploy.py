@@ -24,6 +24,7 @@ from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.metrics import scale
 from scrapy_redisq.metrics.families import EVENTS, METRICS, STATES, WAITS
+from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -115,7 +116,7 @@ def test_grace_periods() -> None:
         (download,) = set(re.findall(r"DOWNLOAD_TIMEOUT=(\d+)", text))
         closing = re.findall(r"REDISQ_CLOSE_TIMEOUT\W+(?:value: )?\"(\d+)", text)
         longest = max(map(float, closing), default=SETTINGS["REDISQ_CLOSE_TIMEOUT"].default)
-        needed = float(download) + longest + SETTINGS["REDISQ_SOCKET_TIMEOUT"].default
+        needed = float(download) + longest + SOCKET_TIMEOUT
         pattern = r"(?:terminationGracePeriodSeconds: |TimeoutStopSec=|stop_grace_period: )(\d+)"
         assert max(map(int, re.findall(pattern, text))) >= needed
 

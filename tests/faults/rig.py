@@ -94,6 +94,7 @@ class Rig:
         cluster: Mapping[str, Any] | None = None,
         group: Sentinels | None = None,
         hosts: int = 1,
+        socket_timeout: float = 2,
         **settings: Any,
     ) -> Rig:
         """Start the server and the site. ``settings`` hold for all workers, which write to
@@ -105,6 +106,7 @@ class Rig:
         the run complete, and begins another one.
         """
         self._hold = hold
+        self._socket_timeout = socket_timeout
         self.pages = pages or self.pages
         self.ttl = ttl or self.ttl
         self.server: RedisServer | Cluster
@@ -132,7 +134,6 @@ class Rig:
             "CONCURRENT_REQUESTS": SIZE.concurrency,
             "REDISQ_LEASE_TTL": self.ttl,
             "REDISQ_MAX_DELIVERIES": 50,
-            "REDISQ_SOCKET_TIMEOUT": 2,
             **settings,
         }
         if database is not None:
@@ -183,8 +184,10 @@ class Rig:
         **arguments: Any,
     ) -> Crawl:
         """Start one worker; ``url`` where it does not go to the server directly."""
+        place = url or self.url or self.server.url
+        option = "&" if "?" in place else "?"
         given = {
-            "REDISQ_URL": url or self.url or self.server.url,
+            "REDISQ_URL": f"{place}{option}socket_timeout={self._socket_timeout:g}",
             **self.settings,
             **(settings or {}),
         }

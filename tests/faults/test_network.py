@@ -58,7 +58,7 @@ def test_f16_slow_and_broken(rig: Rig) -> None:
 def test_f17_reply_dropped(rig: Rig, silent: bool) -> None:
     """An exchange is executed and its reply dropped: same leases again, nothing enqueued twice."""
     # Well over the pauses of a worker that tries again.
-    rig.set_up(delay=rig.size.pick(0.2, 0.01), ttl=30, REDISQ_SOCKET_TIMEOUT=0.5)
+    rig.set_up(delay=rig.size.pick(0.2, 0.01), ttl=30, socket_timeout=0.5)
     proxy = rig.proxy()
     fleet = rig.fleet(url=rig.server.url_through(proxy.port))
     proxy.silent, proxy.drop_share = silent, rig.size.pick(0.4, 0.2)
