@@ -111,10 +111,7 @@ def run(arguments: Namespace, project: Project) -> int:
     """Do what the action says; 1 if a letter that was named is not there."""
     if arguments.action in ("requeue", "purge"):
         _check_choice(arguments)
-    if project.nothing_there():
-        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
-        return 1
-    with project.server() as server, project.known_frontier(server, arguments.name) as frontier:
+    with project.chosen_frontier(arguments.name) as frontier:
         return _ACTIONS[arguments.action](arguments, frontier)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import Any
 
 from scrapy_redisq.commands.display import clean
 from scrapy_redisq.commands.options import add_command, add_frontier
-from scrapy_redisq.commands.project import Project, only_frontier
+from scrapy_redisq.commands.project import Project
 
 TEXTS = {
     "pause": """\
@@ -31,16 +30,12 @@ def add_options(commands: Any) -> None:
 
 def run(arguments: Namespace, project: Project) -> int:
     """Do it. Raises `FrontierError` without a frontier, or several to choose."""
-    if project.nothing_there():
-        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
-        return 1
-    with project.server() as server:
-        name = arguments.name or only_frontier(server)
-        with project.known_frontier(server, name) as frontier:
-            if arguments.command == "pause":
-                frontier.pause_crawl()
-                print(f"{clean(name)} is paused: scrapy redisq resume {clean(name)} lets it go on.")
-            else:
-                frontier.resume_crawl()
-                print(f"{clean(name)} goes on.")
+    with project.chosen_frontier(arguments.name) as frontier:
+        name = clean(frontier.name)
+        if arguments.command == "pause":
+            frontier.pause_crawl()
+            print(f"{name} is paused: scrapy redisq resume {name} lets it go on.")
+        else:
+            frontier.resume_crawl()
+            print(f"{name} goes on.")
     return 0

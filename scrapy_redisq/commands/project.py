@@ -114,6 +114,11 @@ class Project:
         folder = self.embedded_folder
         return folder is not None and not (folder.is_dir() and any(folder.iterdir()))
 
+    def check_something_is_there(self) -> None:
+        """Raises `FrontierError` if `nothing_there`."""
+        if self.nothing_there():
+            raise FrontierError(f"no embedded server has run in {self.embedded_folder}")
+
     @contextmanager
     def server(self, *, to_write: bool = False) -> Iterator[Server]:
         """The server, answering; one that takes no writes for now is waited for if ``to_write``.
@@ -148,6 +153,16 @@ class Project:
                 more = " …" if len(names) > MOST_NAMES else ""
                 raise FrontierError(f"there is no frontier {name!r}{others}{more}")
             yield frontier
+
+    @contextmanager
+    def chosen_frontier(self, name: str | None) -> Iterator[Frontier]:
+        """The frontier ``name``, or the only one of the server. Raises `FrontierError` if there is
+        none, or several to choose from; no embedded server is started to look for it."""
+        self.check_something_is_there()
+        with self.server() as server:
+            chosen = name or only_frontier(server)
+            with self.known_frontier(server, chosen) as frontier:
+                yield frontier
 
     def frontier_to_push(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, with the fingerprinter and the configuration of this project; if

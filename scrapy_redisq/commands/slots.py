@@ -23,7 +23,7 @@ from scrapy_redisq.commands.options import (
     add_limit,
     add_watch,
 )
-from scrapy_redisq.commands.project import Project, only_frontier
+from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.slot_table import (
     COLUMNS,
     SlotSummary,
@@ -95,7 +95,7 @@ def add_options(commands: Any) -> None:
     )
     slots.set_defaults(action="list")
     add_frontier(slots)
-    add_limit(slots, SHOWN, ", of over 1,000 in no order")
+    add_limit(slots, SHOWN, ", of over 1,000 each thousand sorted")
     add_watch(slots)
     add_json(slots, "one JSON object for each, on one line")
     for action, text in ACTION_TEXTS.items():
@@ -128,13 +128,8 @@ def run(arguments: Namespace, project: Project) -> int:
     """List slots or rule one. Raises `FrontierError` without a frontier, or several to choose."""
     if arguments.action == "limit":
         _check_limits(arguments)
-    if project.nothing_there():
-        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
-        return 1
-    with project.server() as server:
-        name = arguments.name or only_frontier(server)
-        with project.known_frontier(server, name) as frontier:
-            return _ACTIONS[arguments.action](arguments, frontier)
+    with project.chosen_frontier(arguments.name) as frontier:
+        return _ACTIONS[arguments.action](arguments, frontier)
 
 
 # Ruling

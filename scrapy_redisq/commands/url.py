@@ -55,9 +55,7 @@ def add_options(commands: Any) -> None:
 
 def run(arguments: Namespace, project: Project) -> int:
     """Look, forget or fetch again; 1 if the URL cannot be one, or there is nothing to forget."""
-    if project.nothing_there():
-        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
-        return 1
+    project.check_something_is_there()
     with project.server(to_write=arguments.fetch or arguments.forget) as server:
         with project.known_frontier(server, arguments.name):
             pass

@@ -22,7 +22,7 @@ from scrapy_redisq.commands.options import (
     add_json,
     add_watch,
 )
-from scrapy_redisq.commands.project import Project, only_frontier
+from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.control import Frontier
@@ -110,13 +110,8 @@ def name_workers(arguments: Namespace) -> None:
 def run(arguments: Namespace, project: Project) -> int:
     """List workers or steer them. Raises `FrontierError` without a frontier, or several to
     choose."""
-    if project.nothing_there():
-        print(f"no embedded server has run in {project.embedded_folder}", file=sys.stderr)
-        return 1
-    with project.server() as server:
-        name = arguments.name or only_frontier(server)
-        with project.known_frontier(server, name) as frontier:
-            return (_list if arguments.action == "list" else _tell)(arguments, frontier)
+    with project.chosen_frontier(arguments.name) as frontier:
+        return (_list if arguments.action == "list" else _tell)(arguments, frontier)
 
 
 # Steering
