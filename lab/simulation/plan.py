@@ -31,8 +31,18 @@ FEATURES = {
     "limits": 0.3,
     "robots": 0.15,
     "big": 0.1,
+    "errbacks": 0.25,
+    "rate": 0.15,
+    "narrow": 0.15,
+    "retry_after": 0.15,
+    "refused_rows": 0.15,
+    "shared_hidden": 0.2,
+    "own_starts": 0.15,
 }
 """What a spider or its site may do -> how often one does."""
+
+OF_SLOTS = frozenset({"limits", "rate", "narrow", "retry_after"})
+"""Features that only a crawl with slots keeps to."""
 
 FAULTS = {
     "kill": 0.35,
@@ -100,17 +110,22 @@ class Plan:
 
 
 def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed. Each feature and kind of fault is drawn by a chance of its own: where one
+    is added, the others stay as they are."""
     chance = random.Random(f"plan {seed}")
     pages = chance.choice([10, 20, 30, 40, 60, 100])
-    features = frozenset(name for name, often in FEATURES.items() if chance.random() < often)
+    features = frozenset(
+        name for name, often in FEATURES.items() if random.Random(f"{name} {seed}").random() < often
+    )
     calm = chance.random() < 0.1
     faults: list[Fault] = []
     for kind, often in FAULTS.items():
+        chance = random.Random(f"{kind} {seed}")
         while chance.random() < often and not calm and len(faults) < 8:
             at = chance.choice([chance.uniform(0, 1), chance.uniform(0, 6), chance.uniform(0, 20)])
             lasts = chance.choice([0.05, 0.5, 2.0, 8.0, 20.0])
             faults.append(Fault(kind, round(at, 3), lasts, chance.randrange(4)))
+    chance = random.Random(f"settings {seed}")
     workers = [0.0] + [
         round(chance.choice([0.0, chance.uniform(0, 0.2), chance.uniform(0, 4)]), 3)
         for _ in range(chance.randrange(4))
@@ -132,7 +147,7 @@ def draw(seed: int) -> Plan:
     if chance.random() < 0.15:
         settings["REDISQ_MAX_PENDING"] = chance.choice([5, 20])
     if settings["REDISQ_SCHEDULING"] == "priority":
-        features -= {"limits"}
+        features -= OF_SLOTS
     return Plan(
         seed,
         pages,

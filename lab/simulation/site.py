@@ -11,11 +11,22 @@ from lab.simulation.plan import Plan
 DELAY = 0.4
 """Seconds between two starts at a host with a limit."""
 
+RATE, BURST = 2.5, 2
+"""Starts a second at host 0 with a rate, and how many may come at once."""
+
+RETRY_AFTER = 2
+"""Seconds for which a host asks to be left alone."""
+
+
+NEVER = 1_000
+"""Answers."""
+
 
 @dataclass
 class Page:
     """``answers``: statuses before the page itself, 0 for no answer. ``hidden``: a page that it
-    asks for with a lambda. ``gone``: it never answers well."""
+    asks for with a lambda, ``shared``: others do, too. ``answers``: so many as `NEVER`: it never
+    answers well. ``retry_after``: they say for how long to stay away."""
 
     number: int
     host: int
@@ -31,6 +42,9 @@ class Page:
     item_raises: bool = False
     slow: float = 0.0
     side: bool = False
+    shared: int | None = None
+    refused: bool = False
+    retry_after: bool = False
     closes: bool = False
     seconds: float = 0.05
 
@@ -45,11 +59,16 @@ class Site:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         chance = random.Random(f"site {plan.seed}")
-        self.pages = [self._page(chance, number) for number in range(plan.pages)]
+        later = random.Random(f"more of site {plan.seed}")
+        self.pages = [self._page(chance, later, number) for number in range(plan.pages)]
         for page in self.pages:
             page.links = [link for link in page.links if link < plan.pages]
             if page.redirect is not None and page.redirect >= plan.pages:
                 page.redirect = None
+        # Where all that a worker may hold waits for a sink that takes nothing else, it waits.
+        leases = 2 * plan.settings["CONCURRENT_REQUESTS"]
+        for page in [page for page in self.pages if page.refused][leases - 1 :]:
+            page.refused = False
         for number in range(1, plan.pages):  # each is linked by one before it
             before = self.pages[(number - 1) // 3]
             if number not in before.links:
@@ -61,12 +80,19 @@ class Site:
         self.log: list[tuple[float, str, str, int]] = []
         self.hits: Counter[str] = Counter()
         self.begun: dict[str, list[float]] = defaultdict(list)
+        self.active: Counter[tuple[str, int]] = Counter()
+        """Downloads that go on, by host and worker."""
+        self.crowded: list[tuple[float, str]] = []
+        """When more than one went on at a host, as a worker that lives would know."""
+        self.sent_away: list[tuple[float, str]] = []
+        """When a host asked to be left alone."""
         self.closed = False
 
-    def _page(self, chance: random.Random, number: int) -> Page:
+    def _page(self, chance: random.Random, later: random.Random, number: int) -> Page:
+        """``later``: of features that came later, so that a seed's site stays as it was."""
         has = self.plan.features.__contains__
 
-        def often(feature: str, share: float) -> bool:
+        def often(feature: str, share: float, chance: random.Random = chance) -> bool:
             drawn = chance.random() < share  # also where it is of no use: others stay as they are
             return has(feature) and drawn
 
@@ -85,7 +111,7 @@ class Site:
         if often("trouble", 0.1):
             page.answers = [503] * chance.randrange(1, 3)
         if often("give_up", 0.06) and number:
-            page.answers = [500] * 1_000
+            page.answers = [500] * NEVER
         page.raises = often("raises", 0.06) and number > 0
         page.item_raises = often("item_raises", 0.06)
         if often("redirects", 0.1) and number > 2:
@@ -96,6 +122,10 @@ class Site:
         if often("big", 0.05):
             page.links += [chance.randrange(0, 100) for _ in range(100)]
         page.seconds = chance.choice([0.01, 0.05, 0.05, 0.3])
+        page.shared = later.randrange(3) if often("shared_hidden", 0.15, later) else None
+        page.refused = often("refused_rows", 0.06, later)
+        if often("retry_after", 0.06, later) and not page.answers:
+            page.answers, page.retry_after = [later.choice([429, 503])], True
         return page
 
     def asked(self, at: float, host: str, path: str, worker: int) -> None:
@@ -116,17 +146,22 @@ class Site:
 
         while todo:
             page = self.pages[todo.pop()]
-            if len(page.answers) == 1_000:
-                dead.add(page.url)
+            if len(page.answers) == NEVER:
+                if "errbacks" in self.plan.features:
+                    keys.add(f"{page.number}.caught")
+                else:
+                    dead.add(page.url)
                 continue
             if page.redirect is not None:
                 ask(page.redirect)
                 continue
             name = f"{page.number}"
-            if page.item_raises or page.raises:
+            if page.item_raises or page.raises or page.refused:
                 dead.add(page.url)
-            if not page.item_raises:
+            if not (page.item_raises or page.refused):
                 keys.add(name)
+            if page.shared is not None:
+                keys.add(f"shared{page.shared}")
             keys |= {f"{name}.leaf{n}" for n in range(page.leaves)}
             keys |= {f"{name}.chain{n}" for n in range(page.chain)}
             keys |= {f"{name}.hidden{n}" for n in range(page.hidden)}
@@ -134,6 +169,8 @@ class Site:
                 ask(link)
         if "cookies" in self.plan.features:
             keys |= {f"start{n}" for n in range(3)}
+        if "own_starts" in self.plan.features:
+            keys.add("own")
         if "idle" in self.plan.features:
             keys |= {"idle0", "idle1"}
         return keys, dead

@@ -15,7 +15,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Request, Response, TextResponse
 
 from lab.simulation.clock import WORKER
-from lab.simulation.site import Page
+from lab.simulation.site import RETRY_AFTER, Page
 from scrapy_redisq.pipelines import BatchPipeline
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SimulatedSpider(scrapy.Spider):
     async def start(self) -> AsyncIterator[Any]:
         site, features = world().site, world().plan.features
         for number in site.starts:
-            yield Request(site.pages[number].url, dont_filter=True)
+            yield Request(site.pages[number].url, dont_filter=True, errback=self._errback())
             if "slow_start" in features:
                 await asyncio.sleep(0.7)
         if "cookies" in features:
@@ -56,6 +56,16 @@ class SimulatedSpider(scrapy.Spider):
                     cb_kwargs={"n": n},
                     dont_filter=True,
                 )
+
+        if "own_starts" in features:
+            yield Request(f"{site.pages[0].url}?own", lambda _: {"key": "own"})  # type: ignore[misc]
+
+    def _errback(self) -> Any:
+        return self.failed if "errbacks" in world().plan.features else None
+
+    def failed(self, failure: Any) -> Any:
+        number = failure.request.url.rpartition("/")[2]
+        yield {"key": f"{number}.caught"}
 
     fed = 0
 
@@ -92,7 +102,7 @@ class SimulatedSpider(scrapy.Spider):
             await asyncio.sleep(page.slow)
         if page.side:
             await self.crawler.engine.download_async(Request(f"{page.url}?side"))
-        yield {"key": str(page.number), "raises": page.item_raises}
+        yield {"key": str(page.number), "raises": page.item_raises, "refused": page.refused}
         for n in range(page.leaves):
             yield self.unfiltered(page, self.parse_leaf, n)
         if page.chain:
@@ -101,6 +111,9 @@ class SimulatedSpider(scrapy.Spider):
             key = f"{page.number}.hidden{n}"
             item: Any = functools.partial(dict, key=key)
             yield Request(f"{page.url}?hidden{n}", lambda _, item=item: item())  # type: ignore[misc]
+        if page.shared is not None:
+            url, shared = world().site.pages[0].url, f"shared{page.shared}"
+            yield Request(f"{url}?{shared}", lambda _: {"key": shared})  # type: ignore[misc]
         for link in page.links[half:]:
             yield self.link(page, link)
         if page.raises:
@@ -108,7 +121,10 @@ class SimulatedSpider(scrapy.Spider):
 
     def link(self, page: Page, link: int) -> Request:
         request = Request(
-            world().site.pages[link].url, self.parse, priority=page.priorities.get(link, 0)
+            world().site.pages[link].url,
+            self.parse,
+            errback=self._errback(),
+            priority=page.priorities.get(link, 0),
         )
         if delay := page.delays.get(link):
             request.meta["redisq_delay"] = delay
@@ -152,13 +168,22 @@ class Downloads:
             await asyncio.sleep(0.05)
             return TextResponse(request.url, body=b"User-agent: *\nCrawl-delay: 0.4\n")
         page = site.pages[int(path.partition("?")[0])]
-        await asyncio.sleep(page.seconds)
+        world().downloads(host)
+        site.active[host, process.number if process else 0] += 1
+        try:
+            await asyncio.sleep(page.seconds)
+        finally:
+            site.active[host, process.number if process else 0] -= 1
         nth = site.hits[name] - 1
         if plain and nth < len(page.answers):
             status = page.answers[nth]
             if not status:
                 raise scrapy.exceptions.DownloadTimeoutError
-            return TextResponse(request.url, status, body=b"")
+            headers = {}
+            if page.retry_after:
+                headers["Retry-After"] = str(RETRY_AFTER)
+                site.sent_away.append((time.monotonic(), host))
+            return TextResponse(request.url, status, headers=headers, body=b"")
         if plain and page.redirect is not None:
             target = site.pages[page.redirect].url
             return TextResponse(request.url, 302, headers={"Location": target})
@@ -184,6 +209,9 @@ class Sink(BatchPipeline):
         await asyncio.sleep(0.004 + 2.0 * world().sink_slow)
         if world().sink_away:
             raise OSError("simulated: the sink is away")
+        if bad := [row.item["key"] for row in rows if row.item.get("refused")]:
+            raise ValueError(f"simulated: these rows cannot be: {bad}")
         for row in rows:
-            world().table[row["key"]] = world().table.get(row["key"], 0) + 1
+            key = row.item["key"]
+            world().table[key] = world().table.get(key, 0) + 1
         await asyncio.sleep(0.002)

@@ -6,8 +6,10 @@ import itertools
 import re
 from typing import Any
 
-from lab.simulation.site import DELAY
+from lab.simulation.clock import BOOTED
+from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
 from lab.simulation.world import World
+from scrapy_redisq.pipelines.doubt import END
 from scrapy_redisq.serialization.fields import loads_fields
 
 LEFT = {
@@ -21,6 +23,18 @@ TOLERANCE = 0.9
 
 REASONS = {"finished", "shutdown", "enough"}
 """With which a worker may end that was not refused."""
+
+TAKEN_FOR_DEAD = (
+    *("freeze", "cut", "stop_twice", "outage", "restart"),
+    *("lost_tail", "lost_script", "messages", "full"),
+)
+"""Faults by which what a worker holds may be given to another one while it goes on."""
+
+WORDLESS = (*TAKEN_FOR_DEAD, "kill")
+"""Faults by which others are not told of what a worker has heard."""
+
+PROVEN = 2 * END
+"""Virtual seconds more until a bad row that no other follows is known as one."""
 
 SLACK = 60.0
 """Virtual seconds from the last page and the last fault to the end, beside the lease TTL."""
@@ -38,6 +52,8 @@ def judge(world: World) -> list[str]:
     problems += _limits(world)
     last = max([world.last_fault, *(at - 1_000 for at, *_ in world.site.log[-1:])])
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
+    if "refused_rows" in world.plan.features:
+        bound += PROVEN
     if world.ended_at - last > bound:
         problems.append(f"slow: over {world.ended_at - last:.1f} s after the last page or fault")
     return problems
@@ -92,7 +108,11 @@ def _fetches(world: World) -> list[str]:
             continue
         page = site.pages[int(re.match(r"\d+", name)[0])]  # type: ignore[index]
         expected = 1 + (len(page.answers) if name.isdecimal() else 0)
-        expected = min(expected, 3 if len(page.answers) == 1_000 else expected)
+        expected = min(expected, 3 if len(page.answers) == NEVER else expected)
+        if "?shared" in name:  # cannot be stored: each page that asks for it may fetch it
+            expected = sum(f"shared{one.shared}" in name for one in site.pages)
+        if "?own" in name:  # nor can this: it is each worker's own
+            expected = len(world.workers)
         again += max(0, hits - expected * len(world.runs))
     # CloseSpider gives a page back, and each worker starts with a robots.txt of its own.
     allowed = world.voided + 4 * len(world.workers) * world.plan.settings["CONCURRENT_REQUESTS"]
@@ -102,7 +122,7 @@ def _fetches(world: World) -> list[str]:
 def _workers(world: World) -> list[str]:
     problems = []
     # One that was frozen or cut off may come back when another run has begun.
-    may_be_lost = world.lost_all or (
+    may_be_lost = world.lost_run or (
         len(world.runs) > 1 and (world.met["freeze"] or world.met["cut"])
     )
     for worker in world.workers:
@@ -133,12 +153,58 @@ def _redis(world: World) -> list[str]:
 
 
 def _limits(world: World) -> list[str]:
-    if "limits" not in world.plan.features or world.met["clock"]:
+    if world.met["clock"]:
         return []  # a step of the server's clock ends all that is timed by it
     problems = []
     for host, begun in world.site.begun.items():
-        gaps = [later - sooner for sooner, later in itertools.pairwise(begun)]
-        close = [gap for gap in gaps if gap < DELAY * TOLERANCE]
+        if "limits" in world.plan.features:
+            gaps = itertools.pairwise(begun)
+            close = [
+                f"{later - sooner:.3f} s at {later - BOOTED:.3f}"
+                for sooner, later in gaps
+                if later - sooner < DELAY * TOLERANCE and not _is_forgotten(world, later)
+            ]
+            if close:
+                problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
+        if "rate" in world.plan.features and host == "h0.sim" and not world.losses:
+            problems += _rate(host, begun)
+    return problems + _concurrency(world) + _retry_after(world)
+
+
+def _rate(host: str, begun: list[float]) -> list[str]:
+    for first, last in itertools.combinations(range(len(begun)), 2):
+        seconds = begun[last] - begun[first]
+        if last - first + 1 > BURST + RATE * seconds / TOLERANCE + 1:
+            return [f"rude: {last - first + 1} starts at {host} in {seconds:.2f} s"]
+    return []
+
+
+def _concurrency(world: World) -> list[str]:
+    """Who is taken for dead, or of whom the server forgot, does not count."""
+    if "narrow" not in world.plan.features or any(map(world.met.get, TAKEN_FOR_DEAD)):
+        return []
+    crowded = [at for at, host in world.site.crowded if host == "h1.sim"]
+    return [f"rude: two downloads at once at h1.sim, at {crowded[:5]}"] if crowded else []
+
+
+def _retry_after(world: World) -> list[str]:
+    """Within a second all know of it."""
+    if "retry_after" not in world.plan.features or any(map(world.met.get, WORDLESS)):
+        return []
+    problems = []
+    for at, host in world.site.sent_away:
+        close = [
+            begun - BOOTED
+            for begun in world.site.begun[host]
+            if at + 1.0 < begun < at + RETRY_AFTER * TOLERANCE
+        ]
         if close:
-            problems.append(f"rude: {len(close)} of {len(gaps)} gaps at {host}, {min(close):.3f} s")
+            problems.append(f"rude: {host} said Retry-After at {at - BOOTED:.2f}; {close[:5]}")
     return problems
+
+
+def _is_forgotten(world: World, moment: float) -> bool:
+    """The server may have lost the starts before this one, and a worker learns that, and that what
+    it holds is void, when it speaks with the server the next time."""
+    late = world.plan.settings["REDISQ_LEASE_TTL"] / 4 + 1.0
+    return any(start <= moment - BOOTED <= end + late for start, end in world.losses)

@@ -22,7 +22,7 @@ from lab.simulation import spider as spiders
 from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
 from lab.simulation.plan import Fault, Plan
 from lab.simulation.server import FATES, SimulatedServer
-from lab.simulation.site import DELAY, Site
+from lab.simulation.site import BURST, DELAY, RATE, Site
 from scrapy_redisq.worker import age, report
 
 LONGEST = 1_500.0
@@ -88,8 +88,10 @@ class World:
     voided: float = 0.0
     """How many leases may have been held by workers that others took for dead."""
     met: Counter[str] = field(default_factory=Counter)
-    runs: set[bytes] = field(default_factory=set)
+    runs: set[bytes | None] = field(default_factory=set)
     """Those that were begun; a worker that comes when all is finished begins another one."""
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when the server may have lost what it was told."""
     ended_at: float = 0.0
     last_fault: float = 0.0
 
@@ -128,6 +130,12 @@ class World:
             settings["REDISQ_SLOT_DELAY"] = DELAY
         if "robots" in self.plan.features:
             settings["ROBOTSTXT_OBEY"] = True
+        slots: dict[str, dict[str, Any]] = {}
+        if "rate" in self.plan.features:
+            slots["h0.sim"] = {"rate": f"{RATE * 60:.0f}/m", "burst": BURST}
+        if "narrow" in self.plan.features:
+            slots["h1.sim"] = {"concurrency": 1}
+        settings["REDISQ_SLOT_LIMITS"] = slots
         return AsyncCrawlerRunner(settings)
 
     def start_worker(self) -> Worker:
@@ -175,6 +183,19 @@ class World:
     def _stop_crawler(self, worker: Worker) -> None:
         self._tasks.add(asyncio.ensure_future(worker.crawler.stop_async()))
 
+    def downloads(self, host: str) -> None:
+        """A download begins at a host."""
+        active = self.site.active
+        goes_on = [
+            worker.number
+            for worker in self.workers
+            if active[host, worker.number]
+            and worker.process.runs
+            and worker.number not in self.server.cut_off
+        ]
+        if goes_on:
+            self.site.crowded.append((self.clock.now, host))
+
     def void(self, workers: int = 1) -> None:
         """What so many workers hold may be fetched again."""
         self.voided += workers * 2 * self.plan.settings["CONCURRENT_REQUESTS"]
@@ -196,7 +217,7 @@ class World:
             await asyncio.sleep(0.25)
             if self.alive():
                 alone_since = self.clock.now
-            self.runs.add(self.server.redis.hget("redisq:{sim:0}:meta", "run"))
+            self.runs.add(self._run())
             if self.clock.now > LONGEST:
                 self.problems.append(f"hang: not over after {LONGEST:g} s")
                 return
@@ -287,16 +308,25 @@ class World:
         self.server.away = True
         self.server.hang_up()
         await asyncio.sleep(fault.lasts)
-        self.server.forget_since(since)
-        self.lost_all |= not self.server.redis.exists("redisq:{sim:0}:meta")
+        self._forget(since)
         self.server.away = False
 
     async def _lost_script(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
         self.server.remember()
         await self.server.next_call()
-        self.server.forget_since(self.clock.now)
-        self.lost_all |= not self.server.redis.exists("redisq:{sim:0}:meta")
+        self._forget(self.clock.now)
+
+    def _forget(self, since: float) -> None:
+        """The server comes back without what was written since."""
+        run = self._run()
+        self.server.forget_since(since)
+        self.losses.append((since - 1.0, self.clock.now))
+        self.lost_run |= self._run() != run
+
+    def _run(self) -> bytes | None:
+        run: bytes | None = self.server.redis.hget("redisq:{sim:0}:meta", "run")
+        return run
 
     async def _full(self, fault: Fault, worker: Worker) -> None:
         self.server.full(True)
@@ -340,8 +370,8 @@ class World:
             self.foreign = True
 
     foreign = False
-    lost_all = False
-    """The server came back without the run."""
+    lost_run = False
+    """The server came back without the run, or with the one before it."""
 
 
 class _Log(logging.Handler):
