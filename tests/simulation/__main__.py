@@ -9,12 +9,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import resource
+import string
 import sys
 import time
 from collections import Counter
 from typing import Any
 
 from lab.simulation.fleet import Zygote, crawl_all, shortened, zygote
+from lab.simulation.plan import FAULTS, FEATURES
+
+EVENTS = 60
+"""Of a shortened history, the first are shown."""
 
 
 def main() -> int:
@@ -38,17 +43,20 @@ def main() -> int:
         return bool(result["problems"])
     began = time.monotonic()
     crawls, failed, met = Counter[str](), 0, Counter[str]()
+    pairs = Counter[tuple[str, str]]()
 
     def told(result: dict[str, Any], mine: Zygote) -> bool:
         nonlocal failed
         crawls.update(all=1)
         if given.twice:
             again = mine.crawl({"seed": result["seed"], **task}).get("events", [])
-            pairs = zip(result.get("events", []), again, strict=False)
-            if differ := [pair for pair in pairs if pair[0] != pair[1]]:
+            both = zip(result.get("events", []), again, strict=False)
+            if differ := [pair for pair in both if pair[0] != pair[1]]:
                 result["problems"].append("differs: " + " | ".join(differ[0]))
         met.update(result.get("met", {}).keys())
         met.update(result.get("features", ()))
+        faults = set(FAULTS) & result.get("met", {}).keys()
+        pairs.update(itertools.product(faults, result.get("features", ())))
         if result["problems"]:
             failed += 1
             print(f"seed {result['seed']}: {result.get('words')}")
@@ -60,9 +68,10 @@ def main() -> int:
                 pages = f" --pages {short['pages']}" if short.get("pages") else ""
                 print(
                     f"  python -m tests.simulation --one --seed {result['seed']}{pages} "
-                    f"--without {parts}",
-                    flush=True,
+                    f"--without {parts}"
                 )
+                events = mine.crawl(short).get("events", [])
+                print(*(f"    {event[:200]}" for event in events[:EVENTS]), sep="\n", flush=True)
         return given.minutes is None or time.monotonic() - began < given.minutes * 60
 
     count = given.count or (None if given.minutes else 100)
@@ -76,7 +85,23 @@ def main() -> int:
         f"{number / cpu * 60:.0f} in a minute of one processor; {failed} failed"
     )
     print(" ".join(f"{name}={n}" for name, n in sorted(met.items())))
+    print(table(pairs))
     return failed > 0
+
+
+def table(pairs: Counter[tuple[str, str]]) -> str:
+    """How often each fault met each feature, a fault a line; columns are lettered, and what never
+    met is a dot."""
+    letters = dict(zip(FEATURES, string.ascii_letters, strict=False))
+    width = max(len(str(n)) for n in (*pairs.values(), 0)) + 1
+    lines = ["  ".join(f"{letter} {name}" for name, letter in letters.items())]
+    lines.append(f"{'':14}" + "".join(f"{letter:>{width}}" for letter in letters.values()))
+    for fault in FAULTS:
+        counts = (pairs[fault, name] or "." for name in letters)
+        lines.append(f"{fault:14}" + "".join(f"{n:>{width}}" for n in counts))
+    never = sum(not pairs[pair] for pair in itertools.product(FAULTS, FEATURES))
+    lines.append(f"{never} of {len(FAULTS) * len(FEATURES)} pairs never met")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
