@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
+from scrapy_redisq.frontier.operations import TurnGrant
 from scrapy_redisq.worker.politeness.turn import Turn
+from scrapy_redisq.worker.politeness.turns import Turns
 
 
 def test_a_rate_is_not_saved_up() -> None:
@@ -13,3 +17,15 @@ def test_a_rate_is_not_saved_up() -> None:
         assert turn.wait(now) == 0
         turn.begin(now)
         assert turn.wait(now) == 1.0
+
+
+def test_a_new_turn_says_once_when_it_may_begin() -> None:
+    """Also by an answer that is out of date, as the worker has asked anew meanwhile: with the next
+    one the turn is not new."""
+    turns, asked_at = Turns(), time.monotonic()
+    turns.suspend("slot", 0.0)
+    new = TurnGrant("slot", 1_000_000, 1, 300_000, 0, 400_000, 0, 1, -1, 0, 0)
+    turns.received([new], [], asked_at - 1)
+    assert turns.wait("slot") > 1
+    turns.received([new._replace(news=0)], [], time.monotonic())
+    assert 0.2 < turns.wait("slot") <= 0.3

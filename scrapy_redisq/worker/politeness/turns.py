@@ -85,6 +85,9 @@ class Turns:
         """Take in what the frontier grants; -> was it refused?"""
         now = time.monotonic()
         turn = self._turns.setdefault(grant.slot, Turn(grant.slot))
+        if grant.is_new:  # said once, so it counts even where the rest is out of date
+            turn.not_before = max(turn.not_before, now + grant.next_start / 1e6)
+            turn.tat = max(turn.tat, now + grant.tat / 1e6)
         if turn.suspended > sent_at:
             self._urgent = True
             return False
@@ -110,9 +113,6 @@ class Turns:
             turn.tokens = turn.counted
         # It was given after it was asked for, and so ends later than this.
         turn.ends = None if grant.left < 0 else 0.0 if refused else sent_at + grant.left / 1e6
-        if grant.is_new:
-            turn.not_before = max(turn.not_before, now + grant.next_start / 1e6)
-            turn.tat = max(turn.tat, now + grant.tat / 1e6)
         return refused
 
     def _drop_if_idle(self, slot: str, *, free: bool = False) -> None:
