@@ -5,6 +5,7 @@ Redis, in one process whose clock moves only when nobody has anything to do.
 ``server``    one Redis and the network before it, with what goes wrong there
 ``site``      a site, its pages, and what must be fetched of it
 ``spider``    the spider of a plan, its downloads and its sink
+``people``    who pauses a crawl or a host, and pushes requests
 ``plan``      what one seed draws: features of a spider, settings, faults
 ``world``     one crawl of a plan, from its first worker to its last
 ``verdict``   what must hold when it is over

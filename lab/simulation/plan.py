@@ -38,6 +38,7 @@ FEATURES = {
     "refused_rows": 0.15,
     "shared_hidden": 0.2,
     "own_starts": 0.15,
+    "again": 0.15,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -62,6 +63,9 @@ FAULTS = {
     "sink_slow": 0.1,
     "messages": 0.4,
     "foreign_entry": 0.1,
+    "pause_slot": 0.15,
+    "pause_crawl": 0.1,
+    "push": 0.25,
 }
 """What may go wrong -> how often it does in a crawl."""
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from lab.simulation.plan import Plan
+from scrapy_redisq.pipelines.doubt import FAILING
 
 DELAY = 0.4
 """Seconds between two starts at a host with a limit."""
@@ -67,7 +68,7 @@ class Site:
                 page.redirect = None
         # Where all that a worker may hold waits for a sink that takes nothing else, it waits.
         leases = 2 * plan.settings["CONCURRENT_REQUESTS"]
-        for page in [page for page in self.pages if page.refused][leases - 1 :]:
+        for page in [page for page in self.pages if page.refused][min(leases, FAILING) - 1 :]:
             page.refused = False
         for number in range(1, plan.pages):  # each is linked by one before it
             before = self.pages[(number - 1) // 3]

@@ -87,6 +87,9 @@ class SimulatedSpider(scrapy.Spider):
     def parse_idle(self, response: Response, n: int) -> Any:
         yield {"key": f"idle{n}"}
 
+    def parse_pushed(self, response: Response, n: int) -> Any:
+        yield {"key": f"pushed{n}"}
+
     def parse_start(self, response: Response, n: int) -> Any:
         yield {"key": f"start{n}"}
 

@@ -77,6 +77,9 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
 
 def _items(world: World) -> list[str]:
     keys, dead = world.site.expected()
+    keys |= {f"pushed{n}" for n in range(world.people.pushed)}
+    if world.table_before is not None and world.lost_run:
+        world.table.update(world.table_before)  # the run that it was for is lost
     letters = dead_letters(world)
     explained = {url for url, _ in letters}
     problems = []
@@ -121,9 +124,9 @@ def _fetches(world: World) -> list[str]:
 
 def _workers(world: World) -> list[str]:
     problems = []
-    # One that was frozen or cut off may come back when another run has begun.
+    # One that was frozen, cut off or unheard may come back when another run has begun.
     may_be_lost = world.lost_run or (
-        len(world.runs) > 1 and (world.met["freeze"] or world.met["cut"])
+        len(world.runs) > 1 and any(map(world.met.get, ("freeze", "cut", "messages")))
     )
     for worker in world.workers:
         if worker.process.dead:
@@ -168,7 +171,24 @@ def _limits(world: World) -> list[str]:
                 problems.append(f"rude: {len(close)} gaps at {host}: {close[:5]}")
         if "rate" in world.plan.features and host == "h0.sim" and not world.losses:
             problems += _rate(host, begun)
-    return problems + _concurrency(world) + _retry_after(world)
+    return problems + _concurrency(world) + _retry_after(world) + _paused(world)
+
+
+def _paused(world: World) -> list[str]:
+    """Within a second all know of it."""
+    if any(map(world.met.get, WORDLESS)):
+        return []
+    problems = []
+    for slot, start, end in world.people.pauses:
+        begun = [
+            at - BOOTED
+            for host, times in world.site.begun.items()
+            for at in times
+            if slot in ("", host) and start + 1.1 < at - BOOTED < end
+        ]
+        if begun:
+            problems.append(f"paused: {slot or 'the crawl'} from {start:.2f} s: {begun[:5]}")
+    return problems
 
 
 def _rate(host: str, begun: list[float]) -> list[str]:

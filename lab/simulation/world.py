@@ -20,9 +20,12 @@ from scrapy.crawler import AsyncCrawlerRunner
 from lab.simulation import clock as clocks
 from lab.simulation import spider as spiders
 from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
+from lab.simulation.people import People
 from lab.simulation.plan import Fault, Plan
 from lab.simulation.server import FATES, SimulatedServer
 from lab.simulation.site import BURST, DELAY, RATE, Site
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker import age, report
 
 LONGEST = 1_500.0
@@ -100,6 +103,7 @@ class World:
         self.clock.install(self.plan.seed)
         self.chance = random.Random(f"world {self.plan.seed}")
         self.site = Site(self.plan)
+        self.people = People(self)
         spiders.WORLD[:] = [self]
         asyncio.to_thread = run_here  # type: ignore[assignment]
         age.process_age = lambda: 1.0
@@ -137,6 +141,11 @@ class World:
             slots["h1.sim"] = {"concurrency": 1}
         settings["REDISQ_SLOT_LIMITS"] = slots
         return AsyncCrawlerRunner(settings)
+
+    def config(self) -> FrontierConfig:
+        """What a push finds in the project."""
+        kind = "exact" if "Exact" in self.plan.settings["DUPEFILTER_CLASS"] else "bloom"
+        return RedisqSettings.read(self._runner.settings).frontier_config(dupefilter=kind)
 
     def start_worker(self) -> Worker:
         process = Process(len(self.workers) + 1)
@@ -213,8 +222,13 @@ class World:
         if snapshots:
             self._tasks.add(asyncio.ensure_future(self._remember()))
         alone_since = 0.0
-        while not self._is_over():
+        begun_again = "again" not in self.plan.features
+        while not self._is_over() or not begun_again:
             await asyncio.sleep(0.25)
+            if not begun_again and self._is_over():
+                begun_again = True
+                await self._begin_again()
+                alone_since = self.clock.now
             if self.alive():
                 alone_since = self.clock.now
             self.runs.add(self._run())
@@ -227,7 +241,24 @@ class World:
                     self.problems.append("no worker ends the run")
                     return
                 self.start_worker()
+                alone_since = self.clock.now
         self.ended_at = self.clock.now
+
+    async def _begin_again(self) -> None:
+        """Another crawl on the same name."""
+        await asyncio.sleep(3.0)  # of what ended while they started workers are a part
+        self.say("-- the crawl begins again")
+        if not {"REDISQ_RUN", "REDISQ_KEEP_SEEN"} & self.plan.settings.keys():
+            self.table_before, self.table = self.table, {}
+            for key in self.table_before:  # nobody pushes it again
+                if key.startswith("pushed"):
+                    self.table[key] = self.table_before[key]
+        for at in self.plan.workers:
+            self._later(at, self.start_worker)
+        await asyncio.sleep(self.plan.workers[-1] + 0.5)
+
+    table_before: dict[str, int] | None = None
+    """What the sink held before the crawl began again."""
 
     def _later(self, at: float, action: Any) -> None:
         asyncio.get_running_loop().call_later(at, action)
@@ -237,7 +268,9 @@ class World:
 
     def _is_over(self) -> bool:
         started = len(self.workers) >= len(self.plan.workers)
-        return started and not self.alive() and self.is_complete() and not self.server.away
+        if not started or self.alive() or not self.is_complete() or self.server.away:
+            return False
+        return not self.people.are_busy and self._happening == 0
 
     async def _remember(self) -> None:
         while True:
@@ -256,7 +289,10 @@ class World:
         self.say(f"-- {fault.kind} (worker {worker.number}, {fault.lasts} s)")
         self.met[fault.kind] += 1
         self.last_fault = self.clock.now
+        waits_for_people = fault.kind in ("pause_slot", "pause_crawl", "push")
+        self._happening += waits_for_people
         await getattr(self, f"_{fault.kind}")(fault, worker)
+        self._happening -= waits_for_people
         self.last_fault = self.clock.now
         self.say(f"-- {fault.kind} is over")
 
@@ -323,6 +359,7 @@ class World:
         self.server.forget_since(since)
         self.losses.append((since - 1.0, self.clock.now))
         self.lost_run |= self._run() != run
+        self.people.lost()
 
     def _run(self) -> bytes | None:
         run: bytes | None = self.server.redis.hget("redisq:{sim:0}:meta", "run")
@@ -363,12 +400,25 @@ class World:
         await asyncio.sleep(fault.lasts)
         self.server.fate = lambda command: ""
 
+    async def _pause_slot(self, fault: Fault, worker: Worker) -> None:
+        slots = self.plan.settings["REDISQ_SCHEDULING"] == "slot"
+        if slots and "side" not in self.plan.features:  # such downloads fail where a slot is paused
+            await self.people.pause(f"h{fault.worker % self.plan.hosts}.sim", fault.lasts)
+
+    async def _pause_crawl(self, fault: Fault, worker: Worker) -> None:
+        await self.people.pause("", fault.lasts)
+
+    async def _push(self, fault: Fault, worker: Worker) -> None:
+        await self.people.push()
+
     async def _foreign_entry(self, fault: Fault, worker: Worker) -> None:
         key = "redisq:{sim:0}:queue:h0.sim:0"
         if self.server.redis.type(key) == b"list":
             self.server.redis.lpush(key, self.chance.randbytes(20))
             self.foreign = True
 
+    _happening = 0
+    """What people are at."""
     foreign = False
     lost_run = False
     """The server came back without the run, or with the one before it."""

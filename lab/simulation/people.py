@@ -1,0 +1,92 @@
+"""Who looks after a crawl from outside: pauses it or a host, and pushes requests. What has failed
+is tried again, and what a server may have lost is said again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.server.connection import open_server
+
+if TYPE_CHECKING:
+    from lab.simulation.world import World
+
+AGAIN = 1.0
+"""Seconds until what has failed is tried again."""
+
+
+class Waits(Exception):
+    """Raised where a command would wait, and nobody else could do anything meanwhile."""
+
+
+class People:
+    """``pushed``: numbers of what was pushed. ``pauses``: (slot or "", from when, until when)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._said: dict[str, Callable[[Frontier], Any]] = {}
+        self._busy: set[asyncio.Task[None]] = set()
+        self.pushed = 0
+        self.pauses: list[tuple[str, float, float]] = []
+        time.sleep = self._sleep  # type: ignore[assignment]
+
+    @staticmethod
+    def _sleep(seconds: float) -> None:
+        raise Waits
+
+    @property
+    def are_busy(self) -> bool:
+        return bool(self._busy)
+
+    async def pause(self, slot: str, seconds: float) -> None:
+        """Pause a slot, or the crawl, for so long."""
+        if slot:
+            await self._say("", lambda frontier: frontier.pause(slot))
+        else:
+            await self._say("", lambda frontier: frontier.pause_crawl())
+        began = self._world.clock.now
+        await asyncio.sleep(seconds)
+        self.pauses.append((slot, began, self._world.clock.now))
+        if slot:
+            await self._say(f"resume {slot}", lambda frontier: frontier.resume(slot))
+        else:
+            await self._say("resume", lambda frontier: frontier.resume_crawl())
+
+    async def push(self) -> None:
+        number, self.pushed = self.pushed, self.pushed + 1
+        request = {
+            "url": f"{self._world.site.pages[0].url}?pushed{number}",
+            "callback": "parse_pushed",
+            "cb_kwargs": {"n": number},
+        }
+        await self._say(f"push {number}", lambda frontier: frontier.push([request]))
+
+    def lost(self) -> None:
+        """The server may have forgotten what it was told: it is told again."""
+        for what, action in list(self._said.items()):
+            task = asyncio.ensure_future(self._say(what, action))
+            self._busy.add(task)
+            task.add_done_callback(self._busy.discard)
+
+    async def _say(self, what: str, action: Callable[[Frontier], Any]) -> None:
+        """Until it is heard. ``what``: to be said again after a loss."""
+        if what:
+            self._said[what] = action
+        while not self._is_heard(action):
+            await asyncio.sleep(AGAIN)
+
+    def _is_heard(self, action: Callable[[Frontier], Any]) -> bool:
+        try:
+            server = open_server("redis://simulated")
+            with Frontier(server, "sim", self._world.config()) as frontier:
+                told = action(frontier)
+        except (redis.RedisError, RedisqError, Waits) as error:
+            self._world.say(f"a person is told: {error!r:.200}")
+            return False
+        return not getattr(told, "errors", None)
