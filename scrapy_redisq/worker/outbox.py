@@ -171,19 +171,14 @@ class Outbox:
                 return self.duplicate(request)
             filtered = False
         if filtered:
-            taken = self._take_filtered(given, request, delay, of_start)
+            taken = self._take_filtered(given, request, delay, of_start, url)
         else:
             taken = self._take_unfiltered(given, request, delay, of_start)
         if taken and delay > 0:
             self._stats.inc_value("redisq/delayed")
-        if taken and request not in self._kept:
-            # A page that links to it again may end before it is sent, so another one has to stand
-            # for it. A void one does not: the worker that has it by now asks for it, too. What no
-            # page stands for is known when it is `acknowledged`.
-            if url and (holder := self._holder()) and not holder.is_void:
-                self._seen_cache.add(url)
-            if not self._warned_shared and (request.meta or request.cb_kwargs):
-                self._note_shared(request)
+        holds_any = bool(request.meta or request.cb_kwargs)
+        if taken and holds_any and not self._warned_shared and request not in self._kept:
+            self._note_shared(request)
         return taken
 
     def _telling_url(self, request: Request) -> str:
@@ -226,7 +221,7 @@ class Outbox:
         )
 
     def _take_filtered(
-        self, given: Request, request: Request, delay: float, of_start: bool
+        self, given: Request, request: Request, delay: float, of_start: bool, url: str
     ) -> bool:
         run_session = self._exchange_loop.run_session
         own = self._fingerprint(request)
@@ -257,6 +252,11 @@ class Outbox:
                 link=self._link(slot, holder),
             ),
         )
+        # A page that links to it again may end before it is sent, so another one has to stand for
+        # it. A void one does not: the worker that has it by now asks for it, too. What no page
+        # stands for is known when it is `acknowledged`.
+        if url and holder is not None and not holder.is_void:
+            self._seen_cache.add(url)
         return True
 
     def _take_unfiltered(

@@ -223,6 +223,17 @@ def test_a_page_that_goes_to_another_worker_takes_them_with_it(process: NewProce
     assert (len(first.kept), held(second)) == (0, 1)
 
 
+def test_what_was_dropped_hides_no_link(process: NewProcess) -> None:
+    """A page that goes back asks for it again; nothing stands for the URL meanwhile."""
+    first = process()
+    push(first, "http://a/page", "http://a/other")
+    page, other = first.fetch(), first.fetch()
+    first.in_progress.give_back(page)
+    assert first.ask(page, "http://a/x") not in first.kept
+    with first.of(other):
+        assert first.outbox.take(Request("http://a/x"))
+
+
 def test_what_waits_when_a_worker_is_closed(client: redis.Redis, process: NewProcess) -> None:
     """Goes back before its page does."""
     first, second = process(), process()
