@@ -306,6 +306,9 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
             await self._tell(host, None, 0.0)
             return Rules(None, time.monotonic() + ERROR_VALID)
         except Exception as error:
+            if is_closing(self.crawler):  # the engine takes no downloads any more
+                await self._tell(host, None, 0.0)
+                return Rules(None, time.monotonic() + ERROR_VALID)
             self._failed(error, f"Error downloading robots.txt of {host}")
             text, valid = b"", ERROR_VALID
         else:
