@@ -4,8 +4,8 @@ The map: its rooms are the modules and packages beside this file, on floors. A r
 lower floors alone, so rooms of one floor never import each other::
 
     addon  middlewares/  pipelines/  commands/    what a project names, and what people type
-    dashboard/                                    pages in a browser, and the JSON behind them
-    autoscale/  doctor/  metrics/                 workers of one machine; what is wrong; figures
+    ops/                                          beside the crawls: dashboard, doctor, metrics,
+                                                  workers of one machine
     scheduler                                     Scrapy's interface
     worker/  control/                             one crawl process; whoever is none
     dupefilter  feeds                             what Scrapy loads by name, with any scheduler

@@ -15,13 +15,13 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_redisq.autoscale import CrawlCommand, Orders, Pace, Supervisor
-from scrapy_redisq.autoscale.machine import processors
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.fleet_display import FleetDisplay
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
+from scrapy_redisq.ops.autoscale import CrawlCommand, Orders, Pace, Supervisor
+from scrapy_redisq.ops.autoscale.machine import processors
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 

@@ -18,8 +18,8 @@ from typing import Any
 from scrapy_redisq.commands.options import add_bind, add_command
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.doctor import Report
 from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.ops.doctor import Report
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE
@@ -81,10 +81,10 @@ def run(arguments: Namespace, project: Project) -> int:
 
 
 async def _serve(arguments: Namespace, project: Project, server: Server) -> None:
-    from scrapy_redisq.dashboard.app import make_app  # noqa: PLC0415
-    from scrapy_redisq.dashboard.crawls import Crawls  # noqa: PLC0415
-    from scrapy_redisq.dashboard.guard import Refused, Rules  # noqa: PLC0415
-    from scrapy_redisq.dashboard.listening import listening  # noqa: PLC0415
+    from scrapy_redisq.ops.dashboard.app import make_app  # noqa: PLC0415
+    from scrapy_redisq.ops.dashboard.crawls import Crawls  # noqa: PLC0415
+    from scrapy_redisq.ops.dashboard.guard import Refused, Rules  # noqa: PLC0415
+    from scrapy_redisq.ops.dashboard.listening import listening  # noqa: PLC0415
 
     host, port = arguments.bind
     folder = project.folder or Path.cwd()
@@ -100,7 +100,7 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         return Project(project.given, name).frontier_to_push(server, name)
 
     def examine(server: Server, name: str | None) -> Report:
-        from scrapy_redisq.doctor.examination import examined  # noqa: PLC0415
+        from scrapy_redisq.ops.doctor.examination import examined  # noqa: PLC0415
 
         meant = Project(project.given, name)
         report = examined(server, meant.settings, name)

@@ -16,11 +16,11 @@ from scrapy_redisq.commands.display import clean, console, one_line
 from scrapy_redisq.commands.options import add_command, add_frontier, add_json
 from scrapy_redisq.commands.project import MOST_NAMES, Project
 from scrapy_redisq.control.names import frontier_names
-from scrapy_redisq.doctor import Level, Line, Report
-from scrapy_redisq.doctor.examination import examine, unreachable
-from scrapy_redisq.doctor.report import note
-from scrapy_redisq.doctor.server import SERVER
 from scrapy_redisq.errors import ServerError
+from scrapy_redisq.ops.doctor import Level, Line, Report
+from scrapy_redisq.ops.doctor.examination import examine, unreachable
+from scrapy_redisq.ops.doctor.report import note
+from scrapy_redisq.ops.doctor.server import SERVER
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import redact
 

@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_redisq.commands.options import add_bind, add_command
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.metrics.exporter import Exporter
+from scrapy_redisq.ops.metrics.exporter import Exporter
 from scrapy_redisq.settings.server import open_server_of
 
 TEXT = """\

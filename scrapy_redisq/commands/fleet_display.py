@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from scrapy_redisq.autoscale import Supervisor
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.status import Rates
 from scrapy_redisq.commands.table import Cell, Column, Table
+from scrapy_redisq.ops.autoscale import Supervisor
 
 LINE_EVERY = 30.0
 """Seconds between two lines on the crawl, where there is no terminal."""

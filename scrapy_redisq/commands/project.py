@@ -27,9 +27,9 @@ from scrapy.utils.python import global_object_name
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
-from scrapy_redisq.doctor import Line
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError, reason
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.ops.doctor import Line
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
 from scrapy_redisq.settings.server import open_server_of, project_folder
@@ -129,7 +129,7 @@ class Project:
 
     def examined(self) -> Iterator[Line]:
         """What ``doctor`` says of the settings."""
-        from scrapy_redisq.doctor import project  # noqa: PLC0415
+        from scrapy_redisq.ops.doctor import project  # noqa: PLC0415
 
         if self.folder is None:
             yield project.none_here()

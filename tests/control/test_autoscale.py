@@ -18,7 +18,10 @@ import pytest
 from lab.launcher import Forked, fork
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site, linked_pages
-from scrapy_redisq.autoscale import (
+from scrapy_redisq.commands.autoscale import _signals
+from scrapy_redisq.control import Frontier
+from scrapy_redisq.frontier.calls import RunTerms
+from scrapy_redisq.ops.autoscale import (
     CrawlCommand,
     Fleet,
     Load,
@@ -28,10 +31,7 @@ from scrapy_redisq.autoscale import (
     Process,
     Supervisor,
 )
-from scrapy_redisq.autoscale.machine import exists, processors, resident
-from scrapy_redisq.commands.autoscale import _signals
-from scrapy_redisq.control import Frontier
-from scrapy_redisq.frontier.calls import RunTerms
+from scrapy_redisq.ops.autoscale.machine import exists, processors, resident
 from tests.harness.command import Redisq
 from tests.harness.crawl import PROJECT
 from tests.harness.worker import EXACT, Worker
@@ -323,7 +323,7 @@ def test_a_real_process(tmp_path: Path) -> None:
 STARTER = """
 import sys, time
 from pathlib import Path
-from scrapy_redisq.autoscale.process import Process
+from scrapy_redisq.ops.autoscale.process import Process
 process = Process(1, ["sleep", "100"])
 print(process.pid, flush=True)
 time.sleep(100)

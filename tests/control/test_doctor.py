@@ -22,11 +22,11 @@ from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.status import absent
-from scrapy_redisq.doctor import Level, Line, Report, crawl, project, rights, speed
-from scrapy_redisq.doctor.crawl import memory
-from scrapy_redisq.doctor.examination import _clocks
-from scrapy_redisq.doctor.report import note, ok, problem, warning
-from scrapy_redisq.doctor.told import Told
+from scrapy_redisq.ops.doctor import Level, Line, Report, crawl, project, rights, speed
+from scrapy_redisq.ops.doctor.crawl import memory
+from scrapy_redisq.ops.doctor.examination import _clocks
+from scrapy_redisq.ops.doctor.report import note, ok, problem, warning
+from scrapy_redisq.ops.doctor.told import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 

@@ -23,10 +23,10 @@ from lab.servers import RedisServer, binaries, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import meta_key, prefix
 from scrapy_redisq.frontier.operations import Finish
-from scrapy_redisq.metrics import Exposition, metrics, scale
-from scrapy_redisq.metrics import exporter as exporter_module
-from scrapy_redisq.metrics.exporter import Busy, Exporter, Known, Scraped
-from scrapy_redisq.metrics.families import METRICS
+from scrapy_redisq.ops.metrics import Exposition, metrics, scale
+from scrapy_redisq.ops.metrics import exporter as exporter_module
+from scrapy_redisq.ops.metrics.exporter import Busy, Exporter, Known, Scraped
+from scrapy_redisq.ops.metrics.families import METRICS
 from scrapy_redisq.server.connection import open_server
 from tests.control.test_frontier import Worker, some_urls
 from tests.harness.command import Redisq
@@ -167,7 +167,7 @@ def measured(found: Values) -> set[str]:
 def test_memory_of_many_crawls(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take turns where there is no time for all of them in a scrape: none is left out, and who
     was looked at longest ago is next. The others keep what they had."""
-    monkeypatch.setattr("scrapy_redisq.metrics.exposition.MEMORY_TAKES", 0.0)
+    monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.MEMORY_TAKES", 0.0)
     looked: list[str] = []
     memory = Frontier.memory
 
@@ -185,7 +185,7 @@ def test_memory_of_many_crawls(redis_server: RedisServer, monkeypatch: pytest.Mo
             frontier.push(some_urls(1))
         told = [measured(values(exposition.text(frontiers).decode())) for _ in range(4)]
         assert (told, looked) == ([{"a"}, {"a", "b"}, {*"abc"}, {*"abc"}], [*"abc"])
-        monkeypatch.setattr("scrapy_redisq.metrics.exposition.MEMORY_EVERY", 0.0)
+        monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.MEMORY_EVERY", 0.0)
         for _ in range(4):
             exposition.text(frontiers)
         assert looked == [*"abcabca"]
@@ -208,7 +208,7 @@ def test_memory_that_cannot_be_looked_at(redis_server: RedisServer) -> None:
 def test_a_master_that_a_crawl_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is away the crawl is told of without what takes the memory; by each scrape that is
     not tried again."""
-    monkeypatch.setattr("scrapy_redisq.metrics.exposition.MEMORY_EVERY", 1e9)
+    monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.MEMORY_EVERY", 1e9)
     exposition = Exposition()
     with (
         Cluster(binaries()[KINDS[0]], "--cluster-require-full-coverage", "no") as cluster,
@@ -434,7 +434,7 @@ def test_crawls_that_hang_are_given_up(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where some could not be read for long, the others are not tried any more."""
-    monkeypatch.setattr("scrapy_redisq.metrics.exposition.PATIENCE", 1e-9)
+    monkeypatch.setattr("scrapy_redisq.ops.metrics.exposition.PATIENCE", 1e-9)
     with (
         Frontier.from_url(redis_server.url, "broken") as broken,
         Frontier.from_url(redis_server.url, "books") as books,

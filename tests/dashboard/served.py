@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.dashboard.app import make_app
-from scrapy_redisq.dashboard.crawls import Crawls
-from scrapy_redisq.dashboard.guard import Rules
-from scrapy_redisq.dashboard.listening import listening
-from scrapy_redisq.doctor import Report
-from scrapy_redisq.doctor.examination import examined
+from scrapy_redisq.ops.dashboard.app import make_app
+from scrapy_redisq.ops.dashboard.crawls import Crawls
+from scrapy_redisq.ops.dashboard.guard import Rules
+from scrapy_redisq.ops.dashboard.listening import listening
+from scrapy_redisq.ops.doctor import Report
+from scrapy_redisq.ops.doctor.examination import examined
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.settings.settings import RedisqSettings
 

@@ -17,12 +17,12 @@ import redis
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.dashboard import streams
-from scrapy_redisq.dashboard.figures import Figures
-from scrapy_redisq.dashboard.hosts import Host, Match, page_of
-from scrapy_redisq.dashboard.shared import Listed, Shared
-from scrapy_redisq.doctor import Report
 from scrapy_redisq.frontier import calls
+from scrapy_redisq.ops.dashboard import streams
+from scrapy_redisq.ops.dashboard.figures import Figures
+from scrapy_redisq.ops.dashboard.hosts import Host, Match, page_of
+from scrapy_redisq.ops.dashboard.shared import Listed, Shared
+from scrapy_redisq.ops.doctor import Report
 from scrapy_redisq.server.connection import Server
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq
@@ -387,8 +387,8 @@ def test_ten_who_ask_cost_one_look() -> None:
 
 def test_a_failure_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis that did not answer for a while is asked again soon."""
-    monkeypatch.setattr("scrapy_redisq.dashboard.shared.SHARE", 10_000)
-    monkeypatch.setattr("scrapy_redisq.dashboard.shared.FAILED_LASTS", 0.0)
+    monkeypatch.setattr("scrapy_redisq.ops.dashboard.shared.SHARE", 10_000)
+    monkeypatch.setattr("scrapy_redisq.ops.dashboard.shared.FAILED_LASTS", 0.0)
     looks: list[int] = []
 
     def look() -> int:
@@ -410,7 +410,7 @@ def test_a_failure_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_look_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not shown for long, and it is said how old it is."""
-    monkeypatch.setattr("scrapy_redisq.dashboard.shared.SHARE", 1_000_000)
+    monkeypatch.setattr("scrapy_redisq.ops.dashboard.shared.SHARE", 1_000_000)
     looks: list[int] = []
 
     def look() -> int:

@@ -21,13 +21,13 @@ from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.commands.dashboard import NoDashboard, kept_token
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.dashboard import listening, streams
-from scrapy_redisq.dashboard.guard import HEADERS, Refused, Rules
+from scrapy_redisq.ops.dashboard import listening, streams
+from scrapy_redisq.ops.dashboard.guard import HEADERS, Refused, Rules
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq, at
 from tests.harness.worker import NAME
 
-STATIC = Path(str(resources.files("scrapy_redisq.dashboard"))) / "static"
+STATIC = Path(str(resources.files("scrapy_redisq.ops.dashboard"))) / "static"
 HOSTS = f"/api/crawls/{NAME}/hosts"
 PAUSE = {"action": "pause", "match": {}}
 TOKEN = "a-token-that-nobody-guesses"

@@ -12,7 +12,7 @@ import pytest
 
 from lab.servers import wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.dashboard import crawls
+from scrapy_redisq.ops.dashboard import crawls
 from tests.dashboard.served import Served
 from tests.harness.worker import NAME
 

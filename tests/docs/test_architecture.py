@@ -54,6 +54,14 @@ def test_imports_lead_down() -> None:
                 )
 
 
+def test_ops_stands_beside_the_crawls() -> None:
+    """ops/ knows crawls by control/ alone, and nothing but commands/ imports it."""
+    arrows = draw.arrows()
+    assert [room for room in ROOMS if "ops/" in arrows[room]] == ["commands/"]
+    above = {room for room in arrows["ops/"] if FLOOR_OF[room] <= FLOOR_OF["control/"]}
+    assert above == {"control/"}
+
+
 @pytest.mark.parametrize("room", draw.NOUNS)
 def test_the_map_of_a_noun_is_true(room: str) -> None:
     """The docstrings of worker/, control/ and frontier/ name each module in there, and no other."""

@@ -19,11 +19,11 @@ import pytest
 from scrapy.settings import default_settings
 
 from lab.servers import RedisServer
-from scrapy_redisq.autoscale import CrawlCommand
 from scrapy_redisq.commands.parser import make_parser
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.metrics import scale
-from scrapy_redisq.metrics.families import EVENTS, METRICS, STATES, WAITS
+from scrapy_redisq.ops.autoscale import CrawlCommand
+from scrapy_redisq.ops.metrics import scale
+from scrapy_redisq.ops.metrics.families import EVENTS, METRICS, STATES, WAITS
 from scrapy_redisq.server.connection import SOCKET_TIMEOUT
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings

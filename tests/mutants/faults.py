@@ -571,7 +571,7 @@ MUTANTS = [
         "tests/control/test_url.py",
     ),
     Mutant(
-        "doctor/rights.py",
+        "ops/doctor/rights.py",
         "if has_meta or _META not in words",
         "if True",
         "tests/control/test_doctor.py",
@@ -595,19 +595,19 @@ MUTANTS = [
         "tests/control/test_scaling.py",
     ),
     Mutant(
-        "autoscale/process.py",
+        "ops/autoscale/process.py",
         "prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)",
         "",
         "tests/control/test_autoscale.py",
     ),
     Mutant(
-        "autoscale/fleet.py",
+        "ops/autoscale/fleet.py",
         "first * 2 ** min(self.failures - 1, 30)",
         "first",
         "tests/control/test_autoscale.py",
     ),
     Mutant(
-        "metrics/exposition.py",
+        "ops/metrics/exposition.py",
         "up = up and isinstance(error, FrontierError)",
         "",
         "tests/control/test_metrics.py",

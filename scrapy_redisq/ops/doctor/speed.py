@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from scrapy_redisq.doctor.report import Line, note, ok, warning
-from scrapy_redisq.doctor.told import Told
-from scrapy_redisq.doctor.words import ms_text, time_text
+from scrapy_redisq.ops.doctor.report import Line, note, ok, warning
+from scrapy_redisq.ops.doctor.told import Told
+from scrapy_redisq.ops.doctor.words import ms_text, time_text
 
 SPEED = "Speed"
 

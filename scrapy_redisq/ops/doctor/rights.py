@@ -14,9 +14,9 @@ from typing import Any
 
 import redis
 
-from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.frontier.calls.names import NEVER
 from scrapy_redisq.frontier.scripts import Client
+from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 
 RIGHTS = "Rights"
 

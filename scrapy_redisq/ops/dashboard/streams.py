@@ -15,10 +15,10 @@ from typing import Any
 import redis
 from aiohttp import web
 
-from scrapy_redisq.dashboard.crawls import NoCrawl, NoThread
-from scrapy_redisq.dashboard.reads import CRAWLS, crawl_of
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.ops.dashboard.crawls import NoCrawl, NoThread
+from scrapy_redisq.ops.dashboard.reads import CRAWLS, crawl_of
 
 EVERY = 2.0
 """Seconds between two events."""

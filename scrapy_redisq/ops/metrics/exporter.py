@@ -22,8 +22,8 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.metrics.exposition import CONTENT_TYPE, Exposition
-from scrapy_redisq.metrics.scale import scale
+from scrapy_redisq.ops.metrics.exposition import CONTENT_TYPE, Exposition
+from scrapy_redisq.ops.metrics.scale import scale
 from scrapy_redisq.server.connection import Server
 
 RELIST = 30.0

@@ -11,13 +11,13 @@ from importlib import resources
 import redis
 from aiohttp import web
 
-from scrapy_redisq.dashboard import changes, reads, streams
-from scrapy_redisq.dashboard.crawls import Crawls, NoCrawl, NoThread
-from scrapy_redisq.dashboard.guard import DATA, MOST_BODY, Handler, Rules, add_headers, guarded
-from scrapy_redisq.dashboard.reads import CRAWLS, RULES
-from scrapy_redisq.dashboard.streams import CLOSING, OPEN
 from scrapy_redisq.errors import FrontierError, RedisqError
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.ops.dashboard import changes, reads, streams
+from scrapy_redisq.ops.dashboard.crawls import Crawls, NoCrawl, NoThread
+from scrapy_redisq.ops.dashboard.guard import DATA, MOST_BODY, Handler, Rules, add_headers, guarded
+from scrapy_redisq.ops.dashboard.reads import CRAWLS, RULES
+from scrapy_redisq.ops.dashboard.streams import CLOSING, OPEN
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import redis
 
-from scrapy_redisq.autoscale.crawl_command import CrawlCommand
-from scrapy_redisq.autoscale.fleet import Fleet, Pace
-from scrapy_redisq.autoscale.machine import Load, Machine, exists
-from scrapy_redisq.autoscale.process import Process
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.scaling import OVER
 from scrapy_redisq.errors import FrontierError, ServerError
+from scrapy_redisq.ops.autoscale.crawl_command import CrawlCommand
+from scrapy_redisq.ops.autoscale.fleet import Fleet, Pace
+from scrapy_redisq.ops.autoscale.machine import Load, Machine, exists
+from scrapy_redisq.ops.autoscale.process import Process
 
 TICK = 0.2
 """Seconds between two looks at the processes."""

@@ -13,7 +13,7 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
-from scrapy_redisq.metrics.families import METRICS, Histogram, Look, samples
+from scrapy_redisq.ops.metrics.families import METRICS, Histogram, Look, samples
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.doctor.report import Level, Line, note, ok, problem, warning
-from scrapy_redisq.doctor.words import size_text
 from scrapy_redisq.frontier.trouble import TROUBLE
+from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, warning
+from scrapy_redisq.ops.doctor.words import size_text
 from scrapy_redisq.settings.settings import RedisqSettings
 
 CRAWL, MEMORY = "Crawl", "Memory"

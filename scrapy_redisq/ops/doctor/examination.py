@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 import redis
 
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.doctor import cluster, crawl, rights, server
-from scrapy_redisq.doctor.report import Line, Report, note, ok, problem, warning
-from scrapy_redisq.doctor.speed import SPEED
-from scrapy_redisq.doctor.told import Told
 from scrapy_redisq.errors import RedisqError, ServerBusy
 from scrapy_redisq.frontier.calls import meta_key, wake_channel
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.ops.doctor import cluster, crawl, rights, server
+from scrapy_redisq.ops.doctor.report import Line, Report, note, ok, problem, warning
+from scrapy_redisq.ops.doctor.speed import SPEED
+from scrapy_redisq.ops.doctor.told import Told
 from scrapy_redisq.server.cluster import Cluster, nodes_of
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import RedisqSettings

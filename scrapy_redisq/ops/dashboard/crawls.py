@@ -14,16 +14,16 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
-from scrapy_redisq.dashboard import servers
-from scrapy_redisq.dashboard.figures import Figures
-from scrapy_redisq.dashboard.hosts import Host
-from scrapy_redisq.dashboard.letters import Letter
-from scrapy_redisq.dashboard.shared import Listed, Shared
-from scrapy_redisq.doctor import Report
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.metrics import scale
-from scrapy_redisq.metrics.exporter import Known, Scraped
+from scrapy_redisq.ops.dashboard import servers
+from scrapy_redisq.ops.dashboard.figures import Figures
+from scrapy_redisq.ops.dashboard.hosts import Host
+from scrapy_redisq.ops.dashboard.letters import Letter
+from scrapy_redisq.ops.dashboard.shared import Listed, Shared
+from scrapy_redisq.ops.doctor import Report
+from scrapy_redisq.ops.metrics import scale
+from scrapy_redisq.ops.metrics.exporter import Known, Scraped
 from scrapy_redisq.server.connection import Server
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scrapy_redisq.autoscale.machine import resident
+from scrapy_redisq.ops.autoscale.machine import resident
 
 PR_SET_PDEATHSIG = 1
 """Linux' prctl(2)."""

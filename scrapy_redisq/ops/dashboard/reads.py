@@ -11,11 +11,11 @@ from aiohttp import web
 
 from scrapy_redisq.control import DeadLetter
 from scrapy_redisq.control.told_letters import as_json, exported
-from scrapy_redisq.dashboard import hosts, letters
-from scrapy_redisq.dashboard.crawls import Crawl, Crawls, aged
-from scrapy_redisq.dashboard.guard import SESSION, Rules
-from scrapy_redisq.metrics import CONTENT_TYPE
-from scrapy_redisq.metrics.exporter import Busy
+from scrapy_redisq.ops.dashboard import hosts, letters
+from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls, aged
+from scrapy_redisq.ops.dashboard.guard import SESSION, Rules
+from scrapy_redisq.ops.metrics import CONTENT_TYPE
+from scrapy_redisq.ops.metrics.exporter import Busy
 
 CRAWLS: web.AppKey[Crawls] = web.AppKey("crawls", Crawls)
 RULES: web.AppKey[Rules] = web.AppKey("rules", Rules)

@@ -17,6 +17,6 @@ Nothing is changed, and no look takes Redis more than about a millisecond::
 
 from __future__ import annotations
 
-from scrapy_redisq.doctor.report import Level, Line, Report
+from scrapy_redisq.ops.doctor.report import Level, Line, Report
 
 __all__ = ["Level", "Line", "Report"]

@@ -9,9 +9,9 @@ import msgspec
 from aiohttp import web
 
 from scrapy_redisq.control import DeadLetter, Frontier
-from scrapy_redisq.dashboard import hosts, letters
-from scrapy_redisq.dashboard.hosts import Host
-from scrapy_redisq.dashboard.reads import CRAWLS, crawl_of
+from scrapy_redisq.ops.dashboard import hosts, letters
+from scrapy_redisq.ops.dashboard.hosts import Host
+from scrapy_redisq.ops.dashboard.reads import CRAWLS, crawl_of
 
 T = TypeVar("T")
 

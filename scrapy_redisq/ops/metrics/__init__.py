@@ -6,7 +6,7 @@
 ``exporter``    an HTTP server that answers with both
 """
 
-from scrapy_redisq.metrics.exposition import CONTENT_TYPE, Exposition, metrics
-from scrapy_redisq.metrics.scale import scale
+from scrapy_redisq.ops.metrics.exposition import CONTENT_TYPE, Exposition, metrics
+from scrapy_redisq.ops.metrics.scale import scale
 
 __all__ = ["CONTENT_TYPE", "Exposition", "metrics", "scale"]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import redis
 
-from scrapy_redisq.doctor.report import Line, note, ok, problem, warning
-from scrapy_redisq.doctor.speed import speed
-from scrapy_redisq.doctor.told import Told
-from scrapy_redisq.doctor.words import size_text, time_text
 from scrapy_redisq.frontier.calls.names import NEVER
+from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
+from scrapy_redisq.ops.doctor.speed import speed
+from scrapy_redisq.ops.doctor.told import Told
+from scrapy_redisq.ops.doctor.words import size_text, time_text
 from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER
 
 SERVER = "Server"

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scrapy_redisq.autoscale.machine import Load
-from scrapy_redisq.autoscale.process import Process
+from scrapy_redisq.ops.autoscale.machine import Load
+from scrapy_redisq.ops.autoscale.process import Process
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@
 ``crawl_command``  what a worker's command line says
 """
 
-from scrapy_redisq.autoscale.crawl_command import CrawlCommand
-from scrapy_redisq.autoscale.fleet import Fleet, Pace
-from scrapy_redisq.autoscale.machine import Load, Machine
-from scrapy_redisq.autoscale.process import Process
-from scrapy_redisq.autoscale.supervisor import Orders, Supervisor
+from scrapy_redisq.ops.autoscale.crawl_command import CrawlCommand
+from scrapy_redisq.ops.autoscale.fleet import Fleet, Pace
+from scrapy_redisq.ops.autoscale.machine import Load, Machine
+from scrapy_redisq.ops.autoscale.process import Process
+from scrapy_redisq.ops.autoscale.supervisor import Orders, Supervisor
 
 __all__ = ["CrawlCommand", "Fleet", "Load", "Machine", "Orders", "Pace", "Process", "Supervisor"]

@@ -1,0 +1,6 @@
+"""What stands beside the crawls: programs that look at crawls and servers, or keep workers running.
+
+``autoscale/`` runs the workers of one machine, ``dashboard/`` shows crawls in a browser,
+``doctor/`` says what is wrong, ``metrics/`` tells Prometheus and autoscalers. These programs know
+crawls by ``control/`` alone. Nothing but commands imports them.
+"""
