@@ -16,9 +16,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
         "slots, many workers",
     ),
     "cluster": (
-        ("cluster", "shards", "balance", "wait", "away"),
-        "one worker on clusters, near and far; Redis CPU a request by shards; their balance; a "
-        "master that is away",
+        ("cluster",),
+        "one worker on clusters, near and far; Redis CPU a page by shards",
     ),
     "polite": (("polite",), "limits of fifty hosts that a fleet keeps, by their log"),
     "memory": (

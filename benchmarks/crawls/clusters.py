@@ -130,7 +130,7 @@ def cpu_of(info: Mapping[str, Any]) -> float:
 
 
 @contextmanager
-def rigs(*numbers: int, replicas: int = 0, quick: bool = False) -> Iterator[dict[int, Rig]]:
+def rigs(*numbers: int, quick: bool = False) -> Iterator[dict[int, Rig]]:
     """Clusters of so many masters each; 0: one server that is no cluster. Beside each rests one of
     the same size; ``quick``: to be made soon, a server that is no cluster's node."""
     with ExitStack() as stack:
@@ -140,25 +140,21 @@ def rigs(*numbers: int, replicas: int = 0, quick: bool = False) -> Iterator[dict
             stack.callback(made.close)
             return made
 
-        def cluster(masters: int, replicas: int = 0) -> Cluster:
-            return stack.enter_context(
-                Cluster(any_server(KIND), masters=masters, replicas=replicas, node_timeout=30)
-            )
+        def cluster(masters: int) -> Cluster:
+            return stack.enter_context(Cluster(any_server(KIND), masters=masters, node_timeout=30))
 
         made = {}
         for number in numbers:
             if number:
-                nodes = cluster(number, replicas)
-                resting = [server()] if quick else cluster(number, replicas).servers[:number]
+                nodes = cluster(number)
+                resting = [server()] if quick else cluster(number).servers[:number]
                 made[number] = Rig(nodes.servers[:number], resting, nodes)
             else:
                 made[number] = Rig([server()], [server()])
         yield made
 
 
-def crawl(
-    rig: Rig, url: str, site: Pages, *, shards: int = 0, settings: Mapping[str, Any] | None = None
-) -> Figures:
+def crawl(rig: Rig, url: str, site: Pages, *, shards: int = 0) -> Figures:
     """One worker crawls the whole site. ``shards``: 0 for as many as are taken by itself.
 
     Pages/s are from the first to the last of them, as the site saw them; end: seconds from there to
@@ -168,7 +164,7 @@ def crawl(
     """
     rig.flush()
     site.forget()
-    told = {"REDISQ_URL": url, **(settings or {})}
+    told: dict[str, Any] = {"REDISQ_URL": url}
     if shards:
         told["REDISQ_SHARDS"] = shards
     before = rig.used()
