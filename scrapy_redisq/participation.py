@@ -39,25 +39,20 @@ def why_alone(settings: SettingsSource) -> str:
         enabled = CrawlSettings.enabled.default
     if not enabled:
         return "REDISQ_ENABLED is False: this crawl has no frontier, it is in memory alone"
-    if not is_tool(settings):
+    if not is_tool():
         return ""
     running = running_command()
     return (
         f"scrapy {running and running[0]} has no frontier, it works in memory alone: only crawl, "
-        "runspider and crawls that are started from Python have one, and commands that "
-        "REDISQ_COMMANDS lists"
+        "runspider, commands made from them, and crawls that are started from Python have one"
     )
 
 
-def is_tool(settings: SettingsSource) -> bool:
+def is_tool() -> bool:
     """Whether what crawls here and now is a ``scrapy`` command that must not be a worker."""
     running = running_command()
     if running is None:  # a crawl that is started from Python
         return False
-    name, command = running
-    try:
-        others = CrawlSettings.commands.read(settings)
-    except SettingError:
-        others = CrawlSettings.commands.default
+    _, command = running
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(command).__mro__}
-    return name not in others and not bases & CRAWLS
+    return not bases & CRAWLS

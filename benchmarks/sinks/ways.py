@@ -19,7 +19,7 @@ from lab.databases import Database
 from lab.servers import RedisServer
 
 BATCH = 500
-"""Rows of a transaction, REDISQ_DATABASE_BATCH's default; and CONCURRENT_ITEMS."""
+"""Rows of a transaction, batch_rows of DatabasePipeline; and CONCURRENT_ITEMS."""
 
 NONE, USUAL, OURS = "no pipeline", "usual pipeline", "DatabasePipeline"
 ALCHEMY = f"{USUAL}, by SQLAlchemy"
@@ -103,7 +103,6 @@ class Contest:
             "CONCURRENT_ITEMS": 100 if follow or pipeline == DEFAULT else BATCH,
             "ITEM_PIPELINES": json.dumps(PIPELINES[pipeline]),
             "REDISQ_DATABASE_URL": database.url,
-            "REDISQ_DATABASE_BATCH": BATCH,
             "REDISQ_TABLES": json.dumps(TABLES),
         }
         report = workers.crawl(

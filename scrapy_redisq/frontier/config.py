@@ -27,7 +27,8 @@ REWIND = 30.0
 """Seconds for which what no page stands for can be sent again."""
 
 SLOT_TTL = 3_600.0
-"""Seconds for which slots with limits are remembered when nothing happens."""
+"""Seconds for which a slot with limits is remembered when nothing happens: FORGOTTEN in
+lua/shared/slots/state.lua."""
 
 
 @dataclass(frozen=True)

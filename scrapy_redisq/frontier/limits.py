@@ -61,7 +61,7 @@ class SlotLimit:
 @dataclass(frozen=True)
 class BackOff:
     """What failures lead to: the ``longest`` pause in seconds, after how many in a row a slot is
-    set aside (0: never), and after how many seconds one that fails now and then: after a day, for
+    set aside, and after how many seconds one that fails now and then: after a day, for
     a host that has had no hour of peace in it will have none in the next."""
 
     longest: float = 60.0

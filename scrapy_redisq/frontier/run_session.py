@@ -17,7 +17,7 @@ import redis.asyncio
 from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
-from scrapy_redisq.frontier.config import REWIND, SLOT_TTL, FrontierConfig
+from scrapy_redisq.frontier.config import REWIND, FrontierConfig
 from scrapy_redisq.frontier.growth import Fill
 from scrapy_redisq.frontier.held_back import HeldBack
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
@@ -88,7 +88,6 @@ class Terms:
     throttle: str = ""
     """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
     back_off: BackOff = BACK_OFF
-    slot_ttl: float = SLOT_TTL
     rewind: float = REWIND
     """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
     young: float = REWIND

@@ -333,7 +333,6 @@ class ShardLoop:
             pages=every.worker.pages,
             items=every.worker.items,
             turns=told,
-            slot_ttl=every.run_session.terms.slot_ttl,
             report=every.worker.report() if session is every.run_session.sessions[0] else "",
         )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.config import REWIND, SLOT_TTL
+from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.exchange import Cargo, answer
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
@@ -218,7 +218,6 @@ class ShardSession:
         pages: int = 0,
         items: int = 0,
         turns: Sequence[TurnReport] = (),
-        slot_ttl: float = SLOT_TTL,
         report: str = "",
     ) -> Call[Reply]:
         """The next exchange, or the last one again if its reply never came.
@@ -229,8 +228,7 @@ class ShardSession:
         ``starting``: this worker may still add start requests, as it may while something waits
         behind this exchange; when it no longer does, ``seeded`` says that they were all added.
         ``pages`` and ``items`` are totals, for people. ``turns``: what was done with the turns.
-        ``slot_ttl``: seconds for which slots with limits are remembered. ``report``: what this
-        worker tells people of itself.
+        ``report``: what this worker tells people of itself.
         """
         self._is_repeated = self._in_flight is not None
         if self._in_flight is None:
@@ -288,7 +286,6 @@ class ShardSession:
         self.unsafe.sends()
         if turns:
             data["turns"] = turns
-        data["slot_ttl"] = int(slot_ttl * 1000)
         if self._in_flight.tally:
             data["tally"] = dict(self._in_flight.tally)
         if self._in_flight.statuses:

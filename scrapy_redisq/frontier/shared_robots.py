@@ -37,9 +37,8 @@ class Shared:
 class SharedRobots:
     """The robots.txt of a run, as one worker sees them. All methods raise `AWAY`."""
 
-    def __init__(self, run_session: RunSession, *, slot_ttl: float) -> None:
+    def __init__(self, run_session: RunSession) -> None:
         self._run_session = run_session
-        self._slot_ttl = slot_ttl
         self._claimant = secrets.token_hex(8)
 
     async def ask(self, host: str, *, take: bool = False) -> Shared:
@@ -92,5 +91,5 @@ class SharedRobots:
         none). -> has that changed the slot's delay?"""
         shard = self._run_session.shard_of(slot).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
-        call = calls.crawl_delay(name, shard, run, host, slot, delay, self._slot_ttl)
+        call = calls.crawl_delay(name, shard, run, host, slot, delay)
         return await self._run_session.run(call)

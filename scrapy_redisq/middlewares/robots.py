@@ -33,6 +33,7 @@ from scrapy_redisq.middlewares.robots_text import MAX_COST, WILDCARD_COST, conde
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
 from scrapy_redisq.worker.politeness.http_headers import header, http_date
+from scrapy_redisq.worker.politeness.judge import TELL_AGAIN
 from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -128,9 +129,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _spider_opened(self) -> None:
         worker = self._worker = Scheduler.of(self.crawler)
         if worker is not None:
-            self._shared = SharedRobots(
-                worker.exchange_loop.run_session, slot_ttl=worker.settings.slot_ttl
-            )
+            self._shared = SharedRobots(worker.exchange_loop.run_session)
 
     def _count(self, name: str) -> None:
         stats: Any = self.crawler.stats
@@ -376,9 +375,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         return told if told > self._in_use.forgotten_at else -math.inf
 
     def _is_told(self, rules: Rules, slot: str, agent: str) -> bool:
-        # The frontier forgets slots of which it has not heard for so long.
-        told = self._told_at(rules, slot, agent)
-        return told > time.monotonic() - self._in_use.settings.slot_ttl / 2
+        return self._told_at(rules, slot, agent) > time.monotonic() - TELL_AGAIN
 
     async def _tell_delay(self, request: Request, rules: Rules, slot: str, agent: str) -> None:
         assert rules.parser is not None

@@ -161,7 +161,7 @@ class _Batches:
         self._worker = Scheduler.of(self._crawler)
         self._endings = Endings(self._crawler, self._worker)
         # `scrapy shell` and the like have no items, `scrapy parse --pipelines` has.
-        if not is_tool(self._crawler.settings):
+        if not is_tool():
             await self._opened()
 
     async def _opened(self) -> Writer:
@@ -184,7 +184,7 @@ class _Batches:
                 name = type(pipeline).__name__
                 raise SinkUnavailable(f"no answer to {name}.open() before the end") from None
         except RedisqError as error:
-            if is_tool(self._crawler.settings):  # the crawl has begun
+            if is_tool():  # the crawl has begun
                 logger.error("Items cannot be written: %s", error)
             else:
                 cannot_start(self._crawler, error, logger)

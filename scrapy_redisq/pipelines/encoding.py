@@ -1,10 +1,10 @@
-"""Values of items as JSON or MessagePack, beyond the types that msgspec knows by itself."""
+"""Values of items as JSON, beyond the types that msgspec knows by itself."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -13,55 +13,38 @@ from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import RowRefused, reason
 
-__all__ = ["encoder", "unwritable"]
+__all__ = ["encode", "unwritable"]
 
 
-def encoder(form: str) -> Callable[[Any], bytes]:
-    """What makes the bytes of ``form`` "json" or "msgpack" of an item's values.
+def encode(values: Any) -> bytes:
+    """The JSON of an item's values.
 
-    Both write dates as ISO 8601, Decimals and UUIDs as text, sets as arrays, nested items as
-    objects. JSON has no bytes (base64 there); NaN, and mappings two of whose keys are one text, are
-    refused there. MessagePack has no integers of more than 64 bits, and datetimes with a time zone
-    are its timestamps; what is text has offsets of whole minutes only. Raises `TypeError`,
-    `ValueError`, `OverflowError` and `RecursionError`.
+    Dates are ISO 8601, with offsets of whole minutes; Decimals and UUIDs are text, sets arrays,
+    nested items objects, bytes base64. NaN is refused, and so is a mapping two of whose keys are
+    one text. Raises `TypeError`, `ValueError`, `OverflowError` and `RecursionError`.
     """
-    packs = form == "msgpack"
-    as_text = time if packs else (datetime, time)
+    _check(values)
+    return _encode(values)
 
-    def plain(value: Any) -> Any:
-        made = _plain(value)
-        if not isinstance(value, _LOOKED_INTO):
-            check(made)
-        return made
 
-    encoders: Any = msgspec.msgpack if packs else msgspec.json
-    encode_plain = encoders.Encoder(enc_hook=plain).encode
-
-    def check(value: Any) -> None:
-        """Raise ValueError for what would be changed."""
-        if isinstance(value, float):
-            if not packs and not math.isfinite(value):
-                raise ValueError(f"JSON has no number {value}")
-        elif isinstance(value, as_text):
-            if (offset := value.utcoffset()) is not None and offset % _MINUTE:
-                raise ValueError("offsets from UTC are whole minutes there")
-        elif isinstance(value, dict):
-            if any(type(key) is not str for key in value):
-                check(tuple(value))
-                if not packs and len({encode_plain({key: None}) for key in value}) < len(value):
-                    raise ValueError("keys in JSON are text, and two of these are the same")
-            for one in value.values():
-                check(one)
-        elif isinstance(value, _LOOKED_INTO):
-            for one in value:
-                check(one)
-
-    def encode(values: Any) -> bytes:
-        check(values)
-        encoded: bytes = encode_plain(values)
-        return encoded
-
-    return encode
+def _check(value: Any) -> None:
+    """Raise ValueError for what JSON would change."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"JSON has no number {value}")
+    elif isinstance(value, (datetime, time)):
+        if (offset := value.utcoffset()) is not None and offset % _MINUTE:
+            raise ValueError("offsets from UTC are whole minutes there")
+    elif isinstance(value, dict):
+        if any(type(key) is not str for key in value):
+            _check(tuple(value))
+            if len({_encode({key: None}) for key in value}) < len(value):
+                raise ValueError("keys in JSON are text, and two of these are the same")
+        for one in value.values():
+            _check(one)
+    elif isinstance(value, _LOOKED_INTO):
+        for one in value:
+            _check(one)
 
 
 _MINUTE = timedelta(minutes=1)
@@ -92,6 +75,16 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "unicode_string"):  # pydantic's URLs, which are no str since 2.10
         return value.unicode_string()
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no plain value")
+
+
+def _checked(value: Any) -> Any:
+    made = _plain(value)
+    if not isinstance(value, _LOOKED_INTO):
+        _check(made)
+    return made
+
+
+_encode = msgspec.json.Encoder(enc_hook=_checked).encode
 
 
 def unwritable(name: object, why: str | BaseException) -> RowRefused:

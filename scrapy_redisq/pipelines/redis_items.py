@@ -19,7 +19,7 @@ from scrapy_redisq.errors import (
     reason,
 )
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
-from scrapy_redisq.pipelines.encoding import encoder, unwritable
+from scrapy_redisq.pipelines.encoding import encode, unwritable
 from scrapy_redisq.server.connection import AsyncClient, Server
 from scrapy_redisq.server.route import cancel
 from scrapy_redisq.settings.server import open_server_of, project_folder
@@ -39,10 +39,9 @@ ENCODED = "\0encoded"
 class RedisPipeline(BatchPipeline):
     """Puts items into the Redis list or stream REDISQ_ITEMS_KEY, as scrapy-redis does.
 
-    A list has the items alone, as scrapy-redis writes them: JSON by default, REDISQ_ITEMS_FORMAT
-    chooses. An entry of a stream has the fields ``key`` and ``item``. Either keeps the last
-    REDISQ_ITEMS_MAX items if that is not 0; a stream now and then some more. How many were dropped
-    is the stat ``redisq/sink/dropped``.
+    A list has the items alone, in JSON, as scrapy-redis writes them. An entry of a stream has the
+    fields ``key`` and ``item``. Either keeps the last REDISQ_ITEMS_MAX items if that is not 0; a
+    stream now and then some more. How many were dropped is the stat ``redisq/sink/dropped``.
 
     `DatabasePipeline` is better for whatever should be there once and stay. This one is
 
@@ -65,7 +64,6 @@ class RedisPipeline(BatchPipeline):
         self._target = settings.items_key % {"spider": self.spider_name}
         if not self._target:
             raise SettingError(SinkSettings.items_key.name, "", "a key's name")
-        self._encode = encoder(settings.items_format)
         # By identity: equal items are each to be added.
         self._added: dict[int, Row] = {}
         try:
@@ -100,7 +98,7 @@ class RedisPipeline(BatchPipeline):
         """Raises `RowRefused` for an item that cannot be encoded."""
         row = Row(item, key)
         try:
-            encoded = self._encode(row)
+            encoded = encode(row)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refused_field(row, error) from error
         return Row(item, key, {ENCODED: encoded})
@@ -108,7 +106,7 @@ class RedisPipeline(BatchPipeline):
     def _refused_field(self, row: Row, error: Exception) -> RowRefused:
         for name, value in row.items():
             try:
-                self._encode({name: value})
+                encode({name: value})
             except (TypeError, ValueError, OverflowError, RecursionError) as why:
                 return unwritable(name, why)
         return RowRefused(reason(error))

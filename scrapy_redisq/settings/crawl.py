@@ -16,12 +16,6 @@ class CrawlSettings:
         "`False`: Scrapy's own scheduler and dupefilter, in memory, without Redis: see "
         "[Trying a spider](#trying-a-spider).",
     )
-    commands = Setting(
-        (),
-        checks.paths("names of commands"),
-        "Commands of the project's own whose crawls join the frontier, beside `crawl`, `runspider` "
-        "and what is made from them. All others run without it.",
-    )
     url = Setting(
         "embedded://",
         checks.url,

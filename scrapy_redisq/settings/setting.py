@@ -16,8 +16,20 @@ TOKEN_VARIABLE = "REDISQ_DASHBOARD_TOKEN"
 
 
 REMOVED = {
+    "REDISQ_BACKOFF_MAX": "it is 60 s",
+    "REDISQ_COMMANDS": "a command joins if it is made from Scrapy's crawl or runspider",
+    "REDISQ_DATABASE_BATCH": "it is batch_rows of a class made from DatabasePipeline, 500",
+    "REDISQ_ITEMS_FORMAT": "it is JSON, as scrapy-redis writes items",
+    "REDISQ_PARQUET_ROWS": "it is batch_rows of a class made from ParquetPipeline, 10,000",
+    "REDISQ_PARQUET_SECONDS": "it is batch_seconds of a class made from ParquetPipeline, 5 s",
     "REDISQ_RELEASE": "a worker's release is a digest of its spider's file",
+    "REDISQ_RETRY_AFTER_MAX": "it is 600 s",
+    "REDISQ_RETRY_BASE": "it is 2 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
+    "REDISQ_RETRY_CAP": "it is 300 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
+    "REDISQ_SLOT_GIVE_UP": "it is 15 failures in a row",
+    "REDISQ_SLOT_RATE": "it is 'rate' in REDISQ_SLOT_LIMITS: {'*': {'rate': '30/m'}}",
     "REDISQ_SLOT_TROUBLE_MAX": "it is a day, 86,400 s",
+    "REDISQ_SLOT_TTL": "it is an hour",
     "REDISQ_SOCKET_TIMEOUT": "it is 5 s, or what REDISQ_URL says by ?socket_timeout=",
 }
 """Settings that there were once, and what holds in their place."""

@@ -28,25 +28,10 @@ class SinkSettings:
         ),
         "The project's own tables for `DatabasePipeline`, used as they are.",
     )
-    database_batch = Setting(
-        500,
-        checks.whole(1, 100_000),
-        "Most rows that `DatabasePipeline` writes in one transaction.",
-    )
     parquet_url = Setting(
         "items",
         checks.pattern("a folder or an fsspec URL"),
         "Where `ParquetPipeline` puts its files: `items`, `s3://bucket/%(spider)s`.",
-    )
-    parquet_rows = Setting(
-        10_000,
-        checks.whole(1, 10_000_000),
-        "Most rows of one Parquet file.",
-    )
-    parquet_seconds = Setting(
-        5.0,
-        checks.seconds(0.1, checks.DAY),
-        "Most seconds that a finished page keeps its lease until its Parquet file is written.",
     )
     items_url = Setting(
         "",
@@ -62,11 +47,6 @@ class SinkSettings:
         "list",
         checks.one_of("list", "stream"),
         "What `RedisPipeline` adds items to.",
-    )
-    items_format = Setting(
-        "json",
-        checks.one_of("json", "msgpack"),
-        "How `RedisPipeline` writes an item.",
     )
     items_max = Setting(
         0,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_redisq.frontier.config import SLOT_TTL
-from scrapy_redisq.frontier.limits import LONGEST, MOST, BackOff
+from scrapy_redisq.frontier.limits import LONGEST, MOST
 from scrapy_redisq.settings import checks
 from scrapy_redisq.settings.setting import Setting
 
@@ -21,16 +20,11 @@ class SlotSettings:
         checks.whole(0, MOST),
         "Requests to one slot in progress, of all workers together. 0: no limit.",
     )
-    slot_rate = Setting(
-        "",
-        checks.or_empty(checks.rate),
-        "Requests to one slot in a time, of all workers together.",
-    )
     slot_limits = Setting(
         {},
         checks.slot_limits,
-        "Limits of single slots, or of all below a domain: `*.example.com`. What one leaves out is "
-        "as in the three settings above.",
+        "Limits of single slots, of all below a domain (`*.example.com`), or of all: `*`. What one "
+        "leaves out is as in `*`, and what that leaves out as in the two settings above.",
     )
     fleet_limits = Setting(
         False,
@@ -45,29 +39,12 @@ class SlotSettings:
         "Scrapy's AutoThrottle by slot over all workers together, with the same "
         "`AUTOTHROTTLE_` settings. Reads Scrapy's limits as `REDISQ_FLEET_LIMITS` does.",
     )
-    slot_ttl = Setting(
-        SLOT_TTL,
-        checks.seconds(1, checks.YEAR),
-        "Seconds without anything happening after which a slot with limits leaves no key in Redis.",
-    )
     backoff_codes = Setting(
         (429, 503),
         checks.statuses,
         "Answers after which all workers leave the slot alone for a while, and the request goes "
         "back to its front without losing a retry. Connection errors and time-outs count too. "
         "`[]`: no back-off at all.",
-    )
-    backoff_max = Setting(
-        BackOff.longest,
-        checks.seconds(1, checks.DAY),
-        "Longest pause of a slot after such answers without `Retry-After`, and after connection "
-        "errors and time-outs.",
-    )
-    slot_give_up = Setting(
-        BackOff.give_up,
-        checks.whole(0, 1_000),
-        "Failures in a row after which a slot is set aside: its requests are kept, and one is "
-        "tried at growing intervals, up to an hour. 0: never.",
     )
     set_aside_wait = Setting(
         600.0,
@@ -92,22 +69,5 @@ class SlotSettings:
         checks.EXPONENTIAL,
         checks.delays,
         "Pauses before the first, second… retry, the last one repeated. `exponential`: a random "
-        "time up to `REDISQ_RETRY_BASE`, doubled with each retry, at most `REDISQ_RETRY_CAP`.",
-    )
-    retry_base = Setting(
-        2.0,
-        checks.seconds(0, checks.DAY),
-        "Longest pause before the first retry, with exponential pauses.",
-    )
-    retry_cap = Setting(
-        300.0,
-        checks.seconds(0, checks.DAY),
-        "Longest pause before any retry, with exponential pauses.",
-    )
-    retry_after_max = Setting(
-        600.0,
-        checks.seconds(0, checks.YEAR),
-        "Longest pause that a server gets by `Retry-After`, in place of the ones above, for a "
-        "request or its slot. "
-        "0: the header is not read.",
+        "time up to 2 s, doubled with each retry, at most 300 s.",
     )

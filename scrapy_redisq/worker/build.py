@@ -86,9 +86,7 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         exchange_loop = ExchangeLoop(run_session, server)
         in_progress = InProgress(fingerprinter.fingerprint)
         inbox = make_inbox(crawler, settings)
-        retry_pauses = RetryPauses(
-            settings.retry_delays, settings.retry_base, settings.retry_cap, settings.retry_after_max
-        )
+        retry_pauses = RetryPauses(settings.retry_delays)
         gate = DownloadGate(
             engine,
             inbox,
@@ -228,12 +226,7 @@ def make_judge(crawler: Crawler, settings: RedisqSettings) -> Judge | None:
         return None
     codes = settings.backoff_codes
     exceptions = crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
-    return Judge(
-        codes,
-        tuple(map(load_object, exceptions)),
-        retry_after_max=settings.retry_after_max,
-        repeat=settings.slot_ttl / 2,
-    )
+    return Judge(codes, tuple(map(load_object, exceptions)))
 
 
 def make_dupefilter(crawler: Crawler) -> BaseDupeFilter:

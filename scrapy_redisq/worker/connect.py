@@ -15,7 +15,6 @@ import redis
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
-from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.run_session import RunSession, Terms
 from scrapy_redisq.frontier.seen import probe_async
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
@@ -107,8 +106,6 @@ class WorkerConnection:
             started=started,
             limits=settings.limits(),
             throttle=settings.throttle.to_text() if settings.throttle else "",
-            back_off=BackOff(settings.backoff_max, settings.slot_give_up),
-            slot_ttl=settings.slot_ttl,
             rewind=settings.rewind,
             # One that lost all it had, not the end of its log, has lost links that were safe.
             young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),

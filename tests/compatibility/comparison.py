@@ -45,10 +45,9 @@ COMMON: dict[str, Any] = {
 }
 SHARED = {
     "ADDONS": {"scrapy_redisq.Addon": 500},
-    "REDISQ_RETRY_BASE": 0.05,
+    "REDISQ_RETRY_DELAYS": [0.05],
     # Each worker has a folder of its own among them.
     "REDISQ_SAME_ARGUMENTS": False,
-    "REDISQ_BACKOFF_MAX": 1,
     "REDISQ_CLOSE_TIMEOUT": 60,
 }
 

@@ -14,6 +14,6 @@ class OwnFrontier(Addon):
         super().update_settings(settings)
         settings.set("REDISQ_URL", os.environ["SCRAPYS_TESTS_REDIS"], priority="addon")
         settings.set("REDISQ_FRONTIER", uuid.uuid4().hex, priority="addon")
-        settings.set("REDISQ_RETRY_BASE", 0.01, priority="addon")
+        settings.set("REDISQ_RETRY_DELAYS", [0.01], priority="addon")
         # A host that is left alone for a minute is what it is for; tests are not that patient.
         settings.set("REDISQ_BACKOFF_CODES", [], priority="addon")

@@ -33,17 +33,18 @@ from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, DownloadGate, LeftAlone, SlotParked
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turns import Turns
-from tests.harness.crawl import LATENESS, Run, lateness
+from tests.harness.crawl import LATENESS, Run, constants, lateness
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
 YEAR = 31_536_000.0
+BACK_OFF = "scrapy_redisq.frontier.limits.BACK_OFF"
 
 # Judging
 
 
 @pytest.fixture
 def judge() -> Judge:
-    return Judge([429, 503], (OSError,), retry_after_max=600, repeat=60)
+    return Judge([429, 503], (OSError,))
 
 
 def answer(status: int = 200, **headers: str) -> Response:
@@ -90,7 +91,7 @@ def test_what_means_trouble(judge: Judge, result: Any, failed: bool | None) -> N
     ],
 )
 def test_retry_after(judge: Judge, header: str, seconds: float | None) -> None:
-    """A year is cut to REDISQ_RETRY_AFTER_MAX; what is negative, past or garbage is no wish."""
+    """A year is cut to ten minutes; what is negative, past or garbage is no wish."""
     outcome = judged(judge, answer(503, Retry_After=header))
     assert outcome is not None
     assert outcome.retry_after == seconds
@@ -487,7 +488,7 @@ def test_a_worker_is_told_of_a_parked_slot(member: Callable[..., Worker]) -> Non
 
 
 def test_set_aside_and_tried_again(member: Callable[..., Worker], client: redis.Redis) -> None:
-    """After REDISQ_SLOT_GIVE_UP failures pauses grow on; when nothing else is left the workers are
+    """After 15 failures pauses grow on; when nothing else is left the workers are
     told for how long; an answer, or a new start of the crawl, brings the slot back."""
     aside = f"redisq:{{{NAME}:0}}:aside"
     worker = member()
@@ -524,7 +525,7 @@ def test_a_slot_that_was_forgotten_while_it_was_set_aside(
     outcome(worker, True)
     worker.finish(lease, "dead", reason="retries")
     ask(worker, 0)
-    client.delete(f"redisq:{{{NAME}:0}}:slot:host")  # as it is after REDISQ_SLOT_TTL
+    client.delete(f"redisq:{{{NAME}:0}}:slot:host")  # as it is after an hour
     worker.send(["/1", "/2"], slot="host")
     assert ask(worker, 1).leases
     assert ask(worker, 0).stuck is None
@@ -758,8 +759,7 @@ def test_a_request_that_always_fails(crawl: Run, redis_server: RedisServer) -> N
     letter like any other."""
     with Site(lambda path: Answer("", 503) if path == "/3" else Answer("x")) as site:
         settings = {
-            "REDISQ_BACKOFF_MAX": 1,
-            "REDISQ_SLOT_GIVE_UP": 0,
+            **constants({f"{BACK_OFF}.longest": 1, f"{BACK_OFF}.give_up": 0}),
             "REDISQ_RETRY_DELAYS": "0",
             "RETRY_TIMES": 1,
         }
@@ -787,8 +787,7 @@ def test_set_aside_ends_the_crawl(crawl: Run, redis_server: RedisServer) -> None
 
     with Site(page, hosts=2) as site:
         settings = {
-            "REDISQ_BACKOFF_MAX": 1,
-            "REDISQ_SLOT_GIVE_UP": 3,
+            **constants({f"{BACK_OFF}.longest": 1, f"{BACK_OFF}.give_up": 3}),
             "REDISQ_SET_ASIDE_WAIT": 2,
         }
         arguments = {"sites": site.urls(2), "pages": 10}

@@ -68,8 +68,11 @@ def test_own_settings_win() -> None:
     """REDISQ_SLOT_… come before Scrapy's, by slot too, and complete them."""
     own = {
         "REDISQ_SLOT_DELAY": 0,
-        "REDISQ_SLOT_RATE": "1/s",
-        "REDISQ_SLOT_LIMITS": {"a.example": {"concurrency": 9}, "b.example": {"concurrency": 2}},
+        "REDISQ_SLOT_LIMITS": {
+            "*": {"rate": "1/s"},
+            "a.example": {"concurrency": 9},
+            "b.example": {"concurrency": 2},
+        },
     }
     assert limits({**SCRAPYS, **FLEET, **own}) == {
         "*": SlotLimit(0, 4, 1.0),
@@ -164,7 +167,7 @@ def test_they_need_slots(given: dict[str, Any]) -> None:
 
 def test_a_request_can_be_left_out() -> None:
     """By ``autothrottle_dont_adjust_delay``, as in Scrapy: its latency is not told."""
-    judge = Judge([503], (), retry_after_max=0, repeat=60)
+    judge = Judge([503], ())
 
     def latency(**meta: Any) -> float | None:
         request = Request("http://a.example/", meta={"download_latency": 0.2, **meta})

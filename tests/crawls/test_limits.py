@@ -64,8 +64,8 @@ def test_wrong_rates(rate: Any) -> None:
     """Anything else is an error that says what a rate is."""
     with pytest.raises(ValueError, match="such as '30/m'"):
         parse_rate(rate)
-    with pytest.raises(SettingError, match="REDISQ_SLOT_RATE"):
-        RedisqSettings.read(Settings({"REDISQ_SLOT_RATE": rate}))
+    with pytest.raises(SettingError, match="REDISQ_SLOT_LIMITS"):
+        RedisqSettings.read(Settings({"REDISQ_SLOT_LIMITS": {"*": {"rate": rate}}}))
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,11 @@ def test_limits_of_the_settings() -> None:
     """What a slot's limit leaves out is as for all; without any limit there is none for all."""
     given = {
         "REDISQ_SLOT_DELAY": 2,
-        "REDISQ_SLOT_RATE": "30/m",
-        "REDISQ_SLOT_LIMITS": {"a.example": {"delay": 0}, "*.b.example": {"concurrency": 3}},
+        "REDISQ_SLOT_LIMITS": {
+            "*": {"rate": "30/m"},
+            "a.example": {"delay": 0},
+            "*.b.example": {"concurrency": 3},
+        },
     }
     limits = RedisqSettings.read(Settings(given)).limits()
     assert {slot: SlotLimit.from_text(text) for slot, text in limits.items()} == {

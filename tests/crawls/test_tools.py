@@ -137,28 +137,26 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "listed", "expected"),
+    ("kind", "arguments", "expected"),
     [
-        (Own, [], "", False),
-        (Own, ["thread"], "", False),
-        (Own, [], "other,own_commands", True),
-        (Own, ["thread"], "own_commands", True),
-        (FromCrawl, [], "", True),
-        (FromParse, [], "", False),
+        (Own, [], False),
+        (Own, ["thread"], False),
+        (FromCrawl, [], True),
+        (FromCrawl, ["thread"], True),
+        (FromParse, [], False),
     ],
 )
-def test_a_projects_own_command_joins_if_it_is_a_crawl_or_listed(
+def test_a_projects_own_command_joins_if_it_is_a_crawl(
     command_line: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[Own],
     arguments: list[str],
-    listed: str,
     expected: bool,
 ) -> None:
-    """`crawl` and what is made from it, REDISQ_COMMANDS; any other works without a frontier."""
+    """`crawl` and what is made from it; any other works without a frontier."""
     monkeypatch.setattr(kind, "__module__", "own_commands")
     command_line.__dict__["Command"] = kind
-    settings = Settings({"COMMANDS_MODULE": "own_commands", "REDISQ_COMMANDS": listed})
+    settings = Settings({"COMMANDS_MODULE": "own_commands"})
     with pytest.raises(SystemExit) as ended:
         cmdline.execute(["scrapy", "own_commands", *arguments], settings)
     assert ended.value.code == 0
@@ -169,4 +167,4 @@ def test_a_crawl_that_is_started_from_python_joins() -> None:
     """Whatever is in sys.argv; unless it is switched off. A wrong value is left to the worker."""
     assert joins(Settings())
     assert not joins(Settings({"REDISQ_ENABLED": "no"}))
-    assert joins(Settings({"REDISQ_ENABLED": "perhaps", "REDISQ_COMMANDS": 7}))
+    assert joins(Settings({"REDISQ_ENABLED": "perhaps"}))

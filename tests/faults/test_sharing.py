@@ -9,7 +9,7 @@ import pytest
 from lab.site import Answer, linked_pages
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig, line_with
-from tests.harness.crawl import together, wait_until_joined
+from tests.harness.crawl import constants, together, wait_until_joined
 
 
 def test_f30_another_configuration(rig: Rig) -> None:
@@ -108,7 +108,7 @@ def test_f38_redirects_and_retries(rig: Rig) -> None:
         REDIRECT_MAX_TIMES=4,
         # While few pages are known, those that fail may be all there is: ten failures in a row
         # would be a pause of 50 s.
-        REDISQ_BACKOFF_MAX=2,
+        **constants({"scrapy_redisq.frontier.limits.BACK_OFF.longest": 2}),
     )
     rig.fleet()
     rig.finish()

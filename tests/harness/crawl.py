@@ -145,6 +145,11 @@ class Crawl:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def constants(given: Mapping[str, float]) -> dict[str, str]:
+    """The setting of a crawl that has these values of the package's constants, by their paths."""
+    return {"CONSTANTS": json.dumps(given)}
+
+
 class Run:
     """Starts crawls in a folder, with some settings for all of them, and ends them."""
 

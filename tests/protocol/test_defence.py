@@ -426,7 +426,7 @@ def test_a_wrong_type_where_people_look(one_client: redis.Redis) -> None:
         (calls.pause(NAME, 0, "host"), rule),
         (calls.resume(NAME, 0, "host"), rule),
         (calls.limit(NAME, 0, "host", "1 0 1 0"), rule),
-        (calls.crawl_delay(NAME, 0, run, "host", "host", 1.0, 60), rule),
+        (calls.crawl_delay(NAME, 0, run, "host", "host", 1.0), rule),
         (calls.robots_txt(NAME, 0, run, "host", "token"), robots),
         (calls.look(NAME, 0), ["meta", "counts", "ready", "delayed", "workers"]),
         (calls.letters(NAME, 0, most=9), letters),

@@ -203,7 +203,7 @@ def test_heads_name_what_calls_send() -> None:
         *(action("n", 0, "s") for action in (calls.pause, calls.resume)),
         calls.limit("n", 0, "s", ""),
         calls.drop("n", 0, "s", "0"),
-        calls.crawl_delay("n", 0, "r", "host", "s", 0.0, 0.0),
+        calls.crawl_delay("n", 0, "r", "host", "s", 0.0),
         calls.record_seen("n", "g", seen, []),
         calls.seen_status("n", 0, "g", seen),
         calls.known("n", 0, seen, []),

@@ -38,11 +38,13 @@ from scrapy_redisq.pipelines.parquet.arrow import Columns, convert_free
 from scrapy_redisq.pipelines.parquet.folders import open_folder
 from scrapy_redisq.pipelines.parquet.pipeline import safe_name
 from scrapy_redisq.settings.settings import RedisqSettings
-from tests.harness.crawl import Run
+from tests.harness.crawl import Run, constants
 
 if TYPE_CHECKING:
     import s3fs
 
+PIPELINE_PATH = "scrapy_redisq.pipelines.parquet.pipeline.ParquetPipeline"
+SECONDS, ROWS = f"{PIPELINE_PATH}.batch_seconds", f"{PIPELINE_PATH}.batch_rows"
 PIPELINE = {"ITEM_PIPELINES": json.dumps({"scrapy_redisq.pipelines.ParquetPipeline": 300})}
 KEY = "0" * 32
 DOCS = Path(__file__).parents[2] / "docs/sinks.md"
@@ -716,7 +718,7 @@ open_folder("s3://books/x", json.loads(sys.argv[1])).put("a.parquet", bytes(110 
             **PIPELINE,
             **store.settings,
             "REDISQ_PARQUET_URL": "s3://books/%(spider)s",
-            "REDISQ_PARQUET_SECONDS": 0.3,
+            **constants({SECONDS: 0.3}),
         }
         with Site(linked_pages(60)) as site:
             for worker in crawl.fleet(2, "follow", site, given):
@@ -730,7 +732,7 @@ class TestCrawls:
         return {
             **PIPELINE,
             "REDISQ_PARQUET_URL": str(folder / "items"),
-            "REDISQ_PARQUET_SECONDS": 0.3,
+            **constants({SECONDS: 0.3}),
             "REDISQ_LEASE_TTL": 1.5,
             **more,
         }
@@ -739,7 +741,9 @@ class TestCrawls:
         """Each page's row is there once, with a key of its own, in files of at most so many. No
         lease runs out on a busy machine: then a page's row may be in two files."""
         with Site(linked_pages(100)) as site:
-            given = self.settings(tmp_path, REDISQ_PARQUET_ROWS=20, REDISQ_LEASE_TTL=60)
+            given = self.settings(
+                tmp_path, REDISQ_LEASE_TTL=60, **constants({SECONDS: 0.3, ROWS: 20})
+            )
             workers = crawl.fleet(2, "follow", site, given)
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
@@ -795,7 +799,7 @@ class TestCrawls:
             return answer
 
         with Site(page) as site:
-            given = self.settings(tmp_path, REDISQ_PARQUET_SECONDS=3_600, REDISQ_PARQUET_ROWS=100)
+            given = self.settings(tmp_path, **constants({SECONDS: 3_600, ROWS: 100}))
             worker = crawl("follow", site, given).wait(120)
             assert worker.reason == "finished", worker.log
         assert len(read(tmp_path / "items" / "dict")) == 100

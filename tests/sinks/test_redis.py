@@ -16,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import pytest
 import redis
 import scrapy
@@ -35,7 +34,7 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.pipelines import RedisPipeline
 from scrapy_redisq.pipelines.batch import Row
-from scrapy_redisq.pipelines.encoding import encoder
+from scrapy_redisq.pipelines.encoding import encode
 from scrapy_redisq.server import embedded
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
@@ -91,24 +90,22 @@ def entries(server: RedisServer, key: str = KEY) -> list[dict[bytes, bytes]]:
         return [{b"item": item} for item in client.lrange(key, 0, -1)]
 
 
-def items(server: RedisServer, key: str = KEY, form: str = "json") -> list[Any]:
-    decode = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}[form]
-    return [decode(entry[b"item"]) for entry in entries(server, key)]
+def items(server: RedisServer, key: str = KEY) -> list[Any]:
+    return [json.loads(entry[b"item"]) for entry in entries(server, key)]
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-@pytest.mark.parametrize("form", ["json", "msgpack"])
 class TestItems:
-    def test_round_trip(self, redis_server: RedisServer, kind: str, form: str) -> None:
-        """Items are there in their order, in the form that was asked for; the entries of a stream
+    def test_round_trip(self, redis_server: RedisServer, kind: str) -> None:
+        """Items are there in their order; the entries of a stream
         have the row's key."""
         batch = [
             {"url": "ü\0", "n": 1, "none": None, "nested": {"a": [1.5, True]}},
             Book("u", Book("v", [Title("x")])),
         ]
-        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+        given = {"REDISQ_ITEMS_TYPE": kind}
         write(redis_server.url, batch, [{"n": 2}], **given)
-        assert items(redis_server, form=form) == [
+        assert items(redis_server) == [
             batch[0],
             {"url": "u", "title": {"url": "v", "title": ["x"]}},
             {"n": 2},
@@ -117,9 +114,7 @@ class TestItems:
         zero, one = (f"{n:032}".encode() for n in range(2))
         assert keys == ([zero, one, zero] if kind == "stream" else [None] * 3)
 
-    def test_values_that_are_not_json(
-        self, redis_server: RedisServer, kind: str, form: str
-    ) -> None:
+    def test_values_that_are_not_json(self, redis_server: RedisServer, kind: str) -> None:
         """Dates, decimals, sets and bytes are written as their nearest kin."""
         noon = datetime(2026, 9, 1, 12, tzinfo=timezone.utc)
         item = {
@@ -131,28 +126,26 @@ class TestItems:
             "path": Path("/a"),
             Title("title"): Title("t"),
         }
-        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+        given = {"REDISQ_ITEMS_TYPE": kind}
         write(redis_server.url, [item], **given)
-        assert items(redis_server, form=form) == [
+        assert items(redis_server) == [
             {
                 "day": "2026-09-01",
-                "time": "2026-09-01T12:00:00Z" if form == "json" else noon,
+                "time": "2026-09-01T12:00:00Z",
                 "price": "51.77",
                 "set": [5],
-                "bytes": "/w==" if form == "json" else b"\xff",
+                "bytes": "/w==",
                 "path": "/a",
                 "title": "t",
             }
         ]
 
     @pytest.mark.parametrize("value", [object(), "\ud800", [{"x": object()}]])
-    def test_what_cannot_be_encoded(
-        self, redis_server: RedisServer, kind: str, form: str, value: Any
-    ) -> None:
+    def test_what_cannot_be_encoded(self, redis_server: RedisServer, kind: str, value: Any) -> None:
         """Such an item is refused, by the name of its field."""
 
         async def run() -> None:
-            given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+            given = {"REDISQ_ITEMS_TYPE": kind}
             async with opened(redis_server.url, **given) as pipeline:
                 with pytest.raises(RowRefused, match=r"^field 'x': ") as caught:
                     pipeline.row({"url": "u", "x": value}, "k")
@@ -160,12 +153,12 @@ class TestItems:
 
         asyncio.run(run())
 
-    def test_large_items(self, redis_server: RedisServer, kind: str, form: str) -> None:
+    def test_large_items(self, redis_server: RedisServer, kind: str) -> None:
         """A batch of more than one transaction's size is written in order, all of it."""
         batch = [{"n": n, "body": "x" * 1_000_000} for n in range(10)]
-        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form, "REDISQ_ITEMS_MAX": 7}
+        given = {"REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_MAX": 7}
         write(redis_server.url, batch, **given)
-        numbers = [item["n"] for item in items(redis_server, form=form)]
+        numbers = [item["n"] for item in items(redis_server)]
         assert numbers == [*range(3, 10)]
 
 
@@ -184,44 +177,24 @@ class TestItems:
     ids=repr,
 )
 def test_what_json_would_change_is_refused(redis_server: RedisServer, value: Any) -> None:
-    """NaN would be null, and of two keys with one text one would be gone; MessagePack has them."""
+    """NaN would be null, and of two keys with one text one would be gone."""
 
     async def run() -> None:
         async with opened(redis_server.url) as pipeline:
             with pytest.raises(RowRefused, match=r"^field 'x': "):
                 pipeline.row({"url": "u", "x": value}, "k")
             pipeline.row({"url": "u", "x": {1: 0.5, "2": None, Title("3"): []}}, "k")
-        async with opened(redis_server.url, REDISQ_ITEMS_FORMAT="msgpack") as pipeline:
-            pipeline.row({"url": "u", "x": value}, "k")
 
     asyncio.run(run())
 
 
-def test_offsets_of_seconds_are_refused_where_they_are_text() -> None:
-    """JSON's times and MessagePack's times of day would have them rounded to minutes."""
+def test_offsets_of_seconds_are_refused() -> None:
+    """JSON's times would have them rounded to minutes."""
     zone = timezone(timedelta(hours=5, minutes=21, seconds=10))
     moment = datetime(1890, 1, 1, tzinfo=zone)
-    for form, value in (
-        ("json", moment),
-        ("json", {"t": moment.timetz()}),
-        ("msgpack", [moment.timetz()]),
-    ):
+    for value in (moment, {"t": moment.timetz()}):
         with pytest.raises(ValueError, match="whole minutes"):
-            encoder(form)({"at": value})
-    assert msgspec.msgpack.decode(encoder("msgpack")({"at": moment})) == {"at": moment}
-
-
-def test_too_large_a_number(redis_server: RedisServer) -> None:
-    """A number that MessagePack does not have is refused; JSON has it."""
-
-    async def run() -> None:
-        async with opened(redis_server.url, REDISQ_ITEMS_FORMAT="msgpack") as pipeline:
-            with pytest.raises(RowRefused, match="'x'"):
-                pipeline.row({"x": 1 << 64}, "k")
-
-    asyncio.run(run())
-    write(redis_server.url, [{"x": 1 << 64}])
-    assert [json.loads(entry[b"item"]) for entry in entries(redis_server)] == [{"x": 1 << 64}]
+            encode({"at": value})
 
 
 def test_cap_of_a_list(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -411,15 +384,15 @@ def test_errors_at_start(
 
 
 class TestCrawls:
-    @pytest.mark.parametrize(("kind", "form"), [("list", "json"), ("stream", "msgpack")])
-    def test_two_workers(self, redis_server: RedisServer, crawl: Run, kind: str, form: str) -> None:
+    @pytest.mark.parametrize("kind", ["list", "stream"])
+    def test_two_workers(self, redis_server: RedisServer, crawl: Run, kind: str) -> None:
         """Each page's item is there once, under scrapy-redis's key."""
-        given = {**PIPELINE, "REDISQ_ITEMS_TYPE": kind, "REDISQ_ITEMS_FORMAT": form}
+        given = {**PIPELINE, "REDISQ_ITEMS_TYPE": kind}
         with Site(linked_pages(100)) as site:
             workers = crawl.fleet(2, "follow", site, given)
             for worker in workers:
                 assert worker.wait().reason == "finished", worker.log
-        urls = [item["url"] for item in items(redis_server, "follow:items", form)]
+        urls = [item["url"] for item in items(redis_server, "follow:items")]
         assert sorted(int(url.rpartition("/")[2]) for url in urls) == [*range(100)]
         if kind == "stream":
             keys = {entry[b"key"] for entry in entries(redis_server, "follow:items")}

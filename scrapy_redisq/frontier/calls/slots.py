@@ -103,16 +103,13 @@ def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]
     )
 
 
-def crawl_delay(
-    name: str, shard: int, run: str, host: str, slot: str, delay: float, slot_ttl: float
-) -> Call[bool]:
+def crawl_delay(name: str, shard: int, run: str, host: str, slot: str, delay: float) -> Call[bool]:
     """Set the delay in seconds that a host's robots.txt asks for; -> whether the slot's changed."""
     data = {
         "run": run,
         "host": host,
         "slot": slot,
         "delay": int(delay * 1e6),
-        "slot_ttl": int(slot_ttl * 1000),
     }
     return Call.of(
         load("slots/crawl_delay"), meta_key(name, shard), data, lambda reply: bool(reply == 1)

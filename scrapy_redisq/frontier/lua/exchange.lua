@@ -7,9 +7,9 @@
 --          itself), held (leases that the worker knows of), want (entries to claim), slot_limit,
 --          suspect_from (deliveries from which an entry is a suspect: it may be what its workers
 --          died of), suspects (how many of those to claim at most), max_deliveries, most_bytes (of
---          an entry), starting, seeded, pages, items, dead_max, slot_ttl (ms, for which a slot is
---          remembered); (the rest only if there is some) queues, enqueue, also (see
---          shared/enqueue.lua), letters {{identity, slot, priority, entry or '', reason, detail,
+--          an entry), starting, seeded, pages, items, dead_max; (the rest only if there is some)
+--          queues, enqueue, also (see shared/enqueue.lua),
+--          letters {{identity, slot, priority, entry or '', reason, detail,
 --          error, status}...} (of what could not be enqueued), done {{slot, {lease...}}...},
 --          retried {{lease, priority, serialised request, ms}...}, released
 --          {lease...}, dead {{lease, reason, detail, error, status, whether nobody has enqueued

@@ -52,7 +52,6 @@ class DatabasePipeline(BatchPipeline):
         settings = self.settings
         if not settings.database_url:
             raise SettingError(SETTING, "", "an SQLAlchemy URL; DatabasePipeline needs one")
-        self.batch_rows = settings.database_batch
         self._server = DatabaseServer(
             settings.database_url, connect_timeout=settings.connect_timeout
         )

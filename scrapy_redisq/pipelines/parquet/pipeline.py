@@ -29,8 +29,8 @@ LONGEST_NAME = 80
 class ParquetPipeline(BatchPipeline):
     """Writes items to Parquet files below REDISQ_PARQUET_URL, at least once.
 
-    A file holds the rows of one item class, at most REDISQ_PARQUET_ROWS, and is written when the
-    oldest of them is REDISQ_PARQUET_SECONDS old. Its name is never used again::
+    A file holds the rows of one item class, at most ``batch_rows``, and is written when the
+    oldest of them is ``batch_seconds`` old. Its name is never used again::
 
         items/shop.items.Book/books-myhost.4711-20260901T120000-5f0c2a7e-000001.parquet
 
@@ -49,6 +49,8 @@ class ParquetPipeline(BatchPipeline):
     from where all AWS tools look; other stores from fsspec's configuration.
     """
 
+    batch_rows = 10_000
+    batch_seconds = 5.0  # which a finished page's lease is kept at most
     silent_seconds = 300.0  # large files to slow stores; meanwhile at most two batches gather
 
     _folder: Folder
@@ -56,7 +58,6 @@ class ParquetPipeline(BatchPipeline):
     async def open(self) -> None:
         """Check that files can be written. Raises `SettingError` and `SinkUnavailable`."""
         settings = self.settings
-        self.batch_rows, self.batch_seconds = settings.parquet_rows, settings.parquet_seconds
         url = settings.parquet_url % {"spider": safe_name(self.spider_name)}
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         worker = self.worker.replace(":", ".")

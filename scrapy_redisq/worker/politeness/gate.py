@@ -21,6 +21,7 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.page import Problem
+from scrapy_redisq.worker.politeness.http_headers import retry_after
 from scrapy_redisq.worker.politeness.judge import Judge
 from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, Turns
@@ -207,7 +208,7 @@ class DownloadGate:
         if not self._retries or request.meta.get("dont_retry"):
             return False  # the spider wants to see it
         if isinstance(result, Response):
-            kind = "answered" if self._judge.asks_for(result) is None else "asked"
+            kind = "answered" if retry_after(result) is None else "asked"
         elif self._judge.has_answered(self._in_progress.slot_of(request)):
             kind = "unanswered"
             if self._is_its_own(request):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -13,20 +12,26 @@ _DATE_LENGTH = 64
 """Longer texts than this are no HTTP dates (which take 29 to 33 characters)."""
 
 
+RETRY_AFTER_MAX = 600.0
+"""Seconds: no server stops a crawl for longer by one answer; it may ask again."""
+
+
 def retry_after(response: Response) -> float | None:
-    """Seconds from the header Retry-After (RFC 9110, 10.2.3), a number or a date; else None.
+    """Seconds from the header Retry-After (RFC 9110, 10.2.3), a number or a date, at most
+    `RETRY_AFTER_MAX`; None where the header says nothing that makes sense.
 
     A date is compared with the server's own Date where it sends one, because its clock and this
-    one need not agree. May be negative, and as large as a float gets.
+    one need not agree.
     """
     text = header(response, "Retry-After")
     if re.fullmatch(r"[0-9]+", text):
-        return float(text[:_DATE_LENGTH]) if len(text) <= _DATE_LENGTH else math.inf
-    until = http_date(text)
-    if until is None:
+        asked = float(text[:_DATE_LENGTH])
+    elif until := http_date(text):
+        now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
+        asked = (until - now).total_seconds()
+    else:
         return None
-    now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
-    return (until - now).total_seconds()
+    return min(asked, RETRY_AFTER_MAX) if asked > 0 else None
 
 
 def header(response: Response, name: str) -> str:

@@ -7,33 +7,27 @@ from collections.abc import Collection
 
 from scrapy.http import Request, Response
 
+from scrapy_redisq.frontier.config import SLOT_TTL
 from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.worker.politeness.http_headers import retry_after
 
 REMEMBERED = 10_000
 """Slots whose last status this worker knows."""
 
+TELL_AGAIN = SLOT_TTL / 2
+"""Seconds after which a status is told again, before the frontier forgets the slot."""
+
 
 class Judge:
     """Judges how downloads ended.
 
     ``codes`` are HTTP statuses by which a host asks to be left alone, ``failures`` exceptions that
-    mean that it does not answer. ``retry_after_max`` bounds in seconds what a host may ask for.
-    ``repeat``: seconds after which a status is told again.
+    mean that it does not answer.
     """
 
-    def __init__(
-        self,
-        codes: Collection[int],
-        failures: tuple[type[BaseException], ...],
-        *,
-        retry_after_max: float,
-        repeat: float,
-    ) -> None:
+    def __init__(self, codes: Collection[int], failures: tuple[type[BaseException], ...]) -> None:
         self._codes = frozenset(codes)
         self._failures = failures
-        self._retry_after_max = retry_after_max
-        self._repeat = repeat
         self._told: dict[str, tuple[int, float]] = {}
         self._answered: set[str] = set()
         self._well: dict[str, float] = {}
@@ -65,7 +59,7 @@ class Judge:
             result.status,
             begun,
             failed=failed,
-            retry_after=self.asks_for(result) if trouble else None,
+            retry_after=retry_after(result) if trouble else None,
             latency=latency if isinstance(latency, float) else None,
         )
 
@@ -90,14 +84,6 @@ class Judge:
         since = self._failed.get(slot, (now, now))[1] if again else (begun or now) / 2 + now / 2
         return self._well.get(slot, 0.0) > since
 
-    def asks_for(self, response: Response) -> float | None:
-        """Seconds for which the host wants to be left alone, within bounds; None if it says nothing
-        that makes sense."""
-        asked = retry_after(response)
-        if asked is None or asked <= 0 or self._retry_after_max <= 0:
-            return None
-        return min(asked, self._retry_after_max)
-
     def answers(self, slot: str) -> None:
         """A page of the slot has come without a download."""
         self._answered.add(slot)
@@ -121,7 +107,7 @@ class Judge:
         """Whether the status has to be told, because it is not the last one that was."""
         now = time.monotonic()
         status, told_at = self._told.get(result.slot, (-1, 0.0))
-        if status == result.status and now - told_at < self._repeat:
+        if status == result.status and now - told_at < TELL_AGAIN:
             return False
         if len(self._told) >= REMEMBERED:
             self._told.clear()

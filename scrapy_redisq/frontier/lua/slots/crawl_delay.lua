@@ -1,6 +1,6 @@
 -- Sets the delay that a host's robots.txt asks for in the host's slot.
 --
--- Input    run, host, slot, delay (us, 0: none), slot_ttl (ms)
+-- Input    run, host, slot, delay (us, 0: none)
 -- Reply    1: the slot's delay has changed, and workers that hold requests of it are told; 0: it
 --          has not; -1: the run is not this one
 -- Cost     O(log slots)

@@ -97,7 +97,7 @@ local function note_status(slot, status)
   if slots[slot] then slots[slot].status = status end
   local left = redis.call('PTTL', key)
   -- A slot that must not be forgotten has no time to live, and more than this one value.
-  if (left == -1 and redis.call('HLEN', key) == 1) or (left >= 0 and left < input.slot_ttl) then
-    redis.call('PEXPIRE', key, input.slot_ttl)
+  if (left == -1 and redis.call('HLEN', key) == 1) or (left >= 0 and left < FORGOTTEN) then
+    redis.call('PEXPIRE', key, FORGOTTEN)
   end
 end

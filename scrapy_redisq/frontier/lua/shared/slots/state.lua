@@ -21,7 +21,7 @@
 local TURN, EARLY = 1000000, 250000
 -- The longest pause between two tries of a slot that is set aside, an hour (us).
 local PROBE = 3600000000
--- Milliseconds after which a slot that a dead worker left is forgotten.
+-- Milliseconds after which a slot is forgotten of which nobody is heard: SLOT_TTL in config.py.
 local FORGOTTEN = 3600000
 
 local TEXTS = {robots_by = true, owner = true, own = true}
@@ -163,7 +163,7 @@ local function save_slot(slot, state)
     -- What a person said stays, and tokens do until they are back.
     if state.own == '' and state.held == 0 and state.out == 0 then
       local idle = math.max(first_start(state), state.ends) - NOW
-      redis.call('PEXPIRE', key, (input.slot_ttl or FORGOTTEN) + math.ceil(idle / 1000))
+      redis.call('PEXPIRE', key, FORGOTTEN + math.ceil(idle / 1000))
     end
   end
 end
