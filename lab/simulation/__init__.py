@@ -2,7 +2,9 @@
 Redis, in one process whose clock moves only when nobody has anything to do.
 
 ``clock``     time, the event loop, and who of the workers may run
-``server``    one Redis and the network before it, with what goes wrong there
+``server``    one Redis, and what goes wrong with it
+``network``   one server or the masters of a cluster, and how workers reach them
+``wire``      one quick connection to the real Redis behind all of them
 ``site``      a site, its pages, and what must be fetched of it
 ``spider``    the spider of a plan, its downloads and its sink
 ``people``    who pauses a crawl or a host, and pushes requests

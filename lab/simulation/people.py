@@ -32,6 +32,7 @@ class People:
         self._world = world
         self._said: dict[str, Callable[[Frontier], Any]] = {}
         self._busy: set[asyncio.Task[None]] = set()
+        self._paused: set[str] = set()
         self.pushed = 0
         self.pauses: list[tuple[str, float, float]] = []
         time.sleep = self._sleep  # type: ignore[assignment]
@@ -45,13 +46,17 @@ class People:
         return bool(self._busy)
 
     async def pause(self, slot: str, seconds: float) -> None:
-        """Pause a slot, or the crawl, for so long."""
+        """Pause a slot, or the crawl, for so long, unless it is paused."""
+        if slot in self._paused:
+            return
+        self._paused.add(slot)
         if slot:
             await self._say("", lambda frontier: frontier.pause(slot))
         else:
             await self._say("", lambda frontier: frontier.pause_crawl())
         began = self._world.clock.now
         await asyncio.sleep(seconds)
+        self._paused.discard(slot)
         self.pauses.append((slot, began, self._world.clock.now))
         if slot:
             await self._say(f"resume {slot}", lambda frontier: frontier.resume(slot))
@@ -83,7 +88,7 @@ class People:
 
     def _is_heard(self, action: Callable[[Frontier], Any]) -> bool:
         try:
-            server = open_server("redis://simulated")
+            server = open_server(self._world.network.url)
             with Frontier(server, "sim", self._world.config()) as frontier:
                 told = action(frontier)
         except (redis.RedisError, RedisqError, Waits) as error:

@@ -39,6 +39,7 @@ FEATURES = {
     "shared_hidden": 0.2,
     "own_starts": 0.15,
     "again": 0.15,
+    "keep_alive": 0.1,
 }
 """What a spider or its site may do -> how often one does."""
 
@@ -66,6 +67,8 @@ FAULTS = {
     "pause_slot": 0.15,
     "pause_crawl": 0.1,
     "push": 0.25,
+    "failover": 0.15,
+    "leave": 0.15,
 }
 """What may go wrong -> how often it does in a crawl."""
 
@@ -82,7 +85,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """One crawl. ``workers``: when each of the first ones starts."""
+    """One crawl. ``workers``: when each of the first ones starts. ``masters`` of a cluster, 0: one
+    server; ``replicas``: each has one."""
 
     seed: int
     pages: int
@@ -90,6 +94,8 @@ class Plan:
     features: frozenset[str]
     faults: tuple[Fault, ...]
     workers: tuple[float, ...]
+    masters: int = 0
+    replicas: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     traced: frozenset[str] = frozenset()
 
@@ -108,6 +114,7 @@ class Plan:
         faults = [f"{n}:{fault.kind}@{fault.at:.2f}" for n, fault in enumerate(self.faults)]
         return (
             f"{self.pages} pages on {self.hosts} hosts, {len(self.workers)} workers, "
+            f"{self.masters} masters{' with replicas' * self.replicas}, "
             f"{' '.join(f'{name}={value}' for name, value in self.settings.items())}; "
             f"{' '.join(sorted(self.features)) or 'plain'}; {' '.join(faults) or 'no fault'}"
         )
@@ -152,12 +159,19 @@ def draw(seed: int) -> Plan:
         settings["REDISQ_MAX_PENDING"] = chance.choice([5, 20])
     if settings["REDISQ_SCHEDULING"] == "priority":
         features -= OF_SLOTS
+    if "keep_alive" in features:
+        features -= {"idle", "again"}  # a worker that stays is never idle, nor is there an end
+    hosts = chance.choice([1, 2, 3, 5])
+    chance = random.Random(f"cluster {seed}")
+    masters = chance.choice([0, 0, 0, 0, 0, 1, 2, 3])
     return Plan(
         seed,
         pages,
-        chance.choice([1, 2, 3, 5]),
+        hosts,
         features,
         tuple(sorted(faults, key=lambda fault: fault.at)),
         tuple(sorted(workers)),
+        masters,
+        masters > 0 and chance.random() < 0.6,
         settings,
     )

@@ -1,25 +1,26 @@
-"""One Redis, and the network between it and the workers, with what goes wrong there.
+"""One Redis, and what goes wrong with it.
 
 The server is real, and so are the scripts; only the TIME that they ask for is that of the virtual
 clock (`TIME`). Each command of a worker is one request and one reply, between two virtual sleeps.
+Masters of a cluster are databases of one Redis.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
-import redis.asyncio
 
 from lab.simulation.clock import EPOCH, WORKER, VirtualClock
 from lab.simulation.wire import Plain, Wire
 from scrapy_redisq.frontier import scripts
-from scrapy_redisq.server.route import NAMELESS, OneServerRoute
+
+if TYPE_CHECKING:
+    from lab.simulation.network import Network
 
 TIME_KEY = "simulation:time"
 TIME = "redis.call('TIME')"
@@ -49,8 +50,8 @@ for i = 1, #ARGV, 3 do
 end
 """
 
-EXPIRING = """
-local found = {}
+LOOK = """
+local found = redis.call('HMGET', KEYS[1], 'run', 'state')
 for _, key in ipairs(redis.call('KEYS', 'redisq:*')) do
   local left = redis.call('PTTL', key)
   if left >= 0 then
@@ -60,10 +61,18 @@ for _, key in ipairs(redis.call('KEYS', 'redisq:*')) do
 end
 return found
 """
+"""The run of the shard whose meta key this is, its state, and which keys live for a time."""
+
+AOF = ((b"aof_enabled:0", b"aof_enabled:1"), (b"rewrite_time_sec:-1", b"rewrite_time_sec:0"))
+"""What INFO says of a server that keeps a log, of which `SimulatedServer.forget_since` loses the
+end."""
 
 FATES = ("request_lost", "reply_lost", "late", "doubled")
 """What may become of a request; the worker hears nothing, or of ``doubled`` one reply."""
 
+
+META = "redisq:{sim:0}:meta"
+"""Of shard 0, which keeps the state of the run."""
 
 _source = scripts.source
 
@@ -72,19 +81,28 @@ def _timed(file: str, backend: str = "") -> str:
     return _source(file, backend).replace(TIME, VIRTUAL_TIME)
 
 
+def give_scripts_time() -> None:
+    """Let the scripts ask the simulated server for the time."""
+    if scripts.source is not _timed:
+        scripts.source = _timed
+        scripts.load.cache_clear()
+
+
 class SimulatedServer:
-    """A Redis that can be away, full, slow and forgetful.
+    """A Redis that can be away, full, slow and forgetful: the one whose number is ``number``.
 
     ``clock_error``: seconds by which its clock is wrong. ``fate(command)`` says what becomes of a
-    request, one of `FATES` or "". ``calls`` are all that it has executed.
+    request, one of `FATES` or "". ``cut_off`` are numbers of workers that do not reach it.
+    ``moved_to`` has taken its place. ``run`` and ``state`` are those of the run that it keeps.
     """
 
-    def __init__(self, path: str, clock: VirtualClock, chance: random.Random) -> None:
-        self._wire = Wire(path, "redisq:*")
-        self.redis: Any = Plain(self._wire)
-        self.redis.config_set("maxmemory", 0)
-        self.redis.flushdb()  # FLUSHALL would write a file
-        self.redis.script_flush()
+    def __init__(
+        self, number: int, wire: Wire, clock: VirtualClock, chance: random.Random, network: Network
+    ) -> None:
+        self.number = number
+        self.redis: Any = Plain(wire, number)
+        self.network = network
+        self._wire = wire
         self._clock = clock
         self._chance = chance
         self.away = False
@@ -92,10 +110,9 @@ class SimulatedServer:
         self.clock_error = 0.0
         self.fate: Callable[[Any], str] = lambda command: ""
         self.cut_off: set[int] = set()
-        self.trace: Callable[[str], None] = lambda text: None
-        self.latency = 0.001
-        self.calls = 0
-        self._listeners: list[PubSub] = []
+        self.moved_to: SimulatedServer | None = None
+        self.run: bytes | None = None
+        self.state: bytes | None = None
         self._snapshots: list[tuple[float, list[bytes]]] = []
         self._called = asyncio.Event()
         self._late: set[asyncio.Task[None]] = set()
@@ -108,41 +125,51 @@ class SimulatedServer:
         """Keep what it holds now, for `forget_since`."""
         self._snapshots.append((self._clock.now, self.redis.eval(SNAPSHOT, 0)))
 
-    def forget_since(self, moment: float) -> None:
-        """Lose all that was written after the last state that was kept before ``moment``."""
-        kept = [held for at, held in self._snapshots if at <= moment] or [[]]
-        self.redis.config_set("maxmemory", 0)
+    def forget_since(self, moment: float, of: SimulatedServer | None = None) -> None:
+        """Hold what it, or another one, held when its state was kept last before ``moment``."""
+        kept = [held for at, held in (of or self)._snapshots if at <= moment] or [[]]
         self.redis.eval(RESTORE, 0, *kept[-1])
-        self.full(self.is_full)
-
-    def full(self, is_full: bool) -> None:
-        self.is_full = is_full
-        self.redis.config_set("maxmemory", int(is_full))
-
-    def hang_up(self) -> None:
-        """Whoever listens hears no more."""
-        for listener in self._listeners:
-            listener.broken = True
-            listener.news.set()
+        self._snapshots = [*([] if of else self._snapshots), (0.0 if of else moment, kept[-1])]
+        self._take_look(self.redis.eval(LOOK, 1, META))
 
     # What is asked of it
 
     def execute(self, *command: Any) -> Any:
         """What it answers; an exception of redis-py's is raised."""
-        self.calls += 1
+        self.network.calls += 1
         self._called.set()
+        if (told := self._cluster(command)) is not None:
+            return told
         now = EPOCH + self._clock.now + self.clock_error
         times: list[Any] = [int(now), int(now % 1 * 1e6)]
         for key, until in self._expire.items():
             times += (key, self._left(until))
-        before: list[tuple[Any, ...]] = [("EVAL", TIMES, 1, TIME_KEY, *times)]
-        if self.is_full:  # nothing could be added
-            before.insert(0, ("CONFIG SET", "maxmemory", 0))
-            before.append(("CONFIG SET", "maxmemory", 1))
-        *_, reply, expiring = self._wire.ask(*before, command, ("EVAL", EXPIRING, 0))
-        self._expire_by(expiring)
-        self._spread_news()
+        commands: list[tuple[Any, ...]] = [("EVAL", TIMES, 1, TIME_KEY, *times), command]
+        if self.is_full:  # nothing can be added
+            commands.insert(1, ("CONFIG SET", "maxmemory", 1))
+            commands.append(("CONFIG SET", "maxmemory", 0))
+        answers = self._wire.ask(self.number, *commands, ("EVAL", LOOK, 1, META))
+        reply = answers[commands.index(command)]
+        self._take_look(answers[-1])
+        self.network.spread_news()
+        if command[0] == "INFO" and isinstance(reply, bytes):
+            for there, told in AOF:
+                reply = reply.replace(there, told)
         return self.redis.decoded(command, reply)
+
+    def _cluster(self, command: tuple[Any, ...]) -> Any:
+        """What a node of a cluster answers by itself."""
+        if command[0] == "ASKING":
+            return b"OK"
+        if command[:2] == ("CLUSTER", "INFO"):
+            return b"cluster_state:ok"
+        if command[:2] == ("CLUSTER", "SLOTS"):
+            return self.network.slots(self)
+        if command[0] == "WAIT":
+            return self.network.replicated(self)
+        if self.moved_to is not None and command[0] != "PING":
+            raise redis.exceptions.MovedError(f"0 n{self.moved_to.number}.sim:7000")
+        return None
 
     async def next_call(self) -> None:
         """Return when it has executed one more."""
@@ -154,20 +181,15 @@ class SimulatedServer:
         left = int((until - self._clock.now) * 1000)
         return left if left > 5 else 0
 
-    def _expire_by(self, found: list[Any]) -> None:
+    def _take_look(self, told: list[Any]) -> None:
         """Redis counts real time, of which hardly any has passed."""
+        self.run, self.state, *found = told
         known, self._expire = self._expire, {}
         for key, left in zip(found[::2], found[1::2], strict=True):
             until = known.get(key)
             if until is None or not 0 <= self._left(until) - left < 100:
                 until = self._clock.now + math.ceil(left / 1000)
             self._expire[key] = until
-
-    def _spread_news(self) -> None:
-        messages, self._wire.messages = self._wire.messages, []
-        for channel, data in messages:
-            for listener in self._listeners:
-                listener.told(channel, data)
 
     def refuse(self) -> None:
         """Raise what a client is told that does not reach it."""
@@ -177,12 +199,13 @@ class SimulatedServer:
         if process is not None and process.number in self.cut_off:
             raise redis.TimeoutError("simulated: timed out")
 
-    async def ask(self, timeout: float, command: tuple[Any, ...]) -> Any:
-        """A request and its reply."""
+    async def ask(self, timeout: float, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """Commands in one request, and what is answered to each; errors are among that."""
         process = WORKER.get()
-        self.trace(f"w{process.number if process else 0} {str(command)[:2000]}")
-        fate = self.fate(command)
-        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self.latency)
+        latency = self.network.latency
+        self.network.trace(f"w{process.number if process else 0} {str(commands[0])[:2000]}")
+        fate = self.fate(commands[0])
+        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * latency)
         if process is not None and process.number in self.cut_off:
             await asyncio.sleep(timeout)
         self.refuse()
@@ -190,115 +213,32 @@ class SimulatedServer:
             await asyncio.sleep(timeout)
             raise redis.TimeoutError("simulated: timed out")
         if fate in ("late", "doubled"):
-            self._again(self._chance.choice([0.05, 0.5, 3.0]) + (fate == "late") * timeout, command)
+            late = (fate == "late") * timeout
+            self._again(self._chance.choice([0.05, 0.5, 3.0]) + late, commands)
         if fate == "late":
             await asyncio.sleep(timeout)
             raise redis.TimeoutError("simulated: timed out")
-        try:
-            reply = self.execute(*command)
-        except redis.ResponseError as error:
-            reply = error
-        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self.latency)
+        replies = [self.told(command) for command in commands]
+        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * latency)
         if fate == "reply_lost" or (process is not None and process.number in self.cut_off):
             raise redis.ConnectionError("simulated: connection reset by peer")
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return replies
 
-    def _again(self, seconds: float, command: tuple[Any, ...]) -> None:
+    def told(self, command: tuple[Any, ...]) -> Any:
+        """What it answers; an error is not raised."""
+        try:
+            return self.execute(*command)
+        except redis.ResponseError as error:
+            return error
+
+    def _again(self, seconds: float, commands: list[tuple[Any, ...]]) -> None:
         async def arrive() -> None:
             await asyncio.sleep(seconds)
-            if not self.away:
-                with contextlib.suppress(redis.ResponseError):
-                    self.execute(*command)
+            for command in () if self.away else commands:
+                self.told(command)
 
         token = WORKER.set(None)  # it is on its way, whoever dies
         task = asyncio.ensure_future(arrive())
         WORKER.reset(token)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
-
-    def listen(self, listener: PubSub) -> None:
-        self._listeners.append(listener)
-
-    def listen_no_more(self, listener: PubSub) -> None:
-        if listener in self._listeners:
-            self._listeners.remove(listener)
-
-    def install(self) -> None:
-        """Let all clients of this process be clients of this server; and the scripts ask its time
-        for the time."""
-        if scripts.source is not _timed:
-            scripts.source = _timed
-            scripts.load.cache_clear()
-        OneServerRoute.client = lambda _, timeout: BlockingClient(self)  # type: ignore
-        OneServerRoute.async_client = lambda _, timeout: AsyncClient(self, timeout)  # type: ignore
-
-
-class BlockingClient(redis.Redis):
-    """Of what runs in a thread elsewhere: an answer takes no time."""
-
-    def __init__(self, server: SimulatedServer) -> None:
-        super().__init__(**NAMELESS)
-        self._server = server
-
-    def execute_command(self, *command: Any, **options: Any) -> Any:
-        self._server.refuse()
-        return self._server.execute(*command)
-
-
-class AsyncClient(redis.asyncio.Redis):
-    """A worker's."""
-
-    def __init__(self, server: SimulatedServer, timeout: float) -> None:
-        super().__init__(**NAMELESS)
-        self._server = server
-        self._timeout = timeout
-
-    async def execute_command(self, *command: Any, **options: Any) -> Any:
-        return await self._server.ask(self._timeout, command)
-
-    def pubsub(self, **options: Any) -> Any:
-        return PubSub(self._server)
-
-
-class PubSub:
-    """What a worker hears; one that is cut off hears nothing, and is told nothing of that."""
-
-    def __init__(self, server: SimulatedServer) -> None:
-        self._server = server
-        self._process = WORKER.get()
-        self._channels: set[bytes] = set()
-        self._messages: list[dict[str, bytes]] = []
-        self.news = asyncio.Event()
-        self.broken = False
-
-    async def __aenter__(self) -> PubSub:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._server.listen_no_more(self)
-
-    async def subscribe(self, *channels: str) -> None:
-        await asyncio.sleep(self._server.latency)
-        self._server.refuse()
-        self._channels = {channel.encode() for channel in channels}
-        self._server.listen(self)
-
-    def told(self, channel: bytes, data: bytes) -> None:
-        cut = self._process is not None and self._process.number in self._server.cut_off
-        if channel in self._channels and not cut:
-            self._messages.append({"channel": channel, "data": data})
-            self.news.set()
-
-    async def get_message(self, timeout: float) -> dict[str, bytes] | None:
-        if not self._messages:
-            self.news.clear()
-            try:
-                await asyncio.wait_for(self.news.wait(), timeout)
-            except asyncio.TimeoutError:
-                return None
-        if self.broken:
-            raise redis.ConnectionError("simulated: connection closed by server")
-        await asyncio.sleep(self._server.latency)
-        return self._messages.pop(0) if self._messages else None

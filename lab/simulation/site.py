@@ -19,6 +19,8 @@ RETRY_AFTER = 2
 """Seconds for which a host asks to be left alone."""
 
 
+RETRY_TIMES = 2
+
 NEVER = 1_000
 """Answers."""
 
@@ -74,9 +76,12 @@ class Site:
             before = self.pages[(number - 1) // 3]
             if number not in before.links:
                 before.links.append(number)
-        for page in self.pages:
+        for page in reversed(self.pages):
             if page.redirect is not None or page.closes:
                 page.raises = False
+            # Scrapy counts the retries of a request over its redirects.
+            if page.redirect is not None and self._failures(page) > RETRY_TIMES:
+                page.answers = []
         self.starts = [0, *self.pages[0].links[:2]] if "cookies" in plan.features else [0]
         self.log: list[tuple[float, str, str, int]] = []
         self.hits: Counter[str] = Counter()
@@ -88,6 +93,19 @@ class Site:
         self.sent_away: list[tuple[float, str]] = []
         """When a host asked to be left alone."""
         self.closed = False
+
+    def _failures(self, page: Page) -> int:
+        """How often a request of it fails until it leads to something."""
+        after = 0 if page.redirect is None else self._failures(self.pages[page.redirect])
+        return len(page.answers) + after
+
+    def requests_of(self, number: int) -> set[str]:
+        """URLs of the requests that may fetch this page: its own and what redirects to it."""
+        urls = {self.pages[number].url}
+        for page in self.pages[:number]:
+            if page.redirect == number:
+                urls |= self.requests_of(page.number)
+        return urls
 
     def _page(self, chance: random.Random, later: random.Random, number: int) -> Page:
         """``later``: of features that came later, so that a seed's site stays as it was."""
@@ -134,10 +152,10 @@ class Site:
         self.hits[path] += 1
         self.begun[host].append(at)
 
-    def expected(self) -> tuple[set[str], set[str]]:
-        """(Keys that must be in the sink, keys of which a dead letter must be there)."""
+    def expected(self) -> tuple[set[str], set[int]]:
+        """(Keys that must be in the sink, pages of which a dead letter must be there)."""
         keys: set[str] = set()
-        dead: set[str] = set()
+        dead: set[int] = set()
         todo, known = list(self.starts), set(self.starts)
 
         def ask(number: int) -> None:
@@ -151,14 +169,14 @@ class Site:
                 if "errbacks" in self.plan.features:
                     keys.add(f"{page.number}.caught")
                 else:
-                    dead.add(page.url)
+                    dead.add(page.number)
                 continue
             if page.redirect is not None:
                 ask(page.redirect)
                 continue
             name = f"{page.number}"
             if page.item_raises or page.raises or page.refused:
-                dead.add(page.url)
+                dead.add(page.number)
             if not (page.item_raises or page.refused):
                 keys.add(name)
             if page.shared is not None:

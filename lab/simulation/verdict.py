@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any
 
 from lab.simulation.clock import BOOTED
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
-from lab.simulation.world import World
-from scrapy_redisq.pipelines.doubt import END
+from lab.simulation.world import END, World
+from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.serialization.fields import loads_fields
 
 LEFT = {
@@ -17,6 +16,9 @@ LEFT = {
     *("limits", "robots", "ended"),
 }
 """The kinds of keys that a complete run may leave."""
+
+GONE = {"worker", "workers"}
+"""Those of workers that were killed when all was done, in a run that nobody completes."""
 
 TOLERANCE = 0.9
 """Share of a delay that two starts at a host must be apart."""
@@ -26,7 +28,7 @@ REASONS = {"finished", "shutdown", "enough"}
 
 TAKEN_FOR_DEAD = (
     *("freeze", "cut", "stop_twice", "outage", "restart"),
-    *("lost_tail", "lost_script", "messages", "full"),
+    *("lost_tail", "lost_script", "messages", "full", "failover"),
 )
 """Faults by which what a worker holds may be given to another one while it goes on."""
 
@@ -54,6 +56,8 @@ def judge(world: World) -> list[str]:
     bound = SLACK + 3 * world.plan.settings["REDISQ_LEASE_TTL"]
     if "refused_rows" in world.plan.features:
         bound += PROVEN
+    if world.plan.masters > 1:
+        bound += REWIND
     if world.ended_at - last > bound:
         problems.append(f"slow: over {world.ended_at - last:.1f} s after the last page or fault")
     return problems
@@ -65,7 +69,7 @@ def dead_letters(world: World) -> list[tuple[str, str]]:
     from scrapy_redisq.server.connection import open_server  # noqa: PLC0415
 
     found = []
-    with Frontier(open_server("redis://simulated"), "sim") as frontier:
+    with Frontier(open_server(world.network.url), "sim") as frontier:
         for letter in frontier.dead():
             try:
                 url = str(loads_fields(letter.entry)["url"])
@@ -91,16 +95,19 @@ def _items(world: World) -> list[str]:
         )
     if more := set(world.table) - keys:
         problems.append(f"items of nowhere: {sorted(more)[:8]}")
+    requests = {number: world.site.requests_of(number) for number in dead}
+    if unsaid := [number for number in requests if not requests[number] & explained]:
+        problems.append(f"no dead letter of {unsaid[:8]}; letters: {letters[:9]}")
     allowed = {"retries", "spider_error", "item_error", "download"}
     for url, reason in letters:
-        if url not in dead and reason in allowed:
+        if reason in allowed and not any(url in urls for urls in requests.values()):
             problems.append(f"a dead letter of a good page: {url} ({reason})")
     return problems
 
 
 def _is_explained(world: World, key: str, dead: set[str]) -> bool:
     number = key.partition(".")[0]
-    return number.isdecimal() and world.site.pages[int(number)].url in dead
+    return number.isdecimal() and bool(world.site.requests_of(int(number)) & dead)
 
 
 def _fetches(world: World) -> list[str]:
@@ -141,17 +148,16 @@ def _workers(world: World) -> list[str]:
 
 
 def _redis(world: World) -> list[str]:
-    redis = world.server.redis
-    problems = []
-    kinds = {
-        re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key.decode())
-        for key in redis.keys("redisq:*")
-    }
-    if kinds - LEFT:
-        problems.append(f"left in Redis: {sorted(kinds - LEFT)}")
-    counts: dict[bytes, Any] = redis.hgetall("redisq:{sim:0}:counts")
-    if counts.get(b"created") != counts.get(b"finished"):
-        problems.append(f"created {counts.get(b'created')}, finished {counts.get(b'finished')}")
+    problems = [
+        f"{key}: created {created}, finished {finished}"
+        for key, (created, finished) in world.network.counts().items()
+        if created != finished
+    ]
+    for server in world.network.primaries:
+        keys = [key.decode() for key in server.redis.keys("redisq:*")]
+        kinds = {re.sub(r"^redisq:\{sim:\d+\}:([a-z]+).*", r"\1", key) for key in keys}
+        if left := kinds - LEFT - (GONE if "keep_alive" in world.plan.features else set()):
+            problems.append(f"left in Redis: {sorted(left)}")
     return problems
 
 

@@ -21,10 +21,14 @@ class Wire:
         self._socket.connect(path)
         self._file = self._socket.makefile("rb", 1 << 16)
         self.messages: list[tuple[bytes, bytes]] = []
-        self.ask(("HELLO", 3), ("PSUBSCRIBE", channels), ("PING",))
+        self._database = 0
+        self.ask(0, ("HELLO", 3), ("PSUBSCRIBE", channels), ("PING",))
 
-    def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+    def ask(self, database: int, *commands: tuple[Any, ...]) -> list[Any]:
         """The answer to each; errors are among them, not raised."""
+        if database != self._database:
+            self._database = database
+            return self.ask(database, ("SELECT", database), *commands)[1:]
         self._socket.sendall(b"".join(map(_packed, commands)))
         expected = sum(command[0] != "PSUBSCRIBE" for command in commands)  # it answers by messages
         return [self._answer() for _ in range(expected)]
@@ -79,15 +83,16 @@ def _packed(command: tuple[Any, ...]) -> bytes:
 
 
 class Plain(redis.Redis):
-    """redis-py's commands and decoding of answers, on a wire."""
+    """redis-py's commands and decoding of answers, on a wire, for one database."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, database: int) -> None:
         super().__init__(protocol=3)
         self._wire = wire
+        self._database = database
         self._callbacks: Any = self.response_callbacks
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
-        return self.decoded(command, self._wire.ask(command)[0], **options)
+        return self.decoded(command, self._wire.ask(self._database, command)[0], **options)
 
     def decoded(self, command: tuple[Any, ...], answer: Any, **options: Any) -> Any:
         """What redis-py makes of an answer; an error is raised."""

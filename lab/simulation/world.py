@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import functools
 import logging
 import random
@@ -16,34 +17,42 @@ from typing import Any
 
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerRunner
+from scrapy.settings import BaseSettings
 
 from lab.simulation import clock as clocks
 from lab.simulation import spider as spiders
 from lab.simulation.clock import WORKER, Process, VirtualClock, VirtualLoop, run_here
+from lab.simulation.network import Network
 from lab.simulation.people import People
 from lab.simulation.plan import Fault, Plan
 from lab.simulation.server import FATES, SimulatedServer
-from lab.simulation.site import BURST, DELAY, RATE, Site
+from lab.simulation.site import BURST, DELAY, RATE, RETRY_TIMES, Site
 from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.pipelines import doubt
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker import age, report
 
-LONGEST = 1_500.0
+END = 60.0
+"""In place of minutes, after which a row is known as bad that no other one follows."""
+
+LONGEST = 700.0
 """Virtual seconds after which a crawl counts as one that never ends."""
 
 MOST_WORKERS = 40
 
+IDLE = 3.0
+"""Virtual seconds of nothing to do after which people stop workers that would stay."""
+
 SETTINGS: dict[str, Any] = {
     "TWISTED_REACTOR_ENABLED": False,
     "ADDONS": {"scrapy_redisq.Addon": 500},
-    "REDISQ_URL": "redis://simulated:6379/0",
     "DOWNLOAD_HANDLERS": {"http": "lab.simulation.spider.Downloads", "https": None},
     "COOKIES_ENABLED": False,
     "CONCURRENT_ITEMS": 8,  # so many tasks are made for each response
     "ITEM_PIPELINES": {"lab.simulation.spider.Refuse": 1, "lab.simulation.spider.Sink": 2},
     "REDISQ_RETRY_DELAYS": [0.2],
     "REDISQ_SET_ASIDE_WAIT": 5,
-    "RETRY_TIMES": 2,
+    "RETRY_TIMES": RETRY_TIMES,
     "URLLENGTH_LIMIT": 0,  # of what has nothing to do here, and would take its time
     "METAREFRESH_ENABLED": False,
     "COMPRESSION_ENABLED": False,
@@ -106,15 +115,20 @@ class World:
         self.people = People(self)
         spiders.WORLD[:] = [self]
         asyncio.to_thread = run_here  # type: ignore[assignment]
+        BaseSettings.copy = _copied  # type: ignore[method-assign, assignment]
         age.process_age = lambda: 1.0
         time.process_time = lambda: 1.0
         report._MEMORY = Path("/dev/null")
+        doubt.END = END
         _Log(self).install()
-        self.server = SimulatedServer(self.server_path, self.clock, self.chance)
-        self.server.install()
-        if "trace" in self.plan.traced:
-            self.server.trace = self.say
-        self.server.latency = self.chance.choice([0.0002, 0.002, 0.02])
+        plan = self.plan
+        self.network = Network(
+            self.server_path, plan.masters, plan.replicas, self.clock, self.chance
+        )
+        self.network.install()
+        if "trace" in plan.traced:
+            self.network.trace = self.say
+        self.network.latency = self.chance.choice([0.0002, 0.002, 0.02])
         loop = VirtualLoop(self.clock)
         asyncio.set_event_loop(loop)
         try:
@@ -129,9 +143,11 @@ class World:
 
     @functools.cached_property
     def _runner(self) -> AsyncCrawlerRunner:
-        settings = {**SETTINGS, **self.plan.settings}
+        settings = {**SETTINGS, "REDISQ_URL": self.network.url, **self.plan.settings}
         if "limits" in self.plan.features:
             settings["REDISQ_SLOT_DELAY"] = DELAY
+        if "keep_alive" in self.plan.features:
+            settings["REDISQ_KEEP_ALIVE"] = True
         if "robots" in self.plan.features:
             settings["ROBOTSTXT_OBEY"] = True
         slots: dict[str, dict[str, Any]] = {}
@@ -145,7 +161,8 @@ class World:
     def config(self) -> FrontierConfig:
         """What a push finds in the project."""
         kind = "exact" if "Exact" in self.plan.settings["DUPEFILTER_CLASS"] else "bloom"
-        return RedisqSettings.read(self._runner.settings).frontier_config(dupefilter=kind)
+        settings = RedisqSettings.read(self._runner.settings)
+        return settings.frontier_config(dupefilter=kind).laid_out(self.plan.masters)
 
     def start_worker(self) -> Worker:
         process = Process(len(self.workers) + 1)
@@ -200,7 +217,7 @@ class World:
             for worker in self.workers
             if active[host, worker.number]
             and worker.process.runs
-            and worker.number not in self.server.cut_off
+            and not any(worker.number in server.cut_off for server in self.network.servers)
         ]
         if goes_on:
             self.site.crowded.append((self.clock.now, host))
@@ -218,11 +235,11 @@ class World:
             self._later(at, self.start_worker)
         for fault in self.plan.faults:
             self._tasks.add(asyncio.ensure_future(self._happen(fault)))
-        snapshots = any(fault.kind.startswith("lost") for fault in self.plan.faults)
-        if snapshots:
+        if any(fault.kind in ("lost_tail", "failover") for fault in self.plan.faults):
             self._tasks.add(asyncio.ensure_future(self._remember()))
         alone_since = 0.0
         begun_again = "again" not in self.plan.features
+        idle_since = 0.0
         while not self._is_over() or not begun_again:
             await asyncio.sleep(0.25)
             if not begun_again and self._is_over():
@@ -231,7 +248,13 @@ class World:
                 alone_since = self.clock.now
             if self.alive():
                 alone_since = self.clock.now
-            self.runs.add(self._run())
+            self.runs.add(self.network.first.run)
+            if self._stays and not self._is_idle():
+                idle_since = self.clock.now
+            elif self._stays and self.clock.now - idle_since > IDLE:
+                for worker in self.alive():
+                    if not worker.stopped:
+                        self.stop(worker)
             if self.clock.now > LONGEST:
                 self.problems.append(f"hang: not over after {LONGEST:g} s")
                 return
@@ -264,20 +287,43 @@ class World:
         asyncio.get_running_loop().call_later(at, action)
 
     def is_complete(self) -> bool:
-        return bool(self.server.redis.hget("redisq:{sim:0}:meta", "state") == b"complete")
+        return self.network.first.state == b"complete"
 
     def _is_over(self) -> bool:
         started = len(self.workers) >= len(self.plan.workers)
-        if not started or self.alive() or not self.is_complete() or self.server.away:
+        if not started or self.alive() or self.network.first.away:
+            return False
+        if not (self._is_idle() if self._stays else self.is_complete()):
             return False
         return not self.people.are_busy and self._happening == 0
 
+    @property
+    def _stays(self) -> bool:
+        """Whether workers stay when all is done, until somebody stops them."""
+        return "keep_alive" in self.plan.features
+
+    def _is_idle(self) -> bool:
+        """Whether all is done, as far as that can be said, and no fault comes any more."""
+        if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
+            return False
+        counts = self.network.counts().values()
+        return any(created for created, _ in counts) and all(one == two for one, two in counts)
+
     async def _remember(self) -> None:
         while True:
-            self.server.remember()
+            for server in self.network.primaries:
+                server.remember()
             await asyncio.sleep(self.chance.uniform(0.1, 0.9))
 
     # Faults
+
+    def _server(self, fault: Fault) -> SimulatedServer:
+        """The one that it is about."""
+        return self.network.primaries[fault.worker % len(self.network.primaries)]
+
+    def _some_servers(self, fault: Fault) -> list[SimulatedServer]:
+        """That one, or all."""
+        return list(self.network.servers) if fault.lasts in (0.5, 8.0) else [self._server(fault)]
 
     async def _happen(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at)
@@ -309,9 +355,12 @@ class World:
 
     async def _cut(self, fault: Fault, worker: Worker) -> None:
         self.void()
-        self.server.cut_off.add(worker.number)
+        servers = self._some_servers(fault)
+        for server in servers:
+            server.cut_off.add(worker.number)
         await asyncio.sleep(fault.lasts)
-        self.server.cut_off.discard(worker.number)
+        for server in servers:
+            server.cut_off.discard(worker.number)
 
     async def _stop(self, fault: Fault, worker: Worker) -> None:
         self.stop(worker)
@@ -323,59 +372,87 @@ class World:
         if not worker.is_over:
             self.stop(worker)
 
+    async def _leave(self, fault: Fault, worker: Worker) -> None:
+        await self._stop(fault, worker)
+        self.start_worker()
+
     async def _join(self, fault: Fault, worker: Worker) -> None:
         self.start_worker()
 
     async def _outage(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
-        self.server.away = True
-        self.server.hang_up()
+        for server in (servers := self._some_servers(fault)):
+            server.away = True
+            self.network.hang_up(server)
         await asyncio.sleep(fault.lasts)
-        self.server.away = False
+        for server in servers:
+            server.away = False
 
     async def _restart(self, fault: Fault, worker: Worker) -> None:
         await self._outage(fault, worker)
-        self.server.redis.script_flush()
+        await self._flush(fault, worker)
 
     async def _lost_tail(self, fault: Fault, worker: Worker) -> None:
         self.void(2 * len(self.alive()))
-        since = self.clock.now - 1.0
-        self.voided += sum(at - 1_000 > since - 1.0 for at, *_ in self.site.log)
-        self.server.away = True
-        self.server.hang_up()
+        server = self._server(fault)
+        since = self.network.kept_since(server, self.clock.now - 1.0)
+        self._void_since(since)
+        server.away = True
+        self.network.hang_up(server)
         await asyncio.sleep(fault.lasts)
-        self._forget(since)
-        self.server.away = False
+        self._forget(server, since)
+        server.away = False
 
     async def _lost_script(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
-        self.server.remember()
-        await self.server.next_call()
-        self._forget(self.clock.now)
+        server = self._server(fault)
+        server.remember()
+        await server.next_call()
+        self._forget(server, self.clock.now)
 
-    def _forget(self, since: float) -> None:
+    def _forget(self, server: SimulatedServer, since: float) -> None:
         """The server comes back without what was written since."""
-        run = self._run()
-        self.server.forget_since(since)
+        run = self.network.first.run
+        server.forget_since(since)
+        self._lost_since(since, run)
+
+    def _lost_since(self, since: float, run: bytes | None) -> None:
         self.losses.append((since - 1.0, self.clock.now))
-        self.lost_run |= self._run() != run
+        self.lost_run |= self.network.first.run != run
         self.people.lost()
 
-    def _run(self) -> bytes | None:
-        run: bytes | None = self.server.redis.hget("redisq:{sim:0}:meta", "run")
-        return run
+    def _void_since(self, since: float) -> None:
+        """What was fetched since may be fetched again."""
+        self.voided += sum(at - 1_000 > since - 1.0 for at, *_ in self.site.log)
+
+    async def _failover(self, fault: Fault, worker: Worker) -> None:
+        """Half of the workers go on speaking with the old primary, for as long as it is not
+        missed."""
+        old, run, since = self._server(fault), self.network.first.run, self.clock.now - 1.0
+        if not self.network.fail_over(old, since):
+            return
+        self.void(2 * len(self.alive()))
+        old.cut_off |= {one.number for one in self.alive() if self.chance.random() < 0.5}
+        await asyncio.sleep(min(fault.lasts, 2.0))
+        old.cut_off.clear()
+        self.network.end_split(old)
+        self._void_since(since)
+        self._lost_since(since, run)
 
     async def _full(self, fault: Fault, worker: Worker) -> None:
-        self.server.full(True)
+        servers = self._some_servers(fault)
+        for server in servers:
+            server.is_full = True
         await asyncio.sleep(fault.lasts)
-        self.server.full(False)
+        for server in servers:
+            server.is_full = False
 
     async def _clock(self, fault: Fault, worker: Worker) -> None:
         self.void(len(self.alive()))
-        self.server.clock_error += self.chance.choice([-3_600.0, -5.0, 5.0, 3_600.0])
+        self._server(fault).clock_error += self.chance.choice([-3_600.0, -5.0, 5.0, 3_600.0])
 
     async def _flush(self, fault: Fault, worker: Worker) -> None:
-        self.server.redis.script_flush()
+        self.network.first.redis.script_flush()
 
     async def _sink_away(self, fault: Fault, worker: Worker) -> None:
         self.sink_away = True
@@ -396,9 +473,12 @@ class World:
             self.voided += 2 * self.plan.settings["CONCURRENT_REQUESTS"]
             return self.chance.choice(FATES)
 
-        self.server.fate = fate
+        servers = self._some_servers(fault)
+        for server in servers:
+            server.fate = fate
         await asyncio.sleep(fault.lasts)
-        self.server.fate = lambda command: ""
+        for server in servers:
+            server.fate = lambda command: ""
 
     async def _pause_slot(self, fault: Fault, worker: Worker) -> None:
         slots = self.plan.settings["REDISQ_SCHEDULING"] == "slot"
@@ -412,16 +492,26 @@ class World:
         await self.people.push()
 
     async def _foreign_entry(self, fault: Fault, worker: Worker) -> None:
-        key = "redisq:{sim:0}:queue:h0.sim:0"
-        if self.server.redis.type(key) == b"list":
-            self.server.redis.lpush(key, self.chance.randbytes(20))
-            self.foreign = True
+        server = self._server(fault)
+        for key in server.redis.keys("redisq:*:queue:h0.sim:0"):
+            server.redis.lpush(key, self.chance.randbytes(20))
 
     _happening = 0
     """What people are at."""
-    foreign = False
     lost_run = False
     """The server came back without the run, or with the one before it."""
+
+
+def _copied(settings: BaseSettings) -> BaseSettings:
+    """A copy of settings, which takes Scrapy's own a tenth of a crawl's time."""
+    clone = copy.copy(settings)
+    clone.attributes = {name: copy.copy(one) for name, one in settings.attributes.items()}
+    for one in clone.attributes.values():
+        if isinstance(one.value, BaseSettings):
+            one.value = _copied(one.value)
+        elif isinstance(one.value, (list, dict)):
+            one.value = copy.copy(one.value)
+    return clone
 
 
 class _Log(logging.Handler):

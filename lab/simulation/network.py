@@ -1,0 +1,281 @@
+"""The servers, and how workers reach them: one, or the masters of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.crc import key_slot
+
+from lab.simulation.clock import WORKER, VirtualClock
+from lab.simulation.server import META, SimulatedServer, give_scripts_time
+from lab.simulation.wire import Wire
+from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterRoute
+from scrapy_redisq.server.route import NAMELESS, OneServerRoute
+from scrapy_redisq.server.router import SLOTS, Node
+
+MOST = 6
+"""Databases of a Redis that are used."""
+
+
+class Network:
+    """``masters`` 0: one server, and no cluster. ``replicas``: each master of a cluster has one.
+
+    ``primaries`` are who serves now, in the order of hash slots; ``calls`` is how many commands all
+    servers have executed, ``latency`` the seconds to them, and ``trace`` is told each request.
+    """
+
+    def __init__(
+        self, path: str, masters: int, replicas: bool, clock: VirtualClock, chance: random.Random
+    ) -> None:
+        self._wire = wire = Wire(path, "redisq:*")
+        wire.ask(0, ("CONFIG SET", "maxmemory", 0), ("SCRIPT FLUSH",))
+        for number in range(MOST):  # FLUSHALL would write a file
+            wire.ask(number, ("FLUSHDB",))
+        number = max(1, masters)
+        self.servers = [
+            SimulatedServer(one, wire, clock, chance, self)
+            for one in range(number * (2 if replicas else 1))
+        ]
+        self.primaries = self.servers[:number]
+        self._masters = masters
+        self._replica = dict(zip(self.primaries, self.servers[number:], strict=False))
+        self._clock = clock
+        self._split: dict[SimulatedServer, list[SimulatedServer]] = {}
+        """A primary that was replaced, and does not know it -> who were primaries then."""
+        self._safe: dict[SimulatedServer, float] = {}
+        """Until when a replica has all."""
+        self._listeners: list[PubSub] = []
+        self.trace: Callable[[str], None] = lambda text: None
+        self.latency = 0.001
+        self.calls = 0
+
+    @property
+    def url(self) -> str:
+        """REDISQ_URL."""
+        return "redis+cluster://n0.sim:7000" if self._masters else "redis://n0.sim:7000/0"
+
+    def primary_of(self, key: str) -> SimulatedServer:
+        return self.primaries[key_slot(key.encode()) * len(self.primaries) // SLOTS]
+
+    @property
+    def first(self) -> SimulatedServer:
+        """The one that has shard 0."""
+        return self.primary_of(META)
+
+    # A cluster
+
+    def slots(self, asked: SimulatedServer) -> list[Any]:
+        """What a node answers to CLUSTER SLOTS."""
+        primaries = self._split.get(asked, self.primaries)
+        bounds = [-(-SLOTS * n // len(primaries)) for n in range(len(primaries) + 1)]
+        told = []
+        for n, primary in enumerate(primaries):
+            replica = self._replica.get(primary)
+            servers = [primary] if replica is None else [primary, replica]
+            names = [[f"n{one.number}.sim".encode(), 7000, b"id"] for one in servers]
+            told.append([bounds[n], bounds[n + 1] - 1, *names])
+        return told
+
+    def replicated(self, server: SimulatedServer) -> int:
+        """How many replicas have all that ``server`` was told: the answer to WAIT."""
+        if server not in self._replica or server in self._split:
+            return 0
+        server.remember()
+        self._safe[server] = self._clock.now
+        return 1
+
+    def kept_since(self, server: SimulatedServer, since: float) -> float:
+        """Until when nothing is lost if what it was told after ``since`` is: replicas have more."""
+        return max(since, self._safe.get(server, 0.0))
+
+    def fail_over(self, old: SimulatedServer, since: float) -> bool:
+        """Let its replica, which lacks what ``old`` was told since, take its place; ``old`` goes on
+        until `end_split`. -> False if it has none."""
+        new = self._replica.get(old)
+        if new is None or old in self._split:
+            return False
+        new.forget_since(self.kept_since(old, since), old)
+        new.moved_to = None
+        self._split[old] = list(self.primaries)
+        self.primaries[self.primaries.index(old)] = new
+        return True
+
+    def end_split(self, old: SimulatedServer) -> None:
+        """It learns of it, and is a replica now."""
+        new = self._replica.pop(old)
+        self._replica[new] = old
+        old.moved_to = new
+        del self._split[old]
+        self.hang_up(old)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Key of each shard's counts -> requests created, and finished."""
+        found = {}
+        for server in self.primaries:
+            for key in server.redis.keys("redisq:*:counts"):
+                both = server.redis.hmget(key, "created", "finished")
+                found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
+        return found
+
+    # News
+
+    def listen(self, listener: PubSub) -> None:
+        self._listeners.append(listener)
+
+    def listen_no_more(self, listener: PubSub) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def hang_up(self, server: SimulatedServer) -> None:
+        """Whoever listens there hears no more."""
+        for listener in self._listeners:
+            if listener.server is server:
+                listener.broken = True
+                listener.news.set()
+
+    def spread_news(self) -> None:
+        """What one node is told reaches those who listen to any."""
+        messages, self._wire.messages = self._wire.messages, []
+        for channel, data in messages:
+            for listener in self._listeners:
+                listener.told(channel, data)
+
+    # Clients
+
+    def _server(self, node: Node) -> SimulatedServer:
+        return self.servers[int(node[0][1:].partition(".")[0])]
+
+    def install(self) -> None:
+        """Let all clients of this process be clients of these servers."""
+        give_scripts_time()
+
+        def blocking(node: Node, quick: float | None = None) -> BlockingClient:
+            return BlockingClient(self._server(node))
+
+        def asynchronous(route: Any, timeout: float) -> AsyncCluster:
+            def connect(node: Node, quick: float | None) -> AsyncClient:
+                return AsyncClient(self._server(node), min(timeout, quick or timeout))
+
+            return AsyncCluster(route._router, connect)
+
+        only = self.servers[0]
+        OneServerRoute.client = lambda _, timeout: BlockingClient(only)  # type: ignore
+        OneServerRoute.async_client = lambda _, timeout: AsyncClient(only, timeout)  # type: ignore
+        ClusterRoute.client = lambda route, timeout: Cluster(route._router, blocking)  # type: ignore
+        ClusterRoute.async_client = asynchronous  # type: ignore
+
+
+class BlockingClient(redis.Redis):
+    """Of what runs in a thread elsewhere: an answer takes no time."""
+
+    def __init__(self, server: SimulatedServer) -> None:
+        super().__init__(**NAMELESS)
+        self._server = server
+
+    def execute_command(self, *command: Any, **options: Any) -> Any:
+        self._server.refuse()
+        return self._server.execute(*command)
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        return _Pipeline(self._server)
+
+
+class _Pipeline(list[tuple[Any, ...]]):
+    """Commands of one request."""
+
+    def __init__(self, server: SimulatedServer, timeout: float = 0.0) -> None:
+        self._server = server
+        self._timeout = timeout
+
+    def execute_command(self, *command: Any) -> None:
+        self.append(command)
+
+    def execute(self, raise_on_error: bool) -> list[Any]:
+        self._server.refuse()
+        return [self._server.told(command) for command in self]
+
+    def __enter__(self) -> _Pipeline:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Nothing is open."""
+
+
+class _AsyncPipeline(_Pipeline):
+    async def execute(self, raise_on_error: bool) -> list[Any]:  # type: ignore[override]
+        return await self._server.ask(self._timeout, list(self))
+
+    async def __aenter__(self) -> _AsyncPipeline:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Nothing is open."""
+
+
+class AsyncClient(redis.asyncio.Redis):
+    """A worker's."""
+
+    def __init__(self, server: SimulatedServer, timeout: float) -> None:
+        super().__init__(**NAMELESS)
+        self._server = server
+        self._timeout = timeout
+
+    async def execute_command(self, *command: Any, **options: Any) -> Any:
+        (reply,) = await self._server.ask(self._timeout, [command])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        return _AsyncPipeline(self._server, self._timeout)
+
+    def pubsub(self, **options: Any) -> Any:
+        return PubSub(self._server)
+
+
+class PubSub:
+    """What a worker hears; one that is cut off hears nothing, and is told nothing of that."""
+
+    def __init__(self, server: SimulatedServer) -> None:
+        self.server = server
+        self._network = server.network
+        self._process = WORKER.get()
+        self._channels: set[bytes] = set()
+        self._messages: list[dict[str, bytes]] = []
+        self.news = asyncio.Event()
+        self.broken = False
+
+    async def __aenter__(self) -> PubSub:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._network.listen_no_more(self)
+
+    async def subscribe(self, *channels: str) -> None:
+        await asyncio.sleep(self._network.latency)
+        self.server.refuse()
+        self._channels = {channel.encode() for channel in channels}
+        self._network.listen(self)
+
+    def told(self, channel: bytes, data: bytes) -> None:
+        cut = self._process is not None and self._process.number in self.server.cut_off
+        if channel in self._channels and not cut:
+            self._messages.append({"channel": channel, "data": data})
+            self.news.set()
+
+    async def get_message(self, timeout: float) -> dict[str, bytes] | None:
+        if not self._messages:
+            self.news.clear()
+            try:
+                await asyncio.wait_for(self.news.wait(), timeout)
+            except asyncio.TimeoutError:
+                return None
+        if self.broken:
+            raise redis.ConnectionError("simulated: connection closed by server")
+        await asyncio.sleep(self._network.latency)
+        return self._messages.pop(0) if self._messages else None
