@@ -8,18 +8,18 @@ import ctypes
 import fcntl
 import os
 import secrets
-import signal
 import stat
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from scrapy_redisq.commands.options import add_bind, add_command
+from scrapy_redisq.commands import doctor
+from scrapy_redisq.commands.options import add_bind, add_command, check_installed
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import RedisqError
-from scrapy_redisq.ops.doctor import Report
+from scrapy_redisq.ops.doctor import Report, examination
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE
@@ -67,12 +67,7 @@ def add_options(commands: Any) -> None:
 
 def run(arguments: Namespace, project: Project) -> int:
     """Serve until SIGINT or SIGTERM, which is how that is meant to end."""
-    try:
-        import aiohttp  # noqa: F401, PLC0415
-    except ImportError:
-        raise NoDashboard(
-            "the dashboard needs aiohttp: pip install scrapy-redisq[dashboard]"
-        ) from None
+    check_installed("dashboard", "aiohttp")
     _keep_memory_together()
     # Without waiting for it: the pages say that it is away.
     with open_server_of(project.settings, project.folder) as server:
@@ -84,7 +79,7 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
     from scrapy_redisq.ops.dashboard.app import make_app  # noqa: PLC0415
     from scrapy_redisq.ops.dashboard.crawls import Crawls  # noqa: PLC0415
     from scrapy_redisq.ops.dashboard.guard import Refused, Rules  # noqa: PLC0415
-    from scrapy_redisq.ops.dashboard.listening import listening  # noqa: PLC0415
+    from scrapy_redisq.ops.serving import address_text, listening, until_ended  # noqa: PLC0415
 
     host, port = arguments.bind
     folder = project.folder or Path.cwd()
@@ -100,36 +95,25 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         return Project(project.given, name).frontier_to_push(server, name)
 
     def examine(server: Server, name: str | None) -> Report:
-        from scrapy_redisq.ops.doctor.examination import examined  # noqa: PLC0415
-
-        meant = Project(project.given, name)
-        report = examined(server, meant.settings, name)
-        report.add(meant.examined())
+        meant, report = Project(project.given, name), Report(server.address, name)
+        examination.examine(report, server, meant.settings, name)
+        report.add("Settings", doctor.of_settings(meant))
         return report
 
     app = make_app(Crawls(server, open_to_push, examine), rules)
     async with listening(app, host, port) as bound:
-        shown = f"[{host}]" if ":" in host else host
         # What is after # stays in the browser. A log may be read by others.
         key = f"#token={token}" if drawn and sys.stdout.isatty() else ""
-        print(f"http://{shown}:{bound}/{key} shows {server.address}", flush=True)
+        print(f"{address_text(host, bound)}/{key} shows {server.address}", flush=True)
         if drawn:
             print(f"Its token is in {drawn}", flush=True)
-        await _until_ended()
+        await until_ended()
 
 
 def _keep_memory_together() -> None:
     """Threads share what they have freed; glibc gives each a heap of its own, 7 MB in all."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
-
-
-async def _until_ended() -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
-    await ended.wait()
 
 
 def token_of(file: str | None, drawn: Path) -> tuple[str, Path | None]:

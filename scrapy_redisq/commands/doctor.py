@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import redis
@@ -18,9 +18,9 @@ from scrapy_redisq.commands.project import MOST_NAMES, Project
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.errors import ServerError
 from scrapy_redisq.ops.doctor import Level, Line, Report
+from scrapy_redisq.ops.doctor import project as settings_of_project
 from scrapy_redisq.ops.doctor.examination import examine, unreachable
 from scrapy_redisq.ops.doctor.report import note
-from scrapy_redisq.ops.doctor.server import SERVER
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import redact
 
@@ -66,15 +66,8 @@ def run(arguments: Namespace, project: Project) -> int:
     """Look at everything; 1 if something is worse than a note."""
     report = Report(redact(project.settings.url), arguments.name)
     if project.nothing_there():
-        report.add(
-            [
-                note(
-                    SERVER,
-                    f"no embedded server has run in {project.embedded_folder} yet",
-                    "The first crawl starts it.",
-                )
-            ]
-        )
+        text = f"no embedded server has run in {project.embedded_folder} yet"
+        report.add("Server", [note(text, "The first crawl starts it.")])
     else:
         try:
             with project.server() as server:
@@ -83,13 +76,20 @@ def run(arguments: Namespace, project: Project) -> int:
                 report.frontier = name
                 examine(report, server, project.settings, name)
         except (ServerError, redis.RedisError) as error:
-            report.add([unreachable(redact(str(error)))])
-    report.add(project.examined())
+            report.add("Server", [unreachable(redact(str(error)))])
+    report.add("Settings", of_settings(project))
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
         show(report, console(), only_bad=arguments.bad)
     return report.exit_code
+
+
+def of_settings(project: Project) -> Iterable[Line]:
+    """What is to be said of the project's settings."""
+    if project.folder is None:
+        return [settings_of_project.none_here()]
+    return settings_of_project.examine(project.scrapys, project.settings, project.spider)
 
 
 def _only_frontier(server: Server, report: Report) -> str | None:
@@ -102,7 +102,7 @@ def _only_frontier(server: Server, report: Report) -> str | None:
         return names[0]
     if names:
         text = f"frontiers: {', '.join(names[:MOST_NAMES])}"
-        report.add([note(SERVER, text, "None of them was looked at.", "a name, to look at one")])
+        report.add("Server", [note(text, "None of them was looked at.", "a name, to look at one")])
     return None
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
 from argparse import Namespace
 from typing import Any
 
-from scrapy_redisq.commands.options import add_bind, add_command
+from scrapy_redisq.commands.options import add_bind, add_command, check_installed
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.errors import SettingError
-from scrapy_redisq.ops.metrics.exporter import Exporter
+from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 
 TEXT = """\
@@ -33,18 +32,18 @@ def add_options(commands: Any) -> None:
 
 
 def run(arguments: Namespace, project: Project) -> int:
-    """Until a signal. It does not wait for Redis: that it is away is what it is there to tell."""
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise SettingError(
-            "exporter", None, "pip install 'scrapy-redisq[metrics]' (prometheus-client)"
-        )
-    host, port = arguments.bind
+    """Until SIGINT or SIGTERM, which is how that is meant to end. It does not wait for Redis: that
+    it is away is what it is there to tell."""
+    check_installed("metrics", "prometheus_client", "aiohttp")
     with open_server_of(project.settings, project.folder) as server:
-        exporter = Exporter(server, host, port)
-        try:
-            where = f"[{host}]" if ":" in host else host
-            print(f"http://{where}:{exporter.port}/metrics of {server.address}", flush=True)
-            exporter.run()
-        finally:
-            exporter.close()
+        asyncio.run(_serve(server, *arguments.bind))
     return 0
+
+
+async def _serve(server: Server, host: str, port: int) -> None:
+    from scrapy_redisq.ops.metrics.exporter import make_app  # noqa: PLC0415
+    from scrapy_redisq.ops.serving import address_text, listening, until_ended  # noqa: PLC0415
+
+    async with listening(make_app(server), host, port) as bound:
+        print(f"{address_text(host, bound)}/metrics of {server.address}", flush=True)
+        await until_ended()

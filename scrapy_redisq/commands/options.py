@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from typing import Any
+
+from scrapy_redisq.errors import SettingError
 
 GLOBAL_OPTIONS = """\
 Scrapy's own options work too, among them:
@@ -75,3 +78,11 @@ def address(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT, such as 127.0.0.1:9449")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_installed(extra: str, *modules: str) -> None:
+    """Raises `SettingError` unless all that the command of this name needs is there."""
+    lacking = [name for name in modules if importlib.util.find_spec(name) is None]
+    if lacking:
+        which = ", ".join(lacking).replace("_", "-")
+        raise SettingError(extra, None, f"{which}: pip install 'scrapy-redisq[{extra}]'")

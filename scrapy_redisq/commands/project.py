@@ -29,7 +29,6 @@ from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.seeds import DEFAULT_FINGERPRINTER, SeedReader
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError, reason
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.ops.doctor import Line
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.server.url import embedded_folder
 from scrapy_redisq.settings.server import open_server_of, project_folder
@@ -126,15 +125,6 @@ class Project:
         with open_server_of(self.settings, self.folder) as server:
             server.wait(to_write=to_write)
             yield server
-
-    def examined(self) -> Iterator[Line]:
-        """What ``doctor`` says of the settings."""
-        from scrapy_redisq.ops.doctor import project  # noqa: PLC0415
-
-        if self.folder is None:
-            yield project.none_here()
-        else:
-            yield from project.examine(self.scrapys, self.settings, self.spider)
 
     def frontier(self, server: Server, name: str) -> Frontier:
         """The frontier ``name``, for everything but pushing."""

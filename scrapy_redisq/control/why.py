@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from scrapy_redisq.frontier.calls import Waits
@@ -47,12 +48,13 @@ def explain(
     ``oldest_due`` (seconds for which a host has been due), ``idle_workers``, ``starts_per_minute``
     (that limits allow; None: no limit).
     """
-    found = _Look(status, list(waits), servers, away or {})
-    reason, text = found.reason()
-    also = found.also(reason)
+    look = _Look(status, list(waits), servers, away or {})
+    reason, sentence = next((reason, text) for reason, holds, text in CAUSES if holds(look))
+    also = look.also(reason)
     if full := _back_pressure(status, servers, growth):
         also.insert(0, full)
-    return {"reason": reason, "text": text, "also": also, **found.figures()}
+    text = sentence.format(**look.words()) if isinstance(sentence, str) else sentence(look)
+    return {"reason": reason, "text": text, "also": also, **look.figures()}
 
 
 def _back_pressure(
@@ -94,12 +96,17 @@ class _Look:
         away: Mapping[int, str],
     ) -> None:
         self.status, self.servers, self.away = status, servers, away
+        self.state = status.get("state")
         workers = status.get("workers", [])
         self.alive = [worker for worker in workers if worker["alive"]]
         self.dead = [worker for worker in workers if not worker["alive"]]
+        self.quiet = sum(bool(worker.get("quiet")) for worker in self.alive)
+        self.cut_off = sum(worker.get("sink") not in (None, "") for worker in self.alive)
         self.leased = status.get("leased", 0)
-        self.keeping = [worker for worker in self.alive if worker.get("kept")]
-        self.kept = sum(worker["kept"] for worker in self.keeping)
+        self.keeping = sum(bool(worker.get("kept")) for worker in self.alive)
+        self.kept = sum(worker.get("kept") or 0 for worker in self.alive)
+        self.full = [server for server in servers if server.is_full]
+        self.refuses = next((server.refuses for server in servers if server.refuses), "")
         first = {wait.shard: wait for wait in reversed(waits)}  # what is told of a whole shard
         self.slots = sum(wait.slots for wait in first.values())
         self.due = sum(wait.due for wait in first.values())
@@ -149,16 +156,14 @@ class _Look:
         self.starts = round(sum(wait.starts for wait in waits), 1) if limited else None
         if not self.slots:
             self.starts = None
+        self.free = round(self.kinds.get("due", 0))
+        self.kept_back = {kind: n for kind in KINDS if (n := round(self.kinds.get(kind, 0)))}
 
     def figures(self) -> dict[str, Any]:
         return {
             "slots": self.slots,
             "due": self.due,
-            "waiting": {
-                REASON_OF.get(kind, kind): round(self.kinds[kind])
-                for kind in KINDS
-                if round(self.kinds.get(kind, 0))
-            },
+            "waiting": {REASON_OF.get(kind, kind): n for kind, n in self.kept_back.items()},
             "estimated": self.estimated,
             "next_start": None if self.next_start is None else round(self.next_start, 3),
             "oldest_due": None if self.oldest is None else round(self.oldest, 3),
@@ -166,220 +171,225 @@ class _Look:
             "starts_per_minute": self.starts,
         }
 
-    # The reason, from the most to the least that is in the way
+    def words(self) -> dict[str, str]:
+        """What sentences name."""
+        return {
+            "used": _mib(self.full[0].used) if self.full else "",
+            "most": _mib(self.full[0].most) if self.full else "",
+            "refuses": self.refuses,
+            "finished": _n(self.status["finished"], "request"),
+            "leased": _n(self.leased, "request"),
+            "posted": _n(self.status.get("posted", 0), "finished page"),
+            "workers": _n(len(self.alive), "worker"),
+            "starting": _n(min(self.starting, len(self.alive)), "worker"),
+            "free": _n(self.free, "host"),
+        }
 
-    def reason(self) -> tuple[str, str]:
-        state = self.status["state"]
-        if state == "absent":
-            return "absent", "There is no such frontier: nothing was pushed, no worker has joined."
-        if self.away:
-            return "shard_away", self._away()
-        full = [server for server in self.servers if server.is_full]
-        if full:
-            return "redis_full", (
-                f"Redis is full: {_mib(full[0].used)} of {_mib(full[0].most)} (maxmemory). Workers "
-                "finish what they hold, and start nothing new until there is room."
-            )
-        if refusing := next((server.refuses for server in self.servers if server.refuses), ""):
-            return "redis_refuses", f"Redis takes no writes: {refusing}."
-        if state == "complete":
-            return "complete", f"The run is complete: {_n(self.status['finished'], 'request')}."
-        if state == "resetting":
-            return "resetting", "What is left of a former run is being deleted."
-        if since := self.status.get("crawl_paused"):
-            held = f"; {_n(self.leased, 'request')} with workers" if self.leased else ""
-            return "paused", (
-                f"The crawl is paused by a person since {since}{held}: nothing is started before "
-                f"scrapy redisq resume {shlex.quote(self.status['frontier'])}."
-            )
-        if not self.alive:
-            return "no_workers", self._no_workers()
-        if all(worker.get("quiet") for worker in self.alive):
-            return "quiet", (
-                f"{_all(len(self.alive), 'worker')} {_be(len(self.alive))} quiet: what they hold "
-                "is finished, nothing is claimed until they are told to work again."
-            )
-        cut_off = [worker for worker in self.alive if worker.get("sink") not in (None, "")]
-        if len(cut_off) == len(self.alive):
-            return "sink_away", (
-                f"The sink is away, for {_all(len(cut_off), 'worker').lower()}: "
-                f"{_n(self.leased, 'request')} in progress, whose items wait to be written."
-            )
-        return self._of_slots() if self.slots else self._without_slots()
-
-    def _away(self) -> str:
-        shards = ", ".join(map(str, sorted(self.away)))
-        which = f"Shard {shards} is" if len(self.away) == 1 else f"Shards {shards} are"
-        return (
-            f"{which} away ({next(iter(self.away.values()))}): their hosts wait, those of other "
-            "shards go on."
-        )
-
-    def _no_workers(self) -> str:
-        text = "No worker is alive"
-        if self.dead and self.leased:
-            silent = min(worker["seen_ago"] for worker in self.dead)
-            text += (
-                f" ({_n(len(self.dead), 'worker')} that gave no sign of life for {_time(silent)} "
-                f"still {'hold' if len(self.dead) > 1 else 'holds'} {_n(self.leased, 'request')})"
-            )
-        return f"{text}; {self._resuming()} resumes the run."
-
-    def _resuming(self) -> str:
-        """The command that goes on with this run, and with no other."""
-        words = ["scrapy", "crawl"]
-        if spider := self.status.get("spider"):
-            words.append(spider)
-            for argument in _words(self.status.get("arguments") or ""):
-                words += ["-a", shlex.quote(argument)]
-            if self.status["frontier"] != spider:
-                words += ["-s", f"REDISQ_FRONTIER={shlex.quote(self.status['frontier'])}"]
-        if name := self.status.get("run_name"):
-            words += ["-s", f"REDISQ_RUN={shlex.quote(name)}"]
-        return " ".join(words)
-
-    def _without_slots(self) -> tuple[str, str]:
-        """Nothing waits in a queue."""
-        if self.leased or self.kept:
-            left = []
-            if self.leased:
-                left.append(f"{_n(self.leased, 'request')} of {_n(len(self.alive), 'worker')}")
-            if self.kept:
-                kept, workers = _n(self.kept, "request"), _n(len(self.keeping), "worker")
-                left.append(f"{kept} that cannot be stored, in {workers}")
-            if self.delayed:
-                delayed = _n(self.delayed, "delayed request")
-                left.append(f"{delayed}, the next in {_time(self.first_delayed)}")
-            return "in_progress", f"All that is left is in progress: {', and '.join(left)}."
-        if self.delayed:
-            text = f"Only {_n(self.delayed, 'delayed request')} (retries and other delays)"
-            if self.delayed == 1:
-                return "delayed", f"{text} is left, due in {_time(self.first_delayed)}."
-            return "delayed", (
-                f"{text} are left: the next is due in {_time(self.first_delayed)}, the last in "
-                f"{_time(self.last_delayed)}."
-            )
-        if self.status.get("posted"):
-            return "posted", (
-                f"Links of {_n(self.status['posted'], 'finished page')} to other servers are not "
-                "safe there yet."
-            )
-        if self.starting:
-            return "starting", (
-                f"Nothing waits; {_n(min(self.starting, len(self.alive)), 'worker')} may still add "
-                "start requests."
-            )
-        if self.keep_alive:
-            return "idle", "Everything is finished; the workers stay for more (REDISQ_KEEP_ALIVE)."
-        return "ending", "Everything is finished, and the workers are about to leave."
-
-    def _of_slots(self) -> tuple[str, str]:
-        kept_back = {kind: n for kind in KINDS if (n := round(self.kinds.get(kind, 0)))}
-        free = round(self.kinds.get("due", 0))
-        if kept_back and not free:
-            largest = max(kept_back, key=lambda kind: kept_back[kind])
-            return REASON_OF.get(largest, largest), self._kept_back(kept_back)
-        if not self.leased:
-            return "unclaimed", (
-                f"{_n(free, 'host')} could start, and no worker has claimed anything: its requests "
-                "have just come, or the workers wait for a sink or for Redis."
-            )
-        if self.status.get("scheduling") == "priority":
-            works = "work" if len(self.alive) > 1 else "works"
-            return (
-                "working",
-                f"{_n(len(self.alive), 'worker')} {works} on {_n(self.leased, 'request')}.",
-            )
-        text = (
-            f"{_n(len(self.alive), 'worker')} {'work' if len(self.alive) > 1 else 'works'} on "
-            f"{_n(self.leased, 'request')} of {_n(self.busy, 'host')}"
-        )
-        if more := max(0, free - round(self.in_use)):
-            about = "about " if self.estimated else ""
-            text += f"; {about}{_n(more, 'more host')} could start now"
-        return "working", f"{text}."
-
-    def _kept_back(self, kept_back: Mapping[str, int]) -> str:
-        about = "about " if self.estimated else ""
-        if len(kept_back) == 1:
-            ((kind, _),) = kept_back.items()
-            hosts = "The only host" if self.slots == 1 else f"All {self.slots:,} hosts"
-            text = f"{hosts} with requests {self._how(kind, self.slots, alone=True)}"
-        else:
-            parts = [
-                f"{about}{n:,} {self._how(kind, n, alone=False)}" for kind, n in kept_back.items()
-            ]
-            text = f"All {self.slots:,} hosts with requests wait: {', '.join(parts)}"
-        if {"concurrency", "delay"} & set(kept_back) and self.idle:
-            text += f"; {self._idle()}"
-        moving = {"delay", "parked", "aside"} & set(kept_back)
-        if moving and self.next_start is not None:
-            at = f"in {_time(self.next_start)}" if self.next_start >= 0.1 else "due now"
-            text += f"; the next start is {at}"
-        return f"{text}."
-
-    def _how(self, kind: str, n: int, *, alone: bool) -> str:
-        causes = self.causes[kind]
+    def how(self, kind: str, n: int) -> str:
+        """What ``n`` hosts wait for, that are kept back by this."""
+        causes = self.causes[kind].most_common()
+        its = "its" if n == 1 else "their"
         if kind == "delay":
-            cause = f" ({', '.join(DELAYS[c] for c, _ in causes.most_common())})" if causes else ""
+            named = ", ".join(DELAYS[cause] for cause, _ in causes)
             # Its own limit is what one expects.
-            cause = "" if set(causes) == {"limit"} else cause
-            verb = (
-                ("waits for its delay" if n == 1 else "wait for their delay")
-                if alone
-                else ("for its delay" if n == 1 else "for their delay")
+            return f"for {its} delay" + (
+                f" ({named})" if {c for c, _ in causes} - {"limit"} else ""
             )
-            return verb + cause
         if kind == "concurrency":
-            limit = f"limit of {self.allowed:,} at a time" + ("" if n == 1 else " together")
-            has = (
-                ("has reached its " if n == 1 else "have reached their ") if alone else "at their "
-            )
-            return has + limit
-        be = ("is " if n == 1 else "are ") if alone else ""
+            return f"at {its} limit of {self.allowed:,} at a time{'' if n == 1 else ' together'}"
         if kind == "parked":
-            several = len(causes) > 1
-            after = [
-                _answer(status) + (f" ({count:,})" if several else "")
-                for status, count in causes.most_common(4)
-            ]
-            return f"{be}parked after {' and '.join(after) or 'failures'}"
-        if kind == "aside":
-            stuck = f", for {_time(self.stuck)} nothing else is left" if self.stuck >= 0 else ""
-            return f"{be}set aside after too many failures{stuck if alone else ''}"
-        return f"{be}paused by a person"
+            shown = [_answer(a) + (f" ({k:,})" if len(causes) > 1 else "") for a, k in causes[:4]]
+            return f"parked after {' and '.join(shown) or 'failures'}"
+        return "set aside after too many failures" if kind == "aside" else "paused by a person"
 
-    def _idle(self) -> str:
+    def idle_text(self) -> str:
         have = "has" if self.idle == 1 else "have"
         return f"{self.idle:,} of {_n(len(self.alive), 'worker')} {have} nothing to do"
 
     def also(self, reason: str) -> list[str]:
         """What is true besides."""
-        told = []
-        for server in self.servers:
-            if not server.is_full and server.share >= NEARLY_FULL:
-                told.append(f"Redis is {server.share:.0%} full ({_mib(server.most)}).")
+        told = [
+            f"Redis is {server.share:.0%} full ({_mib(server.most)})."
+            for server in self.servers
+            if not server.is_full and server.share >= NEARLY_FULL
+        ]
         if reason in {"working", "in_progress", "unclaimed"}:
             for kind in ("parked", "aside", "paused"):
-                if n := round(self.kinds.get(kind, 0)):
-                    told.append(f"{_n(n, 'host')} {self._how(kind, n, alone=True)}.")
+                if n := self.kept_back.get(kind):
+                    told.append(f"{_n(n, 'host')} {self.how(kind, n)}.")
             if self.idle:
-                told.append(f"{self._idle()}.")
-        if reason not in {"quiet", "no_workers"} and (
-            quiet := [worker for worker in self.alive if worker.get("quiet")]
-        ):
-            told.append(
-                f"{len(quiet):,} of {_n(len(self.alive), 'worker')} {_be(len(quiet))} quiet."
-            )
-        if reason not in {"sink_away", "no_workers"} and (
-            cut_off := [worker for worker in self.alive if worker.get("sink") not in (None, "")]
-        ):
-            told.append(f"The sink of {_n(len(cut_off), 'worker')} is away.")
+                told.append(f"{self.idle_text()}.")
+        if reason not in {"quiet", "no_workers"} and self.quiet:
+            told.append(f"Quiet: {self.quiet:,} of {_n(len(self.alive), 'worker')}.")
+        if reason not in {"sink_away", "no_workers"} and self.cut_off:
+            told.append(f"The sink of {_n(self.cut_off, 'worker')} is away.")
         if self.starts and reason in {"delay", "working", "concurrency"}:
             told.append(f"Delays and rates allow {_number(self.starts)} starts a minute.")
         if reason in {*KINDS, "set_aside"} and self.leased:
             told.append(f"{_n(self.leased, 'request')} in progress.")
         return told
+
+
+# The sentences
+
+
+def _away(look: _Look) -> str:
+    shards = ", ".join(map(str, sorted(look.away)))
+    which = f"Shard {shards} is" if len(look.away) == 1 else f"Shards {shards} are"
+    why = next(iter(look.away.values()))
+    return f"{which} away ({why}): their hosts wait, those of other shards go on."
+
+
+def _paused(look: _Look) -> str:
+    held = f"; {_n(look.leased, 'request')} with workers" if look.leased else ""
+    return (
+        f"The crawl is paused by a person since {look.status['crawl_paused']}{held}: nothing is "
+        f"started before scrapy redisq resume {shlex.quote(look.status['frontier'])}."
+    )
+
+
+def _no_workers(look: _Look) -> str:
+    text = "No worker is alive"
+    if look.dead and look.leased:
+        silent = _time(min(worker["seen_ago"] for worker in look.dead))
+        hold = "hold" if len(look.dead) > 1 else "holds"
+        text += (
+            f" ({_n(len(look.dead), 'worker')} that gave no sign of life for {silent} still {hold} "
+            f"{_n(look.leased, 'request')})"
+        )
+    return f"{text}; {_resuming(look.status)} resumes the run."
+
+
+def _resuming(status: Mapping[str, Any]) -> str:
+    """The command that goes on with this run, and with no other."""
+    words = ["scrapy", "crawl"]
+    if spider := status.get("spider"):
+        words.append(spider)
+        for argument in _words(status.get("arguments") or ""):
+            words += ["-a", shlex.quote(argument)]
+        if status["frontier"] != spider:
+            words += ["-s", f"REDISQ_FRONTIER={shlex.quote(status['frontier'])}"]
+    if name := status.get("run_name"):
+        words += ["-s", f"REDISQ_RUN={shlex.quote(name)}"]
+    return " ".join(words)
+
+
+def _in_progress(look: _Look) -> str:
+    left = []
+    if look.leased:
+        left.append(f"{_n(look.leased, 'request')} of {_n(len(look.alive), 'worker')}")
+    if look.kept:
+        kept, workers = _n(look.kept, "request"), _n(look.keeping, "worker")
+        left.append(f"{kept} that cannot be stored, in {workers}")
+    if look.delayed:
+        delayed = _n(look.delayed, "delayed request")
+        left.append(f"{delayed}, the next in {_time(look.first_delayed)}")
+    return f"All that is left is in progress: {', and '.join(left)}."
+
+
+def _delayed(look: _Look) -> str:
+    text = f"Only {_n(look.delayed, 'delayed request')} (retries and other delays)"
+    first, last = _time(look.first_delayed), _time(look.last_delayed)
+    if look.delayed == 1:
+        return f"{text} is left, due in {first}."
+    return f"{text} are left: the next is due in {first}, the last in {last}."
+
+
+def _kept_back(look: _Look) -> str:
+    """All hosts with requests wait for something."""
+    kinds = look.kept_back
+    hosts = "The only host with requests waits" if look.slots == 1 else ""
+    text = hosts or f"All {look.slots:,} hosts with requests wait"
+    if len(kinds) == 1:
+        text += f": {look.how(next(iter(kinds)), look.slots)}"
+    else:
+        about = "about " if look.estimated else ""
+        text += ": " + ", ".join(f"{about}{n:,} {look.how(kind, n)}" for kind, n in kinds.items())
+    if kinds.keys() == {"aside"} and look.stuck >= 0:
+        text += f", for {_time(look.stuck)} nothing else is left"
+    if {"concurrency", "delay"} & kinds.keys() and look.idle:
+        text += f"; {look.idle_text()}"
+    if {"delay", "parked", "aside"} & kinds.keys() and look.next_start is not None:
+        at = f"in {_time(look.next_start)}" if look.next_start >= 0.1 else "due now"
+        text += f"; the next start is {at}"
+    return f"{text}."
+
+
+def _working(look: _Look) -> str:
+    works = "work" if len(look.alive) > 1 else "works"
+    text = f"{_n(len(look.alive), 'worker')} {works} on {_n(look.leased, 'request')}"
+    if look.status.get("scheduling") == "priority":
+        return f"{text}."
+    text += f" of {_n(look.busy, 'host')}"
+    if more := max(0, look.free - round(look.in_use)):
+        about = "about " if look.estimated else ""
+        text += f"; {about}{_n(more, 'more host')} could start now"
+    return f"{text}."
+
+
+def _is_most(kind: str, look: _Look) -> bool:
+    """All hosts with requests wait, and most of them for this."""
+    kept_back = look.kept_back
+    return not look.free and bool(kept_back) and kind == max(kept_back, key=lambda k: kept_back[k])
+
+
+Cause = tuple[str, Callable[[_Look], object], str | Callable[[_Look], str]]
+
+CAUSES: tuple[Cause, ...] = (
+    (
+        *("absent", lambda look: look.state == "absent"),
+        "There is no such frontier: nothing was pushed, no worker has joined.",
+    ),
+    ("shard_away", lambda look: look.away, _away),
+    (
+        *("redis_full", lambda look: look.full),
+        "Redis is full: {used} of {most} (maxmemory). Workers finish what they hold, and start "
+        "nothing new until there is room.",
+    ),
+    ("redis_refuses", lambda look: look.refuses, "Redis takes no writes: {refuses}."),
+    ("complete", lambda look: look.state == "complete", "The run is complete: {finished}."),
+    (
+        *("resetting", lambda look: look.state == "resetting"),
+        "What is left of a former run is being deleted.",
+    ),
+    ("paused", lambda look: look.status.get("crawl_paused"), _paused),
+    ("no_workers", lambda look: not look.alive, _no_workers),
+    (
+        *("quiet", lambda look: look.quiet == len(look.alive)),
+        "All workers are quiet ({workers}): what they hold is finished, nothing is claimed until "
+        "they are told to work again.",
+    ),
+    (
+        *("sink_away", lambda look: look.cut_off == len(look.alive)),
+        "The sinks of all workers are away ({workers}): {leased} in progress, whose items wait to "
+        "be written.",
+    ),
+    # Hosts have requests.
+    *((REASON_OF.get(kind, kind), partial(_is_most, kind), _kept_back) for kind in KINDS),
+    (
+        *("unclaimed", lambda look: look.slots and not look.leased),
+        "{free} could start, and no worker has claimed anything: its requests have just come, or "
+        "the workers wait for a sink or for Redis.",
+    ),
+    ("working", lambda look: look.slots, _working),
+    # No host has.
+    ("in_progress", lambda look: look.leased or look.kept, _in_progress),
+    ("delayed", lambda look: look.delayed, _delayed),
+    (
+        *("posted", lambda look: look.status.get("posted")),
+        "Links of {posted} to other servers are not safe there yet.",
+    ),
+    (
+        *("starting", lambda look: look.starting),
+        "Nothing waits; {starting} may still add start requests.",
+    ),
+    (
+        *("idle", lambda look: look.keep_alive),
+        "Everything is finished; the workers stay for more (REDISQ_KEEP_ALIVE).",
+    ),
+    ("ending", lambda _: True, "Everything is finished, and the workers are about to leave."),
+)
+"""Reason, when it holds, and its sentence; what is most in the way comes first."""
 
 
 def _with_requests(told: tuple[int, int, int]) -> float:
@@ -413,14 +423,6 @@ def _n(number: float, what: str) -> str:
 
 def _number(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:,.1f}"
-
-
-def _all(number: int, what: str) -> str:
-    return f"The only {what}" if number == 1 else f"All {number:,} {what}s"
-
-
-def _be(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _time(seconds: float) -> str:

@@ -11,22 +11,18 @@ from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from lab.cluster import Cluster
-from lab.proxy import Proxy
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.ops.doctor import Level, Line, Report, crawl, project, rights, speed
 from scrapy_redisq.ops.doctor.crawl import memory
-from scrapy_redisq.ops.doctor.examination import _clocks
 from scrapy_redisq.ops.doctor.report import note, ok, problem, warning
-from scrapy_redisq.ops.doctor.told import Told
+from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.command import Redisq
 
@@ -51,9 +47,10 @@ def everything(client: redis.Redis) -> dict[bytes, Any]:
 def test_levels() -> None:
     """The exit code is 0 as long as nothing is worse than a note; what is bad comes first."""
     report = Report("redis://here", "books")
-    report.add([ok("A", "fine"), note("A", "known", "why")])
+    report.add("A", [ok("fine"), note("known", "why")])
     assert (report.level, report.exit_code) == (Level.NOTE, 0)
-    report.add([warning("A", "bad", "why", "that"), problem("B", "worse", "why", "this")])
+    report.add("A", [warning("bad", "why", "that")])
+    report.add("B", [problem("worse", "why", "this")])
     assert (report.level, report.exit_code) == (Level.PROBLEM, 1)
     assert [told(lines) for _, lines in report.parts()] == [["bad", "known", "fine"], ["worse"]]
     as_json = report.to_json()
@@ -257,22 +254,7 @@ def test_a_cluster(redisq: Redisq, cluster: Cluster) -> None:
     found = [line["what"] for line in json.loads(ran.out)["lines"]]
     assert "3 masters, all slots covered" in found
     assert "3 shards on 3 of 3 masters" in found
-    assert "the masters' clocks agree" in found
     assert any("it has no replica" in what for what in found)
-
-
-def test_clocks_of_masters_that_do_not_answer(redis_server: RedisServer) -> None:
-    """Nothing is said of them, nor that one agrees with itself; and that the next one is asked when
-    a time-out has passed makes no clock wrong."""
-    with Proxy(redis_server.port) as proxy, redis_server.client() as client:
-        hangs = redis.Redis(port=proxy.port, socket_timeout=1.5, retry=Retry(NoBackoff(), 0))
-        proxy.cut()
-        with hangs:
-            found = [told(_clocks(nodes)) for nodes in ([hangs, client], [client, hangs, client])]
-        found.append(told(_clocks([client, client])))
-    assert found == [
-        *([], ["the clocks of 2 masters that answered agree"], ["the masters' clocks agree"])
-    ]
 
 
 # The crawl

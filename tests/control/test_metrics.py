@@ -7,28 +7,27 @@ import http.client
 import json
 import re
 import shutil
-import socket
-import struct
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from lab.cluster import KINDS, Cluster
 from lab.proxy import Proxy
-from lab.servers import RedisServer, binaries, wait_until
+from lab.servers import RedisServer, binaries
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import meta_key, prefix
 from scrapy_redisq.frontier.operations import Finish
-from scrapy_redisq.ops.metrics import Exposition, metrics, scale
 from scrapy_redisq.ops.metrics import exporter as exporter_module
-from scrapy_redisq.ops.metrics.exporter import Busy, Exporter, Known, Scraped
+from scrapy_redisq.ops.metrics.exporter import Programs, make_app
+from scrapy_redisq.ops.metrics.exposition import Exposition
 from scrapy_redisq.ops.metrics.families import METRICS
+from scrapy_redisq.ops.metrics.scale import scale
+from scrapy_redisq.ops.serving import NoThread
 from scrapy_redisq.server.connection import open_server
 from tests.control.test_frontier import Worker, some_urls
+from tests.dashboard.served import Answering
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT
 
@@ -49,33 +48,19 @@ def values(text: str) -> Values:
 
 
 @contextmanager
-def address_of_exporter(url: str) -> Iterator[tuple[str, int]]:
-    """One that runs; -> where."""
-    with open_server(url, socket_timeout=1, connect_timeout=1) as server:
-        running = Exporter(server, "127.0.0.1", 0)
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        try:
-            yield "127.0.0.1", running.port
-        finally:
-            running.stop()
-            thread.join(30)
-            running.close()
-
-
-@contextmanager
 def exporter(url: str) -> Iterator[Get]:
     """One that runs; -> asks it for a path."""
-    with address_of_exporter(url) as address:
+    with (
+        open_server(url, socket_timeout=1, connect_timeout=1) as server,
+        contextlib.closing(Answering(lambda: make_app(server))) as running,
+    ):
 
         def get(path: str, method: str = "GET") -> tuple[int, str]:
-            connection = http.client.HTTPConnection(*address, timeout=30)
-            try:
+            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+            with contextlib.closing(connection):
                 connection.request(method, path)
                 answer = connection.getresponse()
                 return answer.status, answer.read().decode()
-            finally:
-                connection.close()
 
         yield get
 
@@ -106,7 +91,7 @@ def test_figures(redis_server: RedisServer) -> None:
             'status_x"y': 7,
         }
         frontier.client.hset(prefix('bo"oks', 0) + "counts", mapping=took)
-        text = metrics([frontier]).decode()
+        text = Exposition().text([frontier]).decode()
     found = values(text)
     assert "a.example" not in text
     of_crawl = {
@@ -289,61 +274,20 @@ def test_many_scrape_at_once(redis_server: RedisServer, monkeypatch: pytest.Monk
     with (
         Frontier.from_url(redis_server.url, "books") as frontier,
         open_server(redis_server.url) as server,
-        contextlib.closing(Known(server)) as known,
+        contextlib.closing(Programs(server)) as asked,
     ):
         frontier.push(some_urls(1))
-        scraped = Scraped(known)
-        with scraped._looking, pytest.raises(Busy):
-            scraped.text()
-        text = scraped.text()
+        with asked._looking, pytest.raises(NoThread):
+            asked.metrics_now()
+        text = asked.metrics_now()
         frontier.push(some_urls(2))
-        with scraped._looking:
-            assert scraped.text() == text
+        with asked._looking:
+            assert asked.metrics_now() == text
             monkeypatch.setattr(exporter_module, "KEPT", 0.0)
-            with pytest.raises(Busy):
-                scraped.text()
+            with pytest.raises(NoThread):
+                asked.metrics_now()
         name = "redisq_requests_total{crawl=books,event=created}"
-        assert (values(text.decode())[name], values(scraped.text().decode())[name]) == (1, 2)
-
-
-def test_many_connections(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While all are being answered, those who are too many are told so, and take no thread."""
-    answering, go = threading.Event(), threading.Event()
-
-    def scale(frontier: Frontier, query: Mapping[str, str]) -> dict[str, Any]:
-        answering.set()
-        go.wait(20)
-        return {}
-
-    monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
-    monkeypatch.setattr(exporter_module, "scale", scale)
-    with (
-        address_of_exporter(redis_server.url) as address,
-        socket.create_connection(address, timeout=20) as first,
-    ):
-        try:
-            first.sendall(b"GET /scale/books HTTP/1.0\r\n\r\n")
-            assert answering.wait(20)
-            with socket.create_connection(address, timeout=20) as one_more:
-                assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
-        finally:
-            go.set()
-        assert first.recv(100).startswith(b"HTTP/1.0 200 ")
-
-
-def test_connections_that_ask_nothing(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many there are: who asks is answered, and the oldest of them has to go."""
-    monkeypatch.setattr(exporter_module, "MOST_ASKING", 4)
-    monkeypatch.setattr(exporter_module, "SILENT", 600.0)
-    with address_of_exporter(redis_server.url) as address, contextlib.ExitStack() as opened:
-        silent = [
-            opened.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)
-        ]
-        for _ in range(5):
-            assert first_line(address, b"GET /healthz HTTP/1.0") == b"HTTP/1.0 200 OK"
-        assert silent[0].recv(100) == b""
+        assert (values(text.decode())[name], values(asked.metrics_now().decode())[name]) == (1, 2)
 
 
 @pytest.mark.parametrize("bent", ["9" * 400, "-" + "9" * 400, "nan"])
@@ -363,71 +307,9 @@ def test_a_bent_count(redis_server: RedisServer, bent: str) -> None:
         names = ("leased", "pages", "created", "finished", "sink_us", "exchanges_us", "requeued")
         for name in names:
             books.client.hset(prefix("books", 0) + "counts", name, bent)
-            found = values(metrics([books, news]).decode())
+            found = values(Exposition().text([books, news]).decode())
             assert found["redisq_requests{crawl=news,state=queued}"] == 2
             assert found["redisq_crawl_up{crawl=news}"] == 1
-
-
-def first_line(address: tuple[str, int], request: bytes) -> bytes:
-    """Of the answer to a request, which http.client need not take for one; b"" if there is none."""
-    with socket.create_connection(address, timeout=20) as connection:
-        connection.sendall(request + b"\r\n\r\n")
-        return connection.recv(1_000).partition(b"\r\n")[0]
-
-
-def test_an_address_that_is_none(
-    redis_server: RedisServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Is answered, and no error of the exporter's."""
-    with address_of_exporter(redis_server.url) as address:
-        assert first_line(address, b"GET http://[x HTTP/1.1") == b"HTTP/1.0 400 Bad Request"
-    assert capfd.readouterr().err == ""
-
-
-def test_a_thread_that_is_not_to_be_had(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who came then takes nobody's place."""
-    monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
-    with address_of_exporter(redis_server.url) as address:
-        size = threading.stack_size(2**50)
-        try:
-            with socket.create_connection(address, timeout=20) as refused:
-                assert refused.recv(100) == b""
-        finally:
-            threading.stack_size(size)
-        assert first_line(address, b"GET /healthz HTTP/1.0") == b"HTTP/1.0 200 OK"
-
-
-def test_slow_and_lost_clients(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Who sends a byte now and then takes the place of others for a while only; of who goes away
-    nothing is said."""
-    monkeypatch.setattr(exporter_module, "MOST_ASKING", 1)
-    monkeypatch.setattr(exporter_module, "SILENT", 0.1)
-    with address_of_exporter(redis_server.url) as address:
-
-        def answers() -> bool:
-            with contextlib.suppress(OSError), socket.create_connection(address, timeout=20) as one:
-                one.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-                return one.recv(100).startswith(b"HTTP/1.0 200 ")
-            return False
-
-        with socket.create_connection(address, timeout=20) as slow:
-            slow.sendall(b"GET / HTTP/1.1\r\nSlow: ")
-
-            def answers_beside() -> bool:
-                with contextlib.suppress(OSError):
-                    slow.sendall(b"y")
-                return answers()
-
-            wait_until(answers_beside, 15, "an answer")
-        with socket.create_connection(address, timeout=20) as lost:
-            lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            lost.sendall(b"GET ")
-        wait_until(answers, 15, "an answer")
-    assert capfd.readouterr().err == ""
 
 
 def test_crawls_that_hang_are_given_up(
@@ -442,7 +324,7 @@ def test_crawls_that_hang_are_given_up(
         books.push(some_urls(1))
         books.client.set(prefix("broken", 0) + "meta", "no hash")
         for frontiers, up in (([books, broken], 1), ([broken, books], 0)):
-            found = values(metrics(frontiers).decode())
+            found = values(Exposition().text(frontiers).decode())
             assert (found["redisq_crawl_up{crawl=books}"], found["redisq_up"]) == (up, 1)
 
 

@@ -74,12 +74,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         "; scrapy crawl books -a 'q=a b' -a n=2 -s REDISQ_FRONTIER='a b' -s REDISQ_RUN=monday "
         "resumes the run.",
     ),
-    "quiet": ({"workers": [worker(quiet=True)] * 3}, {}, [], "All 3 workers are quiet"),
+    "quiet": ({"workers": [worker(quiet=True)] * 3}, {}, [], "All workers are quiet (3 workers)"),
     "sink_away": (
         {"workers": [worker(sink="away")], "leased": 48},
         {},
         [],
-        "The sink is away, for the only worker: 48 requests in progress",
+        "The sinks of all workers are away (1 worker): 48 requests in progress",
     ),
     "delay": (
         {"leased": 1},
@@ -92,35 +92,35 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Condition], str]] = 
         {"leased": 1, "workers": [worker(leased=1), *[worker()] * 3]},
         {"kinds": {"concurrency": (1, [1])}, "waiting": 4},
         [],
-        "The only host with requests has reached its limit of 1 at a time; 3 of 4 workers have "
+        "The only host with requests waits: at its limit of 1 at a time; 3 of 4 workers have "
         "nothing to do.",
     ),
     "parked": (
         {},
         {"kinds": {"parked": (3, {"503": 2, "0": 1})}, "next": 40 * S},
         [],
-        "All 3 hosts with requests are parked after 503 (2) and no answer (1); the next start is "
+        "All 3 hosts with requests wait: parked after 503 (2) and no answer (1); the next start is "
         "in 40 s.",
     ),
     "parked after a robots.txt": (
         {},
         {"kinds": {"parked": (5, {"-503": 3, "-1": 2})}, "next": 40 * S},
         [],
-        "All 5 hosts with requests are parked after 503 for robots.txt (3) and robots.txt that "
+        "All 5 hosts with requests wait: parked after 503 for robots.txt (3) and robots.txt that "
         "cannot be had (2); the next start is in 40 s.",
     ),
     "set_aside": (
         {},
         {"kinds": {"aside": (4, [])}, "aside": (4, 4, 4), "stuck": 61 * S, "next": 7_200 * S},
         [],
-        "All 4 hosts with requests are set aside after too many failures, for 61 s nothing else is "
-        "left; the next start is in 2.0 h.",
+        "All 4 hosts with requests wait: set aside after too many failures, for 61 s nothing else "
+        "is left; the next start is in 2.0 h.",
     ),
     "paused": (
         {},
         {"kinds": {"paused": (1, [])}, "paused": (9, 9, 1)},
         [],
-        "The only host with requests is paused by a person.",
+        "The only host with requests waits: paused by a person.",
     ),
     "unclaimed": ({}, {"kinds": {"due": (2, [])}, "due": 2}, [], "2 hosts could start, and no"),
     "in_progress": (
@@ -176,7 +176,7 @@ def test_each_reason(reason: str) -> None:
     assert why["reason"] == reason.split(" ", maxsplit=1)[0].rstrip(",")
     assert text in why["text"]
     if reason == "working":
-        assert why["also"] == ["Redis is 95% full (0 MiB).", "1 host is parked after 429."]
+        assert why["also"] == ["Redis is 95% full (0 MiB).", "1 host parked after 429."]
     if reason == "delay":
         assert why["waiting"] == {"delay": 100, "parked": 12, "set_aside": 4, "paused": 3}
 

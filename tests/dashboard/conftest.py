@@ -22,7 +22,7 @@ def dashboard(redis_server: RedisServer, _served: Served) -> Served:
     """One for the module; the server is emptied before each test."""
     _served.crawls.names.forget()
     _served.crawls.doctor.forget()
-    for crawl in _served.crawls.known():
+    for crawl in _served.crawls._crawls.values():
         crawl.changed()
     return _served
 

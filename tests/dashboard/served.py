@@ -8,16 +8,17 @@ import http.client
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from aiohttp import web
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.ops.dashboard.app import make_app
 from scrapy_redisq.ops.dashboard.crawls import Crawls
 from scrapy_redisq.ops.dashboard.guard import Rules
-from scrapy_redisq.ops.dashboard.listening import listening
-from scrapy_redisq.ops.doctor import Report
-from scrapy_redisq.ops.doctor.examination import examined
+from scrapy_redisq.ops.doctor import Report, examination
+from scrapy_redisq.ops.serving import listening
 from scrapy_redisq.server.connection import Server, open_server
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -35,15 +36,16 @@ class Answer(NamedTuple):
 
 
 def examine(server: Server, name: str | None) -> Report:
-    return examined(server, RedisqSettings.read({}), name)
+    report = Report(server.address, name)
+    examination.examine(report, server, RedisqSettings.read({}), name)
+    return report
 
 
-class Served:
-    """The dashboard of a Redis server, on a free port, until it is closed."""
+class Answering:
+    """An application in a thread, on a free port, until it is closed."""
 
-    def __init__(self, url: str, rules: Rules | None = None) -> None:
-        self._url = url
-        self.rules = rules or Rules(secrets.token_urlsafe(32))
+    def __init__(self, make: Callable[[], web.Application]) -> None:
+        self._make = make
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -53,8 +55,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
 
     async def _start(self, port: int) -> int:
-        self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier, examine)
-        self._listening = listening(make_app(self.crawls, self.rules), "127.0.0.1", port)
+        self._listening = listening(self._make(), "127.0.0.1", port)
         return await self._listening.__aenter__()
 
     async def _end(self) -> None:
@@ -67,16 +68,29 @@ class Served:
     def stop(self) -> None:
         self._do(self._end())
 
-    def start_again(self) -> None:
-        """As another process: on the same port, with another token."""
-        self.rules = Rules(secrets.token_urlsafe(32))
-        self._do(self._start(self.port))
-
     def close(self) -> None:
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class Served(Answering):
+    """The dashboard of a Redis server."""
+
+    def __init__(self, url: str, rules: Rules | None = None) -> None:
+        self._url = url
+        self.rules = rules or Rules(secrets.token_urlsafe(32))
+        super().__init__(self._app)
+
+    def _app(self) -> web.Application:
+        self.crawls = Crawls(open_server(self._url, socket_timeout=2.0), Frontier, examine)
+        return make_app(self.crawls, self.rules)
+
+    def start_again(self) -> None:
+        """As another process: on the same port, with another token."""
+        self.rules = Rules(secrets.token_urlsafe(32))
+        self._do(self._start(self.port))
 
     @property
     def url(self) -> str:

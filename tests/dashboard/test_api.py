@@ -88,7 +88,7 @@ def test_a_frontier_that_is_reset(dashboard: Served, frontier: Frontier) -> None
     frontier.push(["https://a.example/"])
     assert dashboard.get(CRAWL)["state"] == "stopped"
     frontier.reset()
-    for crawl in dashboard.crawls.known():
+    for crawl in dashboard.crawls._crawls.values():
         crawl.changed()
     assert dashboard.get(CRAWL)["state"] == "absent"
     assert hosts(dashboard) == []

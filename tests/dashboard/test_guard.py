@@ -21,7 +21,8 @@ from lab.launcher import fork
 from lab.servers import RedisServer, wait_until
 from scrapy_redisq.commands.dashboard import NoDashboard, kept_token
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.ops.dashboard import listening, streams
+from scrapy_redisq.ops import serving
+from scrapy_redisq.ops.dashboard import streams
 from scrapy_redisq.ops.dashboard.guard import HEADERS, Refused, Rules
 from tests.dashboard.served import Served
 from tests.harness.command import Redisq, at
@@ -206,13 +207,8 @@ def test_too_many_look(
         answer = dashboard.ask("/api/stream")
         assert (answer.status, list(answer.json)) == (503, ["error"])
         assert dashboard.ask("/api/crawls").status == 200
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
-    address = "127.0.0.1", dashboard.port
-    with contextlib.ExitStack() as silent:
-        for _ in range(3):
-            silent.enter_context(socket.create_connection(address, timeout=20))
-        with socket.create_connection(address, timeout=20) as one_more:
-            assert one_more.recv(100).startswith(b"HTTP/1.0 503 ")
+    monkeypatch.setattr(streams, "MOST", 9)
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 1)
 
     def has_room() -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -220,6 +216,33 @@ def test_too_many_look(
         return False
 
     wait_until(has_room, 20, "room")
+
+    def is_told() -> bool:
+        address = "127.0.0.1", dashboard.port
+        with (
+            contextlib.suppress(TimeoutError),
+            socket.create_connection(address, timeout=0.2) as one_more,
+        ):
+            return one_more.recv(100).startswith(b"HTTP/1.0 503 ")
+        return False
+
+    with dashboard.stream("/api/stream"):
+        wait_until(is_told, 20, "a refusal")
+    wait_until(has_room, 20, "room")
+
+
+def test_connections_that_ask_nothing(dashboard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: who asks is answered, and the oldest of them has to go."""
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 4)
+    address = "127.0.0.1", dashboard.port
+    with contextlib.ExitStack() as opened:
+        silent = [
+            opened.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)
+        ]
+        silent[-1].sendall(b"GET / HTTP/1.1\r\nSlow: ")
+        for _ in range(5):
+            assert dashboard.ask("/api/session").status == 200
+        assert silent[0].recv(100) == b""
 
 
 def test_headers_of_every_answer(dashboard: Served, frontier: Frontier) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from lab.servers import wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.ops.dashboard import crawls
+from scrapy_redisq.ops import serving
+from scrapy_redisq.ops.metrics import exporter
 from tests.dashboard.served import Served
 from tests.harness.worker import NAME
 
@@ -36,19 +37,19 @@ def test_programs_take_no_thread_from_people(
         go.wait(20)
         return {}
 
-    monkeypatch.setattr(crawls, "scale", scale)
-    monkeypatch.setattr(crawls, "PATIENCE", 0.1)
-    many = 2 * crawls.THREADS
+    monkeypatch.setattr(exporter, "scale", scale)
+    monkeypatch.setattr(serving, "PATIENCE", 0.1)
+    many = 24
     with ThreadPoolExecutor(many) as programs:
         asking = [programs.submit(dashboard.ask, f"/scale/{NAME}") for _ in range(many)]
         try:
-            refused = many - crawls.PROGRAMS
+            refused = many - exporter.THREADS
             wait_until(lambda: sum(one.done() for one in asking) == refused, 15, "the refusals")
             assert dashboard.get(f"/api/crawls/{NAME}")["queued"] == 1
         finally:
             go.set()
         found = Counter(one.result().status for one in asking)
-    assert found == {503: refused, 200: crawls.PROGRAMS}
+    assert found == {503: refused, 200: exporter.THREADS}
 
 
 def test_nobody_waits_for_who_opens_another_crawl(

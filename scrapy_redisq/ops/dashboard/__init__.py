@@ -1,7 +1,6 @@
 """The dashboard: pages in a browser, and the JSON behind them, for all frontiers of a server.
 
 ``app``        the routes, and what is set up and closed with them
-``listening``  where it is reached, and by how many at a time
 ``guard``      who may ask and change what; headers of every answer
 ``crawls``     the frontiers, each opened once, looked at in threads
 ``shared``     one look for all who ask at the same time; long lists, read in portions

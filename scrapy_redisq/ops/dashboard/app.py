@@ -14,10 +14,12 @@ from aiohttp import web
 from scrapy_redisq.errors import FrontierError, RedisqError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import changes, reads, streams
-from scrapy_redisq.ops.dashboard.crawls import Crawls, NoCrawl, NoThread
-from scrapy_redisq.ops.dashboard.guard import DATA, MOST_BODY, Handler, Rules, add_headers, guarded
+from scrapy_redisq.ops.dashboard.crawls import Crawls, NoCrawl
+from scrapy_redisq.ops.dashboard.guard import DATA, MOST_BODY, Rules, add_headers, guarded
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, RULES
 from scrapy_redisq.ops.dashboard.streams import CLOSING, OPEN
+from scrapy_redisq.ops.metrics import exporter
+from scrapy_redisq.ops.serving import Handler, NoThread
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +38,12 @@ def make_app(crawls: Crawls, rules: Rules) -> web.Application:
         middlewares=[in_json, guarded(rules)],
         client_max_size=MOST_BODY,
     )
-    app[CRAWLS], app[RULES] = crawls, rules
+    app[CRAWLS], app[RULES], app[exporter.PROGRAMS] = crawls, rules, crawls.programs
     app[CLOSING], app[OPEN] = asyncio.Event(), set()
     app.on_response_prepare.append(add_headers)
     app.on_shutdown.append(_end_streams)
     app.cleanup_ctx.append(_closed)
-    for module in (reads, changes, streams):
+    for module in (reads, changes, streams, exporter):
         app.add_routes(module.routes)
     app.add_routes(pages())
     return app

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
-from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
+from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import servers
 from scrapy_redisq.ops.dashboard.figures import Figures
@@ -22,8 +22,8 @@ from scrapy_redisq.ops.dashboard.hosts import Host
 from scrapy_redisq.ops.dashboard.letters import Letter
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 from scrapy_redisq.ops.doctor import Report
-from scrapy_redisq.ops.metrics import scale
-from scrapy_redisq.ops.metrics.exporter import Known, Scraped
+from scrapy_redisq.ops.metrics.exporter import Programs
+from scrapy_redisq.ops.serving import in_thread
 from scrapy_redisq.server.connection import Server
 
 T = TypeVar("T")
@@ -33,12 +33,6 @@ BY = "dashboard"
 
 THREADS = 12
 """Looks and changes that go on at the same time."""
-
-PROGRAMS = 4
-"""The same of what programs ask, which do so again and again, also beside a Redis that hangs."""
-
-PATIENCE = 2.0
-"""Seconds that a question waits for a thread; autoscalers and Prometheus wait for 3 to 10."""
 
 STATUS_LASTS = 1.0
 SERIES_LASTS = 5.0
@@ -68,25 +62,6 @@ def aged(told: dict[str, Any], age: float) -> dict[str, Any]:
 
 class NoCrawl(LookupError):
     """Raised when there is no frontier of this name."""
-
-
-class NoThread(RedisqError):
-    """Raised when what was asked for was not begun: all threads are taken for long."""
-
-
-async def _run(threads: Executor, what: Callable[[], T]) -> T:
-    """Do ``what`` in one of ``threads``, unless none is free within `PATIENCE`: beside a Redis that
-    hangs nobody waits for all who came before. Raises `NoThread`."""
-    job = threads.submit(what)
-    doing = asyncio.wrap_future(job)
-    try:
-        await asyncio.wait([doing], timeout=PATIENCE)
-    except asyncio.CancelledError:
-        doing.cancel()  # and the job, if it has not begun
-        raise
-    if not doing.done() and job.cancel():
-        raise NoThread("too much is being asked of Redis, or it does not answer: ask later")
-    return await doing
 
 
 class Crawl:
@@ -166,41 +141,35 @@ class Crawls:
         self._open_to_push = open_to_push
         self._examine = examine
         self._threads = ThreadPoolExecutor(THREADS, "dashboard")
-        self._programs = ThreadPoolExecutor(PROGRAMS, "programs")
         # One examination at a time: each asks a lot, and beside a Redis that hangs it takes long.
         self._doctors = ThreadPoolExecutor(1, "doctor")
         self._client = server.client()
         self._crawls: dict[str, Crawl] = {}
         self._to_push: dict[str, Frontier] = {}
         self._opening = threading.Lock()
-        self._asked_by_programs = Known(server)
-        self._scraped = Scraped(self._asked_by_programs)
+        self.programs = Programs(server)
         self.names = Shared(self._threads, self._names, lasts=NAMES_LAST)
         self.servers = Shared(self._threads, self._servers, lasts=SERVERS_LAST)
         self.doctor = self._doctor(None)
 
     def close(self) -> None:
         """Wait for what is being done, and close the connections."""
-        for threads in (self._threads, self._programs, self._doctors):
+        for threads in (self._threads, self._doctors):
             threads.shutdown(cancel_futures=True)
         for frontier in self._to_push.values():
             frontier.close()
-        self._asked_by_programs.close()
+        self.programs.close()
         self._client.close()
 
     async def run(self, what: Callable[[], T]) -> T:
         """Do ``what`` in a thread. Raises `NoThread`."""
-        return await _run(self._threads, what)
+        return await in_thread(self._threads, what)
 
     async def crawl(self, name: str) -> Crawl:
         """Raises `NoCrawl`, and what Redis' client does."""
         if known := self._crawls.get(name):
             return known
         return await self.run(lambda: self._open(name))
-
-    def known(self) -> list[Crawl]:
-        """Those that somebody has looked at."""
-        return list(self._crawls.values())
 
     async def to_push(self, name: str) -> Frontier:
         """The same, to push to it and to ask about URLs; raises as `crawl` does, and `SettingError`
@@ -233,14 +202,6 @@ class Crawls:
 
     async def _status_of(self, name: str) -> dict[str, Any]:
         return await (await self.crawl(name)).told()
-
-    async def metrics(self) -> bytes:
-        """What Prometheus asks for. Raises `Busy`."""
-        return await _run(self._programs, self._scraped.text)
-
-    async def wanted_workers(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """What an autoscaler asks for, also of a crawl that has not begun."""
-        return await _run(self._programs, lambda: scale(self._asked_by_programs.one(name), query))
 
     def redact(self, error: object) -> str:
         """The text of an error, without passwords; redis-py's do not say what is away."""

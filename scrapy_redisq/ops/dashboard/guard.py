@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from scrapy_redisq.errors import RedisqError
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from scrapy_redisq.ops.serving import Handler
 
 DATA = ("/api/", "/metrics", "/scale/")
 """Where there is something to read; everything else is pages, which hold no data."""

@@ -14,8 +14,6 @@ from scrapy_redisq.control.told_letters import as_json, exported
 from scrapy_redisq.ops.dashboard import hosts, letters
 from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls, aged
 from scrapy_redisq.ops.dashboard.guard import SESSION, Rules
-from scrapy_redisq.ops.metrics import CONTENT_TYPE
-from scrapy_redisq.ops.metrics.exporter import Busy
 
 CRAWLS: web.AppKey[Crawls] = web.AppKey("crawls", Crawls)
 RULES: web.AppKey[Rules] = web.AppKey("rules", Rules)
@@ -90,24 +88,6 @@ async def history(request: web.Request) -> web.Response:
 @routes.get("/api/crawls/{name}/memory")
 async def memory(request: web.Request) -> web.Response:
     return web.json_response(aged(*await (await crawl_of(request)).memory.aged()))
-
-
-# What programs ask, as they ask the exporter
-
-
-@routes.get("/metrics")
-async def metrics(request: web.Request) -> web.Response:
-    try:
-        body = await request.app[CRAWLS].metrics()
-    except Busy as busy:
-        raise web.HTTPServiceUnavailable(text=str(busy)) from None
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
-
-
-@routes.get("/scale/{name}")
-async def wanted_workers(request: web.Request) -> web.Response:
-    name = request.match_info["name"]
-    return web.json_response(await request.app[CRAWLS].wanted_workers(name, request.query))
 
 
 # Hosts

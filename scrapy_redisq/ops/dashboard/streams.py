@@ -17,8 +17,9 @@ from aiohttp import web
 
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.ops.dashboard.crawls import NoCrawl, NoThread
+from scrapy_redisq.ops.dashboard.crawls import NoCrawl
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, crawl_of
+from scrapy_redisq.ops.serving import NoThread
 
 EVERY = 2.0
 """Seconds between two events."""

@@ -11,10 +11,8 @@ from redis.crc import key_slot
 
 from scrapy_redisq.frontier.calls import meta_key
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
-from scrapy_redisq.ops.doctor.told import Told
+from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.server.cluster import Cluster
-
-CLUSTER = "Cluster"
 
 
 def examine(
@@ -30,19 +28,17 @@ def examine(
     covered = int(known.get("cluster_slots_assigned", 0) or 0)
     if known and (known.get("cluster_state") != "ok" or covered < 16_384):
         yield problem(
-            CLUSTER,
             f"state {known.get('cluster_state')}, {covered:,} of 16,384 slots covered",
             "Shards in slots that nobody has stand still.",
             "redis-cli --cluster check, and fix",
         )
     else:
-        yield ok(CLUSTER, f"{len(masters)} masters, all slots covered")
+        yield ok(f"{len(masters)} masters, all slots covered")
     timeout = told.ask(one.config_get, "cluster-node-timeout") or {}
     if seconds := int(timeout.get("cluster-node-timeout", 0)) / 1_000:
         failover = seconds + 2
         if failover > lease_ttl:
             yield warning(
-                CLUSTER,
                 f"a failover takes about {failover:.0f} s (cluster-node-timeout), and"
                 f" REDISQ_LEASE_TTL is {lease_ttl:.0f} s",
                 "Leases of living workers end meanwhile, and pages are fetched twice.",
@@ -73,20 +69,18 @@ def _balance(
     text = f"{len(shards)} shards on {len(has)} of {len(nodes)} masters"
     if len(shards) >= len(nodes) and (empty or most > -(-len(shards) // len(nodes)) + 1):
         yield warning(
-            CLUSTER,
             f"{text}, up to {most} on one",
             "That master does the work of several, others none.",
             "equal ranges of slots (redis-cli --cluster rebalance); a new run lays its shards anew",
         )
     elif empty:
         yield note(
-            CLUSTER,
             text,
             "The other masters have no part in this crawl.",
             f"REDISQ_SHARDS None, or {len(nodes)}, for the next run",
         )
     else:
-        yield ok(CLUSTER, text)
+        yield ok(text)
 
 
 def _fields(info: object) -> dict[str, str]:

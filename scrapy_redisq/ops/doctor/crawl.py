@@ -7,11 +7,8 @@ from typing import Any
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, warning
-from scrapy_redisq.ops.doctor.words import size_text
+from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, size_text, warning
 from scrapy_redisq.settings.settings import RedisqSettings
-
-CRAWL, MEMORY = "Crawl", "Memory"
 
 BAD = {"redis_full", "redis_refuses", "corrupt", "shard_away", "redis_away"}
 IN_NEED = {"sink_away", "set_aside", "unclaimed"}
@@ -32,20 +29,14 @@ def examine(frontier: Frontier, settings: RedisqSettings) -> Iterator[Line]:
         yield _why(frontier.why())
         return
     if status["state"] == "absent":
-        yield note(CRAWL, f"there is no frontier {frontier.name}", "It was not begun, or reset.")
+        yield note(f"there is no frontier {frontier.name}", "It was not begun, or reset.")
         return
-    yield from _state(frontier, status)
+    why = frontier.why(status)
+    yield _why(why, f"{status['state']}: ")
+    yield from map(ok, why["also"])
     yield from seen(status)
     yield from ends(status, settings)
     yield from workers(status, settings)
-    yield from memory(frontier.memory())
-
-
-def _state(frontier: Frontier, status: Mapping[str, Any]) -> Iterator[Line]:
-    why = frontier.why(status)
-    yield _why(why, f"{status['state']}: ")
-    for text in why["also"]:
-        yield ok(CRAWL, text)
 
 
 def _why(why: Mapping[str, Any], state: str = "") -> Line:
@@ -55,7 +46,7 @@ def _why(why: Mapping[str, Any], state: str = "") -> Line:
             level = worse
     matters = "The crawl does not go on, or not with all it has." if level else ""
     remedy = "see scrapy redisq status, and slots" if level else ""
-    return Line(level, CRAWL, f"{state}{why['text']}", matters, remedy)
+    return Line(level, f"{state}{why['text']}", matters, remedy)
 
 
 def seen(status: Mapping[str, Any]) -> Iterator[Line]:
@@ -63,7 +54,6 @@ def seen(status: Mapping[str, Any]) -> Iterator[Line]:
     count, filled = status["seen"], status["dupefilter"]
     if filled["kind"] not in {"bloom", "exact"}:
         yield note(
-            CRAWL,
             f"its dupefilter is {filled['kind']}",
             "After a lost end of Redis' log it remembers what the frontier has forgotten.",
             "scrapy_redisq.BloomDupeFilter or ExactDupeFilter",
@@ -71,24 +61,22 @@ def seen(status: Mapping[str, Any]) -> Iterator[Line]:
         return
     text = f"{count:,} seen URLs, {filled['fill']:.0%} of what the Bloom filter has room for"
     if filled["backend"] == "exact":
-        yield ok(CRAWL, f"{count:,} seen URLs, in an exact dupefilter")
+        yield ok(f"{count:,} seen URLs, in an exact dupefilter")
     elif filled["expected_loss"] > filled["error_rate"] * 1.01:
         yield warning(
-            CRAWL,
             f"{text}; 1 new URL in {1 / filled['expected_loss']:,.0f} is taken for seen",
             f"More than REDISQ_DUPEFILTER_ERROR_RATE, {filled['error_rate']:g}, allows.",
             "a larger REDISQ_DUPEFILTER_CAPACITY, from the next run on",
         )
     elif count and filled["fill"] > 0.9:
         yield note(
-            CRAWL,
             text,
             "It grows by another layer then: each costs memory and a look more.",
             "REDISQ_DUPEFILTER_CAPACITY as large as the crawl, from the next run on",
         )
     else:
         lost = count * filled["expected_loss"]
-        yield ok(CRAWL, f"{text}; less than {max(1, round(lost + 0.5)):,} of them lost by it")
+        yield ok(f"{text}; less than {max(1, round(lost + 0.5)):,} of them lost by it")
 
 
 def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
@@ -99,21 +87,18 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
         text = f"{_n(dead, 'dead letter')}, {share:.1%} of what is finished"
         level = warning if share > MANY_DEAD else note
         yield level(
-            CRAWL,
             text,
             "Requests that failed for good.",
             "scrapy redisq dead list; then requeue",
         )
         if dead > settings.dead_max:
             yield warning(
-                CRAWL,
                 f"only the last {settings.dead_max:,} of them are kept",
                 "The others cannot be looked at, nor tried again.",
                 "a larger REDISQ_DEAD_MAX",
             )
     if stale := status["stale"]:
         yield warning(
-            CRAWL,
             f"{stale:,} pages ended when their worker had been taken for dead",
             "Others have fetched them again meanwhile. A callback that blocks for longer than the "
             "lease TTL does that, or a machine that was stopped.",
@@ -121,14 +106,12 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
         )
     if reclaimed := status["reclaimed"]:
         yield note(
-            CRAWL,
             f"{reclaimed:,} requests were taken from workers that had died",
             "They were fetched again. Workers that are stopped by SIGTERM give them back.",
             "the grace period of the supervisor; memory limits",
         )
     if foreign := status["foreign"]:
         yield warning(
-            CRAWL,
             f"{_n(foreign, 'dead letter')} {_be(foreign)} of something that nobody enqueued",
             "Something else than scrapy-redisq writes to these keys.",
             "a database or a user (ACL) of its own",
@@ -150,26 +133,29 @@ def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Lin
     )
     text = f"{_n(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
     if silent > ttl / 2:
-        yield warning(CRAWL, f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
+        yield warning(f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
     else:
-        yield ok(CRAWL, text)
+        yield ok(text)
     text = f"a callback has let nothing else run for {blocked:.1f} s"
     if blocked > ttl / 2:
-        yield warning(CRAWL, f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
+        yield warning(f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
     elif blocked > 1:
         yield note(
-            CRAWL,
             text,
             "Meanwhile the worker downloads nothing, and keeps no delay.",
             "long work in a thread or a process of its own",
         )
 
 
+def memory_of(frontier: Frontier) -> Iterator[Line]:
+    """Raises what `Frontier.memory` does."""
+    yield from memory(frontier.memory())
+
+
 def memory(told: Mapping[str, Any]) -> Iterator[Line]:
     """What takes the memory, and how long that will do."""
     if told["problem"]:
         yield note(
-            MEMORY,
             "what takes it is not known",
             f"It could not be asked for: {told['problem']}",
             "what the message says",
@@ -178,11 +164,10 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
     parts = sorted(told["parts"].items(), key=lambda part: -part[1]["bytes"])
     shown = ", ".join(f"{name} {size_text(part['bytes'])}" for name, part in parts if part["bytes"])
     sample = "" if told["complete"] else " (a part of the keys was looked at)"
-    yield ok(MEMORY, f"{size_text(told['bytes'])}: {shown}{sample}")
+    yield ok(f"{size_text(told['bytes'])}: {shown}{sample}")
     each = told["bytes_per_request"]
     if each and each > LARGE_REQUEST:
         yield note(
-            MEMORY,
             f"a request that waits takes {each:,.0f} bytes",
             "Most take 100 to 200. meta and cb_kwargs are stored with each request.",
             "less in meta: keys of records in place of the records",
@@ -190,10 +175,9 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
     elif each:
         url = told["bytes_per_url"]
         seen = f", a URL that was seen {url:,.1f}" if url else ""
-        yield ok(MEMORY, f"a request that waits takes {each:,.0f} bytes{seen}")
+        yield ok(f"a request that waits takes {each:,.0f} bytes{seen}")
     if (largest := told["largest"]) and largest["bytes"] > LARGE_KEY:
         yield note(
-            MEMORY,
             f"{largest['key']} takes {size_text(largest['bytes'])}",
             "To move it to another node, or delete it, stops its server for a moment.",
             "more shards (REDISQ_SHARDS), if it is one host's no help",
@@ -202,15 +186,14 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
     if left is not None and left < DAY:
         level = problem if left < HOUR else warning
         yield level(
-            MEMORY,
             f"maxmemory is reached in {left / HOUR:,.1f} h at the pace of the last hours",
             "Then workers find nothing new until there is room.",
             "more maxmemory; fewer links (allowed domains, DEPTH_LIMIT)",
         )
     elif left is not None:
-        yield ok(MEMORY, f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
+        yield ok(f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
     elif told["room_requests"] is not None:
-        yield ok(MEMORY, f"room for about {told['room_requests']:,} more requests")
+        yield ok(f"room for about {told['room_requests']:,} more requests")
 
 
 def _n(number: int, what: str) -> str:

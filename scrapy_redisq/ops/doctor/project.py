@@ -17,8 +17,6 @@ from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 from scrapy_redisq.settings.setting import PREFIX, REMOVED, TOKEN_VARIABLE, path_of, settings_of
 from scrapy_redisq.settings.settings import RedisqSettings
 
-PROJECT = "Settings"
-
 OURS = "scrapy_redisq."
 IN_PLACE_OF = {
     "RetryMiddleware": (
@@ -30,16 +28,6 @@ IN_PLACE_OF = {
         "each worker fetches each robots.txt, and Crawl-delay is not heeded",
     ),
 }
-
-
-def none_here() -> Line:
-    """Where there are no settings to look at."""
-    return note(
-        PROJECT,
-        "there is no project (scrapy.cfg) here",
-        "What settings do to each other was not looked at.",
-        "call it in the project's folder",
-    )
 
 
 def examine(
@@ -54,9 +42,16 @@ def examine(
         *_of_one_process(scrapys),
         *_misspelt(scrapys),
     ]
-    yield from lines
-    if not lines:
-        yield ok(PROJECT, "nothing in them fights each other")
+    yield from lines or [ok("nothing in them fights each other")]
+
+
+def none_here() -> Line:
+    """Where there are no settings to look at."""
+    return note(
+        "there is no project (scrapy.cfg) here",
+        "What settings do to each other was not looked at.",
+        "call it in the project's folder",
+    )
 
 
 def _is_set(scrapys: BaseSettings, name: str) -> bool:
@@ -66,7 +61,6 @@ def _is_set(scrapys: BaseSettings, name: str) -> bool:
 def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
     if not settings.enabled:
         yield note(
-            PROJECT,
             "REDISQ_ENABLED is False",
             "Crawls are Scrapy's own, in memory: each worker fetches everything.",
             "REDISQ_ENABLED True, when the spider has been tried",
@@ -74,14 +68,13 @@ def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
         return
     if not path_of(scrapys["SCHEDULER"]).startswith(OURS):
         yield problem(
-            PROJECT,
             f"SCHEDULER is {path_of(scrapys['SCHEDULER'])}",
             "Crawls join no frontier: each worker fetches everything.",
             'ADDONS = {"scrapy_redisq.Addon": 500}',
         )
         return
     for kept in kept_lines(scrapys):
-        yield warning(PROJECT, kept.what, f"{kept.why}.", kept.write)
+        yield warning(kept.what, f"{kept.why}.", kept.write)
     chain = [
         path_of(one) for one in build_component_list(scrapys.getwithbase("DOWNLOADER_MIDDLEWARES"))
     ]
@@ -91,14 +84,12 @@ def _parts(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
             used = used and scrapys.getbool("ROBOTSTXT_OBEY")
         if used:
             yield warning(
-                PROJECT,
                 f"{name} is Scrapy's",
                 f"{why[0].upper()}{why[1:]}.",
                 f"the add-on, or scrapy_redisq.Redisq{name} in its place",
             )
     if not any("BackOff" in one and one.startswith(OURS) for one in chain):
         yield warning(
-            PROJECT,
             "RedisqBackOffMiddleware is missing",
             "A host that answers 429 or 503 is asked on by all workers.",
             "the add-on, or scrapy_redisq.RedisqBackOffMiddleware at 950",
@@ -110,7 +101,6 @@ def _politeness(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Lin
     delay = scrapys.getfloat("DOWNLOAD_DELAY")
     if delay > 0 and not of_fleet and not settings.slot_delay:
         yield warning(
-            PROJECT,
             f"DOWNLOAD_DELAY is {delay:g} and REDISQ_FLEET_LIMITS False",
             "Each worker keeps the delay for itself: ten of them start ten times as many.",
             "REDISQ_FLEET_LIMITS True (or REDISQ_SLOT_DELAY)",
@@ -118,35 +108,30 @@ def _politeness(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Lin
     name = "CONCURRENT_REQUESTS_PER_DOMAIN"
     if _is_set(scrapys, name) and not of_fleet and not settings.slot_concurrency:
         yield note(
-            PROJECT,
             f"{name} is {scrapys.getint(name)}, for each worker",
             "All workers together download as many times more of a host at a time.",
             "REDISQ_FLEET_LIMITS True (or REDISQ_SLOT_CONCURRENCY)",
         )
     if scrapys.getbool("AUTOTHROTTLE_ENABLED") and not settings.autothrottle:
         yield warning(
-            PROJECT,
             "AUTOTHROTTLE_ENABLED is True, REDISQ_AUTOTHROTTLE False",
             "Each worker throttles for itself, and knows nothing of the others' downloads.",
             "REDISQ_AUTOTHROTTLE True, AUTOTHROTTLE_ENABLED False",
         )
     if settings.scheduling == "priority":
         yield note(
-            PROJECT,
             "REDISQ_SCHEDULING is 'priority'",
             "There are no slots: no limits of hosts over all workers, and no back-off.",
             "'slot', unless the order of all requests matters more",
         )
     if not scrapys.getbool("ROBOTSTXT_OBEY"):
         yield note(
-            PROJECT,
             "ROBOTSTXT_OBEY is False",
             "What sites ask crawlers to leave alone is fetched, Crawl-delay is not heeded.",
             "ROBOTSTXT_OBEY True, unless the site has agreed",
         )
     if scrapys.getbool("COOKIES_ENABLED") and _is_set(scrapys, "COOKIES_ENABLED"):
         yield note(
-            PROJECT,
             "COOKIES_ENABLED is True",
             "Each worker has cookies of its own: a session that one has begun others do not know.",
             "cookies in requests or headers where a session matters",
@@ -156,7 +141,6 @@ def _politeness(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Lin
 def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
     for uri in shared_feeds(scrapys, spider):
         yield warning(
-            PROJECT,
             f"the feed {uri} is one for all workers",
             "They break it for each other: the last one replaces it, or blocks meet in an item.",
             "%(worker)s in its name, or a pipeline of scrapy_redisq.pipelines",
@@ -165,7 +149,6 @@ def _items(scrapys: BaseSettings, spider: type[Spider]) -> Iterator[Line]:
     sinks = [path_of(one) for one in scrapys.getwithbase("ITEM_PIPELINES")]
     if feeds and not any(one.startswith(OURS) for one in sinks):
         yield note(
-            PROJECT,
             "items go to feeds, and to no sink of scrapy_redisq.pipelines",
             "A page counts as done before its items are in the file: a worker that is killed "
             "loses what it has gathered.",
@@ -178,35 +161,30 @@ def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
     at_once = downloads_at_once(scrapys)
     if most and most < given:
         yield warning(
-            PROJECT,
             f"REDISQ_MAX_LEASES is {most}, CONCURRENT_REQUESTS {given}",
             "A worker cannot hold as many requests as it might download at a time.",
             f"REDISQ_MAX_LEASES 0, or {2 * at_once}",
         )
     elif most > 20 * at_once:
         yield note(
-            PROJECT,
             f"REDISQ_MAX_LEASES is {most:,}, CONCURRENT_REQUESTS {given}",
             "What one worker holds others cannot have, and it is fetched again if that one dies.",
             f"REDISQ_MAX_LEASES 0, which is {2 * at_once}",
         )
     if settings.lease_ttl < 2 * SOCKET_TIMEOUT:
         yield warning(
-            PROJECT,
             f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}, an answer may take {SOCKET_TIMEOUT:g} s",
             "A worker that waits once for an answer that is lost is nearly taken for dead.",
             f"REDISQ_LEASE_TTL above {2 * SOCKET_TIMEOUT:g}",
         )
     elif settings.lease_ttl < 10:
         yield note(
-            PROJECT,
             f"REDISQ_LEASE_TTL is {settings.lease_ttl:g}",
             "A callback that blocks for so long makes its worker a dead one.",
             "30 or more, unless callbacks are short",
         )
     if settings.rewind == 0:
         yield note(
-            PROJECT,
             "REDISQ_REWIND is 0",
             "Start requests that Redis loses with its last second are not sent again.",
             "REDISQ_REWIND 30",
@@ -216,14 +194,13 @@ def _leases(scrapys: BaseSettings, settings: RedisqSettings) -> Iterator[Line]:
 def _of_one_process(scrapys: BaseSettings) -> Iterator[Line]:
     if scrapys["JOBDIR"]:
         yield warning(
-            PROJECT,
             "JOBDIR is set",
             "Requests are kept in Redis; what extensions keep there two workers overwrite.",
             "no JOBDIR",
         )
     for name in ("SCHEDULER_PRIORITY_QUEUE", "SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE"):
         if _is_set(scrapys, name):
-            yield note(PROJECT, f"{name} is set", "It is not used: the queue is in Redis.")
+            yield note(f"{name} is set", "It is not used: the queue is in Redis.")
     counted = [
         name
         for name in ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_ERRORCOUNT")
@@ -231,7 +208,6 @@ def _of_one_process(scrapys: BaseSettings) -> Iterator[Line]:
     ]
     if counted:
         yield note(
-            PROJECT,
             f"{', '.join(counted)}",
             "Each worker counts its own, and the frontier stays unfinished for the others.",
             "nothing, if that is meant",
@@ -242,11 +218,10 @@ def _misspelt(scrapys: BaseSettings) -> Iterator[Line]:
     known = {*(setting.name for setting in settings_of(RedisqSettings)), TOKEN_VARIABLE}
     for name in scrapys:
         if name in REMOVED:
-            yield warning(PROJECT, f"{name} is no setting any more", f"{REMOVED[name]}.", "nothing")
+            yield warning(f"{name} is no setting any more", f"{REMOVED[name]}.", "nothing")
         elif isinstance(name, str) and name.startswith(PREFIX) and name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
             yield warning(
-                PROJECT,
                 f"{name} is no setting of scrapy-redisq",
                 "It does nothing.",
                 f"{nearest[0]}, if that was meant" if nearest else "nothing of this name",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -23,17 +23,14 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was looked at.
-
-    ``about`` is the part of the report, ``what`` was found, ``why`` that matters and what to
-    ``set`` are empty where all is well.
-    """
+    """One thing that was looked at: ``what`` was found, ``why`` that matters and what to ``set``.
+    The latter two are empty where all is well. ``about``: the part of the report."""
 
     level: Level
-    about: str
     what: str
     why: str = ""
     set: str = ""
+    about: str = ""
 
 
 @dataclass
@@ -44,8 +41,10 @@ class Report:
     frontier: str | None = None
     lines: list[Line] = field(default_factory=list)
 
-    def add(self, lines: Iterable[Line]) -> None:
-        self.lines += lines
+    def add(self, about: str, lines: Iterable[Line]) -> None:
+        """Take in what was found about a part of it, as far as that comes before it raises."""
+        for line in lines:
+            self.lines.append(replace(line, about=about))
 
     @property
     def level(self) -> Level:
@@ -81,17 +80,39 @@ class Report:
         }
 
 
-def ok(about: str, what: str) -> Line:
-    return Line(Level.OK, about, what)
+def ok(what: str) -> Line:
+    return Line(Level.OK, what)
 
 
-def note(about: str, what: str, why: str, set: str = "") -> Line:
-    return Line(Level.NOTE, about, what, why, set)
+def note(what: str, why: str, set: str = "") -> Line:
+    return Line(Level.NOTE, what, why, set)
 
 
-def warning(about: str, what: str, why: str, set: str) -> Line:
-    return Line(Level.WARNING, about, what, why, set)
+def warning(what: str, why: str, set: str) -> Line:
+    return Line(Level.WARNING, what, why, set)
 
 
-def problem(about: str, what: str, why: str, set: str) -> Line:
-    return Line(Level.PROBLEM, about, what, why, set)
+def problem(what: str, why: str, set: str) -> Line:
+    return Line(Level.PROBLEM, what, why, set)
+
+
+# Sizes and times
+
+
+def ms_text(seconds: float) -> str:
+    return f"{seconds * 1_000:.1f} ms"
+
+
+def size_text(size: float) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:,.0f} bytes"
+
+
+def time_text(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"

@@ -2,8 +2,8 @@
 
 Whether a command is allowed is found out as a script would: it is called inside of one, on a key
 that does not exist or in a form that fails before it does anything. That needs no right of its
-own, works on each version, and heeds keys and channels. Four commands have no such form where
-there is no frontier; of these ``ACL DRYRUN`` is asked, if the server has it and the user may.
+own, works on each version, and heeds keys and channels. Five commands have no such form where
+there is no frontier; then these are not tried.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import redis
 from scrapy_redisq.frontier.calls.names import NEVER
 from scrapy_redisq.frontier.scripts import Client
 from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
-
-RIGHTS = "Rights"
 
 _NONE, _META, _CHANNEL = "{none}", "{meta}", "{channel}"
 
@@ -130,8 +128,8 @@ return denied
 _SIGNS = ("noperm", "can't run", "can't access", "no permission", "permissions", "acl failure")
 
 
-def allowed(client: Client, meta: str, *, has_meta: bool, bloom: bool) -> dict[str, bool | None]:
-    """Each command that scripts call -> whether this user may; None: not known.
+def allowed(client: Client, meta: str, *, has_meta: bool, bloom: bool) -> dict[str, bool]:
+    """Each command that scripts call -> whether this user may.
 
     ``meta`` is the meta key of a shard, and ``has_meta`` whether it is there.
     """
@@ -141,50 +139,30 @@ def allowed(client: Client, meta: str, *, has_meta: bool, bloom: bool) -> dict[s
     never = f"{start}never:{uuid.uuid4().hex}"
     lines = ["\n".join([name.upper(), *words]) for name, words in tried.items()]
     replies: list[bytes] = client.eval(_SCRIPT, 2, meta, never, f"{start}never", *lines)
-    found: dict[str, bool | None] = dict.fromkeys(wanted)
-    found |= dict.fromkeys(tried, True)
+    found = dict.fromkeys(tried, True)
     for reply in replies:
         name, _, error = reply.decode(errors="replace").partition("\n")
-        found[name.lower()] = _may(error)
+        found[name.lower()] = not _is_denied(error)
     return found
 
 
-def allowed_outside(node: Any, commands: Iterable[str]) -> dict[str, bool | None]:
+def allowed_outside(node: Any, commands: Iterable[str]) -> dict[str, bool]:
     """The same of what clients call themselves."""
-    found: dict[str, bool | None] = {}
+    found: dict[str, bool] = {}
     ways = BY_CLIENTS | WITH_WAIT
     for name in commands:
         words = [f"{NEVER}:{uuid.uuid4().hex}" if w == _NONE else w for w in ways[name]]
         try:
             node.execute_command(*words)
             found[name] = True
-        except redis.exceptions.NoPermissionError:
-            found[name] = False
         except redis.ResponseError as error:
-            found[name] = _may(str(error))
+            found[name] = not _is_denied(str(error))
     return found
 
 
-def _may(error: str) -> bool | None:
-    """What an error says of the right: rights come first, then what else may be wrong."""
-    if any(sign in error.lower() for sign in _SIGNS):
-        return False
-    return None if "unknown" in error.lower() else True
-
-
-def dry_run(node: Any, commands: Iterable[str], key: str) -> dict[str, bool | None]:
-    """What ``ACL DRYRUN`` says; None where it cannot be asked."""
-    found: dict[str, bool | None] = dict.fromkeys(commands)
-    try:
-        user = node.execute_command("ACL WHOAMI")
-        for name in found:
-            words = {**IN_SCRIPTS, **OF_BLOOM}[name]
-            arguments = [key if word in {_META, _NONE} else word for word in words]
-            reply = node.execute_command("ACL DRYRUN", user, name, *arguments)
-            found[name] = reply in {b"OK", "OK"}
-    except redis.ResponseError:  # not there before Redis 7, or not allowed
-        return found
-    return found
+def _is_denied(error: str) -> bool:
+    """Rights come first, then what else may be wrong with a call."""
+    return any(sign in error.lower() for sign in _SIGNS)
 
 
 def may_subscribe(node: Any, channel: str) -> bool:
@@ -195,25 +173,21 @@ def may_subscribe(node: Any, channel: str) -> bool:
             while message := listener.parse_response(timeout=2):
                 if message:
                     return True
-        except redis.exceptions.NoPermissionError:
-            return False
         except redis.ResponseError:
             return False
     return True
 
 
-def examine(found: dict[str, bool | None]) -> Iterator[Line]:
+def examine(found: dict[str, bool]) -> Iterator[Line]:
     """A line for each right that is lacking, and one for those that are there."""
-    denied = [name for name, may in found.items() if may is False]
-    unknown = [name for name, may in found.items() if may is None]
+    denied = [name for name, may in found.items() if not may]
     for name in denied:
         rule = f"ACL SETUSER … +{name}"
         text = f"{name.replace('|', ' ').upper()} is denied"
         if name in MERELY_NOTED:
-            yield note(RIGHTS, text, WITHOUT[name], rule)
+            yield note(text, WITHOUT[name], rule)
         elif name in WITHOUT:
             yield warning(
-                RIGHTS,
                 text,
                 WITHOUT[name],
                 f"{rule} (and its channel: &redisq:*)"
@@ -222,29 +196,19 @@ def examine(found: dict[str, bool | None]) -> Iterator[Line]:
             )
         else:
             yield problem(
-                RIGHTS,
                 text,
                 "Scripts of the frontier need it: no crawl works without."
                 if name != "wait"
                 else "A worker would not know that a failover loses nothing, and refuses to start.",
                 rule,
             )
-    allowed_ones = len(found) - len(denied) - len(unknown)
-    if allowed_ones:
-        yield ok(RIGHTS, f"{allowed_ones} commands are allowed, each of them tried")
-    if unknown:
-        yield note(
-            RIGHTS,
-            f"not known of {', '.join(sorted(unknown)).upper()}",
-            "These can only be tried on a frontier that is there (or the server lacks them).",
-            "name a frontier",
-        )
+    if there := len(found) - len(denied):
+        yield ok(f"{there} commands are allowed, each of them tried")
 
 
 def keys_denied(error: Any) -> Line:
     """Where not even a script may run."""
     return problem(
-        RIGHTS,
         f"the user may run no script on keys redisq:*: {error}",
         "All of the frontier is scripts.",
         "ACL SETUSER … ~redisq:* +eval +evalsha (README has all of them)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -32,17 +31,14 @@ _NEVER: tuple[float, dict[str, Any] | None] = -math.inf, None
 
 
 class Exposition:
-    """Looks at frontiers, one caller at a time; remembers what is not looked at each time.
+    """Looks at frontiers, for one caller at a time; remembers what takes how much memory.
 
-    That is what takes how much memory. It was looked at within the last `MEMORY_EVERY` seconds, or
-    longer ago where that takes more than `MEMORY_TAKES` of each scrape: then crawls take turns, at
-    least one a scrape, so that of N crawls no figure is older than N scrapes. Until its first turn
-    a crawl has none; and none has for `MEMORY_EVERY` seconds after a server did not answer, be it
-    one on which they have nothing.
+    Memory is looked at once in `MEMORY_EVERY` seconds, for `MEMORY_TAKES` of a scrape: crawls take
+    turns, at least one a scrape. Until its first turn a crawl has no such figures. No crawl has
+    any for `MEMORY_EVERY` seconds after a server did not answer.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._memory: dict[str, tuple[float, dict[str, Any] | None]] = {}
         self._memory_from = -math.inf
         """When memory is looked at, and told of, again, after a server did not answer."""
@@ -57,9 +53,8 @@ class Exposition:
             raise SettingError(
                 "metrics", None, "pip install 'scrapy-redisq[metrics]' (prometheus-client)"
             ) from None
-        with self._lock:
-            registry: Any = _Collected(self._families(frontiers, up=up))
-            return bytes(generate_latest(registry))
+        registry: Any = _Collected(self._families(frontiers, up=up))
+        return bytes(generate_latest(registry))
 
     def _families(self, frontiers: Iterable[Frontier], *, up: bool) -> list[Any]:
         from prometheus_client.core import (  # noqa: PLC0415
@@ -155,11 +150,3 @@ class _Collected:
 
     def collect(self) -> Iterator[Any]:
         return iter(self._families)
-
-
-_of_this_process = Exposition()
-
-
-def metrics(frontiers: Iterable[Frontier], *, up: bool = True) -> bytes:
-    """The metrics of ``frontiers``: see `Exposition.text`."""
-    return _of_this_process.text(frontiers, up=up)
