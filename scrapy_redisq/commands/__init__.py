@@ -11,6 +11,7 @@ rest is imported when it is run:
 ``server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
 ``export``   files of dead letters
 ``display``, ``slot_table``, ``table``  tables for people; ``fleet_display`` what autoscale shows
+``watching`` shows something once, or again and again
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import fcntl
 import os
 import secrets
@@ -23,9 +21,6 @@ from scrapy_redisq.ops.doctor import Report, examination
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.server import open_server_of
 from scrapy_redisq.settings.setting import TOKEN_VARIABLE
-
-M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
 
 
 class NoDashboard(RedisqError):
@@ -68,7 +63,6 @@ def add_options(commands: Any) -> None:
 def run(arguments: Namespace, project: Project) -> int:
     """Serve until SIGINT or SIGTERM, which is how that is meant to end."""
     check_installed("dashboard", "aiohttp")
-    _keep_memory_together()
     # Without waiting for it: the pages say that it is away.
     with open_server_of(project.settings, project.folder) as server:
         asyncio.run(_serve(arguments, project, server))
@@ -108,12 +102,6 @@ async def _serve(arguments: Namespace, project: Project, server: Server) -> None
         if drawn:
             print(f"Its token is in {drawn}", flush=True)
         await until_ended()
-
-
-def _keep_memory_together() -> None:
-    """Threads share what they have freed; glibc gives each a heap of its own, 7 MB in all."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def token_of(file: str | None, drawn: Path) -> tuple[str, Path | None]:

@@ -16,7 +16,6 @@ from scrapy_redisq.commands.display import ago, clean, clean_lines, console
 from scrapy_redisq.commands.export import export, purge_exported
 from scrapy_redisq.commands.options import add_command, add_json, add_limit, add_name
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.table import write_lines
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.control.told_letters import as_json, summary, utc
 
@@ -208,16 +207,15 @@ def _list(arguments: Namespace, frontier: Frontier) -> int:
     if first is None:
         print(f"{clean(frontier.name)}: no dead letters")
         return 0
-    write_lines(
-        out, (line for letter in itertools.chain([first], shown) for line in _lines(letter))
-    )
+    for letter in itertools.chain([first], shown):
+        # URLs are made to be copied: lines that are too long are the terminal's to fold.
+        out.print(_text(letter), soft_wrap=True)
     if next(letters, None) is not None:
         out.print(Text("There are more: --limit 0 shows all.", style="dim"))
     return 0
 
 
-def _lines(letter: DeadLetter) -> list[Text]:
-    """Below each other and as long as they are: URLs are made to be copied."""
+def _text(letter: DeadLetter) -> Text:
     head = Text.assemble((clean(letter.id), "bold"), "  ", (clean(letter.reason), "red"))
     if letter.at:
         head.append(f"  {ago(utc(letter.at))} ago")
@@ -226,7 +224,7 @@ def _lines(letter: DeadLetter) -> list[Text]:
     lines = [head, Text(f"  {clean(summary(letter))}")]
     if first := letter.detail.strip().partition("\n")[0]:
         lines.append(Text(f"  {clean(first)[:300]}", style="dim"))
-    return lines
+    return Text("\n").join(lines)
 
 
 _ACTIONS: dict[str, Callable[[Namespace, Frontier], int]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import shutil
@@ -12,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import rich.table
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
 from rich.text import Text
 
-from scrapy_redisq.commands.table import Cell, Column, Table, flow
+from scrapy_redisq.commands.table import Cell, Column, Table
 
 PIPE_WIDTH = 120
 """Columns where nobody says how many there are: in files and pipes."""
@@ -160,49 +159,26 @@ def _title(status: Mapping[str, Any]) -> Text:
 
 
 def _numbers(status: Mapping[str, Any], rates: Mapping[str, float | None]) -> RenderableType:
-    rows: list[tuple[tuple[str, str], ...]] = [
-        tuple((name, f"{status[name]:,}") for name in names)
-        for names in (
-            ("created", "queued", "dead"),
-            ("finished", "leased", "duplicates"),
-            ("done", "delayed", "reclaimed"),
-        )
-    ]
-    dropped = ("dropped", f"{status['dropped']:,}") if status["dropped"] else ("", "")
+    """Names and numbers, as many beside each other as fit."""
+    names = (
+        *("created", "queued", "dead", "finished", "leased", "duplicates"),
+        *("done", "delayed", "reclaimed"),
+    )
+    told = {name: f"{status[name]:,}" for name in names}
     if rates.get("") is not None:
-        share = _share(status["finished"], status["created"])
-        rows.append((("pages/s", rate(rates[""])), ("progress", share), dropped))
-    elif status["dropped"]:
-        rows.append((dropped, ("", ""), ("", "")))
-    return _Numbers(rows)
-
-
-class _Numbers:
-    """Names and numbers in three columns, or where these do not fit one after the other."""
-
-    def __init__(self, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
-        self._rows = rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
-        for _ in self._rows[0]:
-            grid.add_column(style="dim")
-            grid.add_column(justify="right", min_width=11)
-        for row in self._rows:
-            grid.add_row(*(cell for name, value in row for cell in (name, _number(name, value))))
-        if console.measure(grid).maximum < options.max_width:
-            yield grid
-        else:
-            pairs = itertools.chain.from_iterable(self._rows)
-            yield flow(
-                Text.assemble((f"{name} ", "dim"), _number(name, value))
-                for name, value in pairs
-                if name
-            )
+        told["pages/s"] = rate(rates[""])
+        told["progress"] = _share(status["finished"], status["created"])
+    if status["dropped"]:
+        told["dropped"] = f"{status['dropped']:,}"
+    cells = [
+        Text.assemble((f"{name:<11}", "dim"), _number(name, f"{value:>11}"))
+        for name, value in told.items()
+    ]
+    return Columns(cells, padding=(0, 4, 0, 0))
 
 
 def _number(name: str, value: str) -> Text:
-    return Text(value, style="bold red" if name == "dead" and value != "0" else "")
+    return Text(value, style="bold red" if name == "dead" and value.strip() != "0" else "")
 
 
 def _seen(status: Mapping[str, Any]) -> Text:

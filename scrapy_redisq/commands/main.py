@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import io
 import os
@@ -23,10 +22,6 @@ from scrapy_redisq.server.url import redact
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
-
-
-# What messages hold beside ASCII, for terminals that have only that.
-IN_ASCII = {"→": "->", "…": "...", "─": "-"}
 
 
 def main(args: Sequence[str], settings: Settings) -> int:
@@ -85,7 +80,6 @@ def _in_utf8(argument: str) -> str:
 
 def _prepare_output(stack: contextlib.ExitStack) -> None:
     """Everything can be written: whatever the terminal's encoding lacks, or if nobody reads it."""
-    codecs.register_error("redisq", _in_ascii)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # ">&-"
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -93,10 +87,4 @@ def _prepare_output(stack: contextlib.ExitStack) -> None:
             stack.callback(setattr, sys, name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="redisq")
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end]
-    return "".join(IN_ASCII.get(c) or ascii(c)[1:-1] for c in lacking), error.end
+            stream.reconfigure(errors="backslashreplace")

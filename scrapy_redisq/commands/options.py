@@ -47,13 +47,13 @@ def add_watch(parser: argparse.ArgumentParser, often: str = "every second or les
     parser.add_argument("--watch", action="store_true", help=f"refresh {often}, until Ctrl-C")
 
 
-def add_limit(parser: argparse.ArgumentParser, shown: int, of_more: str = "") -> None:
+def add_limit(parser: argparse.ArgumentParser, shown: int) -> None:
     """How many are listed; ``shown`` for people if nobody says how many."""
     parser.add_argument(
         "--limit",
         metavar="N",
         type=whole_number,
-        help=f"show at most N, 0: all{of_more} (default: {shown}, with --json all)",
+        help=f"show at most N, 0: all (default: {shown}, with --json all)",
     )
 
 

@@ -171,12 +171,7 @@ class Project:
             server,
             name,
             self._config(path),
-            seeds=SeedReader(
-                fingerprint=fingerprint,
-                max_bytes=self.settings.max_entry_bytes,
-                schemes=self.settings.schemes,
-                meta_keys=self.settings.meta_keys,
-            ),
+            seeds=SeedReader.of(self.settings, fingerprint),
             # A worker has what its spider says, and nobody knows here which one that is.
             keep_config=not self.spider_name,
             keep_seen=self.settings.keep_seen,

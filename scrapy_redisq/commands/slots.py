@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import itertools
 import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any
 
 from rich.console import RenderableType
@@ -24,24 +22,13 @@ from scrapy_redisq.commands.options import (
     add_watch,
 )
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.slot_table import (
-    COLUMNS,
-    SlotSummary,
-    limit_text,
-    row_of,
-    slot_table,
-    title,
-)
-from scrapy_redisq.commands.status import watch_lines, watch_live
-from scrapy_redisq.commands.table import Table
+from scrapy_redisq.commands.slot_table import SlotSummary, limit_text, slot_table
+from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
 
 SHOWN = 50
 """Slots listed for people if nobody says how many."""
-
-SORTED = 1_000
-"""Slots of one table of ``--limit 0``, within which they are sorted."""
 
 FRAME = 5
 """Lines of the terminal that are not for slots."""
@@ -95,7 +82,7 @@ def add_options(commands: Any) -> None:
     )
     slots.set_defaults(action="list")
     add_frontier(slots)
-    add_limit(slots, SHOWN, ", of over 1,000 each thousand sorted")
+    add_limit(slots, SHOWN)
     add_watch(slots)
     add_json(slots, "one JSON object for each, on one line")
     for action, text in ACTION_TEXTS.items():
@@ -225,35 +212,14 @@ def _drop(arguments: Namespace, frontier: Frontier) -> int:
 
 
 def _list(arguments: Namespace, frontier: Frontier) -> int:
-    if not arguments.watch:
-        if arguments.json:
-            _print_json(arguments, frontier)
-        elif arguments.limit == 0:
-            _print_all(frontier)
-        else:
-            console().print(_table(frontier, _most(arguments)))
-        return 0
-    with contextlib.suppress(KeyboardInterrupt):
-        _watch(arguments, frontier)
-    return 0
-
-
-def _print_all(frontier: Frontier) -> None:
-    """Few as a table; many as tables that come as they are read: all would need time and memory."""
     out = console()
-    summary = SlotSummary()
-    slots = summary.count(frontier.slots())
-    while shown := sorted(itertools.islice(slots, SORTED), key=lambda slot: slot.rank):
-        if summary.slots < SORTED:
-            out.print(slot_table(frontier.name, shown, summary))
-            return
-        out.print(Table(COLUMNS, [row_of(slot) for slot in shown]))
-        out.file.flush()
-    out.print(title(frontier.name, summary))
-
-
-def _most(arguments: Namespace) -> int:
-    return SHOWN if arguments.limit is None else arguments.limit or sys.maxsize
+    most = SHOWN if arguments.limit is None else arguments.limit or sys.maxsize
+    if arguments.watch and can_refresh(out):
+        # As many as fit: what is taller than the terminal cannot be refreshed.
+        most = min(most, max(1, out.height - FRAME))
+    return show(
+        arguments, lambda: _table(frontier, most), lambda: _print_json(frontier, arguments.limit)
+    )
 
 
 def _table(frontier: Frontier, most: int) -> RenderableType:
@@ -267,30 +233,10 @@ def _weightiest(slots: Iterable[SlotStatus], most: int) -> list[SlotStatus]:
     return heapq.nsmallest(most, slots, key=lambda slot: slot.rank)
 
 
-def _print_json(arguments: Namespace, frontier: Frontier) -> None:
+def _print_json(frontier: Frontier, limit: int | None) -> None:
     slots: Iterable[SlotStatus] = frontier.slots()
-    if arguments.limit:
-        slots = _weightiest(slots, arguments.limit)
-    for slot in slots:
+    for slot in _weightiest(slots, limit) if limit else slots:
         print(json.dumps({"frontier": frontier.name, **slot.to_json()}))
-    sys.stdout.flush()
-
-
-def _watch(arguments: Namespace, frontier: Frontier) -> None:
-    out = console()
-    if arguments.json:
-        watch_lines(lambda: _print_json(arguments, frontier))
-    elif can_refresh(out):
-        # As many as fit: what is taller than the terminal cannot be refreshed.
-        watch_live(out, lambda: _table(frontier, min(_most(arguments), max(1, out.height - FRAME))))
-    else:
-
-        def look() -> None:
-            print(datetime.now().strftime("%H:%M:%S"))
-            out.print(_table(frontier, _most(arguments)))
-            sys.stdout.flush()
-
-        watch_lines(look)
 
 
 _ACTIONS: dict[str, Callable[[Namespace, Frontier], int]] = {

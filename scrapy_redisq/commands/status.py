@@ -8,29 +8,25 @@ import sys
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import redis
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import RenderableType
 from rich.text import Text
 
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.options import add_command, add_json, add_watch
 from scrapy_redisq.commands.project import Project
+from scrapy_redisq.commands.watching import REFRESH, show
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.control.status import absent
 from scrapy_redisq.control.why import explain
-from scrapy_redisq.errors import FrontierError, ServerBusy, ServerError
+from scrapy_redisq.errors import FrontierError, ServerBusy
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import Cluster
 from scrapy_redisq.server.connection import Server
 from scrapy_redisq.settings.settings import check_frontier_name
-
-REFRESH = 1.0
-"""Seconds between two looks of ``--watch``."""
 
 RELIST = 10
 """Looks after which ``--watch`` searches for new frontiers again."""
@@ -59,42 +55,44 @@ def add_options(commands: Any) -> None:
 
 def run(arguments: Namespace, project: Project) -> int:
     """Show the status; with ``--watch`` until Ctrl-C, which is how that is meant to end."""
-    if not arguments.watch:
-        return _once(arguments, project)
-    with contextlib.suppress(KeyboardInterrupt):
+    if project.nothing_there() and not arguments.watch:
+        return _nothing(arguments, project)
+    with contextlib.suppress(*[KeyboardInterrupt] * arguments.watch):
         if project.nothing_there():
             print(f"no embedded server has run in {project.embedded_folder} yet", file=sys.stderr)
         while project.nothing_there():  # a look starts none
             time.sleep(REFRESH)
-        with project.server() as server:
-            _watch(arguments, Watched(project, server, arguments.name))
+        with (
+            project.server() as server,
+            contextlib.closing(Watched(project, server, arguments.name)) as watched,
+        ):
+            return show(
+                arguments,
+                lambda: watched.renderable(watched.look()),
+                lambda: _print_json(watched.look()),
+                lambda: _print_lines(watched),
+            )
     return 0
 
 
-def _once(arguments: Namespace, project: Project) -> int:
-    if project.nothing_there():
-        if arguments.name is None:
-            if not arguments.json:
-                print(f"No frontier: no embedded server has run in {project.embedded_folder}")
-            return 0
-        nothing = absent(check_frontier_name(arguments.name))
-        nothing["why"] = explain(nothing)
-        if arguments.json:
-            _print_json([nothing])
-        else:
-            display.console().print(display.full(nothing, {}))
+def _nothing(arguments: Namespace, project: Project) -> int:
+    if arguments.name is None:
+        if not arguments.json:
+            print(f"No frontier: no embedded server has run in {project.embedded_folder}")
         return 0
-    with project.server() as server:
-        watched = Watched(project, server, arguments.name)
-        try:
-            statuses = watched.look()
-            if arguments.json:
-                _print_json(statuses)
-            else:
-                display.console().print(watched.renderable(statuses))
-            return 0
-        finally:
-            watched.close()
+    nothing = absent(check_frontier_name(arguments.name))
+    nothing["why"] = explain(nothing)
+    return show(arguments, lambda: display.full(nothing, {}), lambda: _print_json([nothing]))
+
+
+def _print_json(statuses: Iterable[Mapping[str, Any]]) -> None:
+    for status in statuses:
+        print(json.dumps(status), flush=True)
+
+
+def _print_lines(watched: Watched) -> None:
+    for status in watched.look():
+        print(display.line(status, watched.rates(status)[""]), flush=True)
 
 
 class Rates:
@@ -193,72 +191,8 @@ class Watched:
 
     def renderable(self, statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
         """All of one, one line each of several."""
-        parts: list[RenderableType] = []
         if not statuses:
-            parts.append(Text(f"No frontier on {self.address}"))
-        elif len(statuses) == 1:
-            parts.append(display.full(statuses[0], self.rates(statuses[0])))
-        else:
-            totals = [self.rates(status)[""] for status in statuses]
-            parts.append(display.overview(statuses, totals))
-        return Group(*parts)
-
-
-def _print_json(statuses: Sequence[Mapping[str, Any]]) -> None:
-    for status in statuses:
-        print(json.dumps(status), flush=True)
-
-
-def _watch(arguments: Namespace, watched: Watched) -> None:
-    console = display.console()
-    try:
-        if arguments.json or not display.can_refresh(console):
-            watch_lines(lambda: _print_statuses(arguments, watched))
-        else:
-            watch_live(console, lambda: watched.renderable(watched.look()))
-    finally:
-        watched.close()
-
-
-def _print_statuses(arguments: Namespace, watched: Watched) -> None:
-    statuses = watched.look()
-    if arguments.json:
-        _print_json(statuses)
-        return
-    for status in statuses:
-        print(display.line(status, watched.rates(status)[""]), flush=True)
-
-
-def watch_live(console: Console, look: Callable[[], RenderableType]) -> None:
-    """Show what ``look`` returns, again and again. What takes long is looked at less often."""
-    shown: RenderableType = Text("")
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            began = time.monotonic()
-            try:
-                shown = look()
-                live.update(shown, refresh=True)
-            except (redis.RedisError, ServerError) as error:
-                # What was seen last stays; a crawl goes on after an outage, so does this.
-                live.update(Group(shown, Text(away(error), style="bold red")), refresh=True)
-            time.sleep(pause_after(began))
-
-
-def watch_lines(look: Callable[[], object]) -> None:
-    """The same where there is no terminal: ``look`` prints."""
-    while True:
-        began = time.monotonic()
-        try:
-            look()
-        except (redis.RedisError, ServerError) as error:
-            print(f"scrapy redisq: {away(error)}", file=sys.stderr, flush=True)
-        time.sleep(pause_after(began))
-
-
-def pause_after(began: float) -> float:
-    """Seconds until the next look, so that looking takes a fifth of the time at most."""
-    return max(REFRESH, 4 * (time.monotonic() - began))
-
-
-def away(error: Exception) -> str:
-    return f"Redis is away, trying again: {display.one_line(str(error))}"
+            return Text(f"No frontier on {self.address}")
+        if len(statuses) == 1:
+            return display.full(statuses[0], self.rates(statuses[0]))
+        return display.overview(statuses, [self.rates(status)[""] for status in statuses])

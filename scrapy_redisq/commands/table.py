@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from rich.text import Text
 Cell = str | Text
 GAP = 2
 """Blanks between two columns."""
-CHUNK = 200
-"""Lines that are written at a time."""
 NARROWEST = 14
 """Narrowest column whose cells are folded."""
 
@@ -91,14 +88,3 @@ def _width(cell: Cell) -> int:
 
 def _text(cell: Cell) -> Text:
     return Text(cell) if isinstance(cell, str) else cell
-
-
-def write_lines(console: Console, lines: Iterable[Text]) -> None:
-    """Write lines as they come; those that are too long are the terminal's to fold."""
-    rest = iter(lines)
-    while chunk := list(itertools.islice(rest, CHUNK)):
-        if console.is_terminal:
-            console.print(Text("\n").join(chunk), soft_wrap=True)
-        else:
-            console.file.write("".join(f"{line.plain}\n" for line in chunk))
-        console.file.flush()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scrapy_redisq.commands.display import ago, can_refresh, clean, console, duration
+from scrapy_redisq.commands.display import ago, clean, duration
 from scrapy_redisq.commands.options import (
     GLOBAL_OPTIONS,
     add_command,
@@ -23,8 +21,8 @@ from scrapy_redisq.commands.options import (
     add_watch,
 )
 from scrapy_redisq.commands.project import Project
-from scrapy_redisq.commands.status import watch_lines, watch_live
 from scrapy_redisq.commands.table import Cell, Column, Table
+from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier
 
 MANY_BYTES = 1_000_000_000
@@ -148,27 +146,11 @@ def _workers(number: int) -> str:
 
 
 def _list(arguments: Namespace, frontier: Frontier) -> int:
-    if not arguments.watch:
-        _print(arguments, frontier)
-        return 0
-    out = console()
-    with contextlib.suppress(KeyboardInterrupt):
-        if not arguments.json and can_refresh(out):
-            watch_live(out, lambda: _renderable(frontier))
-        else:
-            watch_lines(lambda: _print(arguments, frontier))
-    return 0
-
-
-def _print(arguments: Namespace, frontier: Frontier) -> None:
-    if arguments.json:
+    def print_json() -> None:
         for worker in frontier.workers():
             print(json.dumps({"frontier": frontier.name, **worker}))
-    else:
-        if arguments.watch:
-            print(datetime.now().strftime("%H:%M:%S"))
-        console().print(_renderable(frontier))
-    sys.stdout.flush()
+
+    return show(arguments, lambda: _renderable(frontier), print_json)
 
 
 def _renderable(frontier: Frontier) -> RenderableType:

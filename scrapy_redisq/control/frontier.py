@@ -135,19 +135,11 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
         try:
             server.wait()
             settings.check_shards(server.masters)
-            seeds = SeedReader(
-                fingerprint=fingerprint,
-                max_bytes=settings.max_entry_bytes,
-                schemes=settings.schemes,
-                request_classes=settings.request_classes,
-                value_classes=settings.value_classes,
-                meta_keys=settings.meta_keys,
-            )
             return cls(
                 server,
                 name,
                 config,
-                seeds=seeds,
+                seeds=SeedReader.of(settings, fingerprint),
                 keep_config=keep_config,
                 keep_seen=settings.keep_seen,
                 dead_max=settings.dead_max,

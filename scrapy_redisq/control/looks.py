@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy_redisq.control import memory
 from scrapy_redisq.control.past import PastMethods
-from scrapy_redisq.control.scaling import CONCURRENCY, Wanted, wanted_workers
+from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
 from scrapy_redisq.control.status import absent, config_of, summary
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError
@@ -20,6 +19,9 @@ from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.server.cluster import nodes_of
 from scrapy_redisq.server.condition import Condition, condition_of
 from scrapy_redisq.server.connection import Server
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class LookMethods(PastMethods):
@@ -112,34 +114,18 @@ class LookMethods(PastMethods):
             return []
 
     def wanted_workers(
-        self,
-        *,
-        least: int = 0,
-        most: int = 1_000,
-        pages_per_minute: float | None = None,
-        concurrency: int = CONCURRENCY,
-        rest_after: float = math.inf,
-        run: str = "",
-        status: Mapping[str, Any] | None = None,
+        self, *, status: Mapping[str, Any] | None = None, **bounds: Unpack[Bounds]
     ) -> Wanted:
-        """How many workers would have work now, from ``least`` to ``most``, and why; see
-        `scrapy_redisq.control.scaling.wanted_workers`. At most 100 slots of a shard are looked at.
+        """How many workers would have work now, from ``least`` to ``most``, and why; ``bounds`` are
+        those of `scrapy_redisq.control.scaling.wanted_workers`. At most 100 slots of a shard are
+        looked at.
         """
         status = status or self.status()
         waits: list[calls.Waits] = []
         if status["state"] not in {"absent", "complete"} and (config := self.config()) is not None:
             for shard in config.shard_numbers(self.name):
                 waits += self._waits(shard)
-        return wanted_workers(
-            status,
-            waits,
-            least=least,
-            most=most,
-            pages_per_minute=pages_per_minute,
-            concurrency=concurrency,
-            rest_after=rest_after,
-            run=run,
-        )
+        return wanted_workers(status, waits, **bounds)
 
     def _growth_limit_of_workers(self) -> GrowthLimit:
         return growth_limit_of(self._meta(self._status(0)))

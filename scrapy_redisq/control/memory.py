@@ -17,7 +17,6 @@ from scrapy_redisq.frontier.calls.parts import (
     PARTS,
     SINGLE,
     is_queue,
-    key_of,
     part_of,
     word_of,
 )
@@ -33,8 +32,6 @@ LARGEST = 20
 """Of the longest queues each is asked for."""
 MOST_QUEUES = 20_000
 """Queues whose length is asked for, to find the longest."""
-FEW_SLOTS = 2_000
-"""Slots up to which all of their keys are named, where not all of the server's are looked at."""
 AT_A_TIME = 50
 """Commands in one round trip, each of some microseconds."""
 NODES = 100
@@ -87,13 +84,9 @@ def _measure_node(node: redis.Redis, name: str, prefixes: Sequence[bytes], found
         for start in prefixes:
             for word in SINGLE:
                 groups[word] = list({*groups[word], start + word.encode()})
-        named = _named_by_slots(node, prefixes)
-        groups.update(named)
-    else:
-        named = {}
     for word, all_keys in groups.items():
         keys = all_keys
-        scale = 1 / share if word in MANY and word not in named else 1.0
+        scale = 1 / share if word in MANY else 1.0
         largest: list[bytes] = []
         if is_queue(word):
             keys, largest = _by_length(node, all_keys)
@@ -128,28 +121,6 @@ def _scan(
         if batch == SCAN_BATCHES:
             break
     return groups, min(1.0, SCAN_BATCH * SCAN_BATCHES / max(1, node.dbsize()))
-
-
-def _named_by_slots(node: redis.Redis, prefixes: Sequence[bytes]) -> dict[str, list[bytes]]:
-    """Keys of slots that have requests, by their first word; {} where there are many of these. Of
-    a small crawl a search of part of the server may meet none of them."""
-    readies = [key_of(start, "ready") for start in prefixes]
-    numbers = _ask(node, readies, lambda pipeline, key: pipeline.zcard(key))
-    if sum(n for n in numbers if isinstance(n, int)) > FEW_SLOTS:
-        return {}
-    found: dict[str, list[bytes]] = {"levels": [], "queue": [], "slot": []}
-    whose: list[tuple[bytes, bytes]] = []
-    slots = _ask(node, readies, lambda pipeline, key: pipeline.zrange(key, 0, FEW_SLOTS))
-    for start, names in zip(prefixes, slots, strict=True):
-        for name in names if isinstance(names, list) else ():
-            found["levels"].append(key_of(start, "levels", name))
-            found["slot"].append(key_of(start, "slot", name))
-            whose.append((start, name))
-    levels = _ask(node, found["levels"], lambda pipeline, key: pipeline.zrange(key, 0, -1))
-    for (start, name), priorities in zip(whose, levels, strict=True):
-        for priority in priorities if isinstance(priorities, list) else ():
-            found["queue"].append(key_of(start, "queue", name, priority))
-    return found
 
 
 def _by_length(node: redis.Redis, keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from scrapy_redisq.frontier.calls import Waits
 
@@ -28,6 +28,17 @@ class Wanted:
 
     workers: int
     because: str
+
+
+class Bounds(TypedDict, total=False):
+    """What `wanted_workers` takes beside what was looked at."""
+
+    least: int
+    most: int
+    pages_per_minute: float | None
+    concurrency: int
+    rest_after: float
+    run: str
 
 
 def wanted_workers(

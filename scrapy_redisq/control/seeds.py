@@ -21,6 +21,7 @@ from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.settings.crawl import CrawlSettings
+from scrapy_redisq.settings.settings import RedisqSettings
 
 DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
@@ -64,6 +65,20 @@ class SeedReader:
             request_classes=request_classes,
             value_classes=self._value_classes,
             meta_keys=meta_keys,
+        )
+
+    @classmethod
+    def of(
+        cls, settings: RedisqSettings, fingerprint: Callable[[Request], bytes] | None
+    ) -> SeedReader:
+        """As the settings have it."""
+        return cls(
+            fingerprint=fingerprint,
+            max_bytes=settings.max_entry_bytes,
+            schemes=settings.schemes,
+            request_classes=settings.request_classes,
+            value_classes=settings.value_classes,
+            meta_keys=settings.meta_keys,
         )
 
     @property

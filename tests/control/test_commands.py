@@ -134,13 +134,6 @@ class TestUsage:
         assert ran.code == 1
         assert "within 4 s: " in ran.err
 
-    def test_a_name_that_no_frontier_can_have(self, redisq: Redisq) -> None:
-        """A bad frontier name is one line that says what names may be."""
-        ran = redisq("status", "a{b}")
-        assert ran.code == 1
-        assert ran.err.startswith("scrapy redisq: REDISQ_FRONTIER = 'a{b}'")
-        assert ran.err.count("\n") == 1
-
     def test_a_bad_setting(self, redisq: Redisq) -> None:
         """A setting that takes no such value is one line with its name."""
         ran = redisq("status", REDISQ_ORDER="random")
@@ -257,13 +250,6 @@ class TestStatus:
         ran = redisq("status", "new")
         assert (ran.code, ran.out) == (1, "")
         assert "format 99" in ran.err
-
-    def test_a_dead_worker(self, redisq: Redisq, frontier: Frontier) -> None:
-        """Whoever gave no sign of life within its TTL is shown as dead."""
-        frontier.push(some_urls(1))
-        Worker(frontier, ttl=0.05)
-        wait_until(lambda: not frontier.status()["workers"][0]["alive"], 5, "the worker dead")
-        assert "dead, " in redisq("status", "books").out
 
     def test_names_cannot_steer_the_terminal(self) -> None:
         """Control characters, bidirectional marks and lone surrogates are shown as escapes."""
@@ -511,26 +497,6 @@ class TestSlots:
         assert rate_text(per_second) == text
         limit = SlotLimit.from_text(SlotLimit(rate=per_second).to_text())
         assert rate_text(limit.rate) == text
-
-    def test_watch(self, redis_server: RedisServer, frontier: Frontier, tmp_path: Path) -> None:
-        """It shows what changes, until Ctrl-C, which is no error."""
-        frontier.push(some_urls(3))
-        watch = subprocess.Popen(
-            [sys.executable, "-m", "scrapy", "redisq", "slots", "--watch", *at(redis_server)],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert watch.stdout is not None
-        with watch.stdout as out:
-            assert "3 slots" in out.readline() + out.readline()
-            frontier.pause("new.example")
-            said = ""
-            while "new.example" not in said:
-                said = out.readline()
-                assert said
-            watch.send_signal(signal.SIGINT)
-            assert watch.wait(20) == 0
 
 
 class TestPush:

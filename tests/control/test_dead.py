@@ -61,14 +61,6 @@ def test_list(redisq: Redisq, letters: list[str]) -> None:
     assert "--limit" not in everything
 
 
-def test_list_of_one_reason(redisq: Redisq, letters: list[str]) -> None:
-    """Only those that died of it."""
-    ran = redisq("dead", "list", "books", "--reason", "item_error", "--limit", "2")
-    urls = [word for word in ran.out.split() if "://" in word]
-    assert urls == ["https://a.example/20", "https://a.example/15"]
-    assert redisq("dead", "list", "books", "--reason", "x").out == "books: no dead letters\n"
-
-
 def test_json(redisq: Redisq, frontier: Frontier) -> None:
     """All of a letter in JSON, whatever types its request holds; all letters by default."""
     frontier.push(
@@ -377,22 +369,6 @@ def test_exports_of_others(
     ran = redisq("dead", "purge", "books", "--exported", str(path))
     assert (ran.code, ran.out) == (1, "books: 0 dead letters purged\n")
     assert ran.err == "3 are not as they are in the file, and were kept\n"
-
-
-def test_two_exports_and_a_requeue(redisq: Redisq, frontier: Frontier, tmp_path: Path) -> None:
-    """Exports of two reasons put together, one of them twice, letters requeued meanwhile."""
-    die(frontier, "w1", 4)
-    die(frontier, "w2", 4, "item_error")
-    path = tmp_path / "all"
-    first = exported(redisq, tmp_path / "a", "--reason", "download")
-    second = exported(redisq, tmp_path / "b", "--reason", "item_error")
-    path.write_text("".join([*first[:3], *second, *first[:3]]))
-    requeued = json.loads(first[1])["id"]
-    assert redisq("dead", "requeue", "books", requeued).code == 0
-    ran = redisq("dead", "purge", "books", "--exported", str(path))
-    assert ran.out == "books: 6 dead letters purged\n"
-    assert (ran.code, ran.err) == (0, "1 of the file are not there any more\n")
-    assert [letter.id for letter in frontier.dead()] == [json.loads(first[3])["id"]]
 
 
 def test_sets_of_text_are_exported_in_one_order(

@@ -17,7 +17,7 @@ from scrapy import Request
 
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import FrontierCorrupt, FrontierError, FrontierInUse, SettingError
+from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Ending, Finish, Lease, Reply
@@ -336,22 +336,6 @@ class TestPush:
         assert [number for number, _ in pushed.errors] == [701]
         assert queued_entries(frontier) == check_sums(frontier)["queued"] == 799
 
-    def test_the_first_push_begins_a_run_with_the_settings(self, open_frontier: Opener) -> None:
-        """Without a ``config`` a new frontier has what the settings say."""
-        settings = RedisqSettings.read(
-            {
-                "REDISQ_ORDER": "lifo",
-                "REDISQ_DUPEFILTER_CAPACITY": 5_000,
-                "REDISQ_DUPEFILTER_ERROR_RATE": 0.01,
-            }
-        )
-        frontier = open_frontier(settings=settings)
-        frontier.push(["https://a.example/"])
-        config = frontier.config()
-        assert config is not None
-        assert (config.order, config.shards) == ("lifo", 1)
-        assert (config.capacity, config.error_rate) == (5_000, 0.01)
-
     def test_the_stored_configuration_holds(self, open_frontier: Opener) -> None:
         """A producer with another configuration adds to the run that is there, as it is."""
         open_frontier(config=FrontierConfig(order="lifo", dupefilter="exact")).push(
@@ -396,16 +380,6 @@ class TestPush:
         kept = (pushed.duplicates, check_sums(frontier)["dead"])
         assert kept == ((1, 2) if keep_seen else (0, 0))
 
-    def test_priority_goes_first_over_all_hosts(self, open_frontier: Opener) -> None:
-        """With strict priority the frontier is one queue, whatever the hosts."""
-        frontier = open_frontier(config=FrontierConfig(scheduling="priority"))
-        frontier.push(
-            {"url": f"https://{host}.example/", "priority": priority}
-            for host, priority in (("a", 1), ("b", 3), ("c", 2), ("d", 3))
-        )
-        order = [url[8] for url in urls_of(Worker(frontier).claim())]
-        assert order == ["b", "d", "c", "a"]
-
     def test_another_fingerprinter_is_refused(self, open_frontier: Opener) -> None:
         """A frontier begun with a fingerprinter of its own takes no others' fingerprints."""
         config = FrontierConfig(fingerprinter="shop.Fingerprinter")
@@ -420,16 +394,6 @@ class TestPush:
             open_frontier().push(["https://a.example/"])
         # No run was begun, which would have deleted them.
         assert open_frontier().status()["dead"] == 1
-
-    def test_a_foreign_key_in_the_way(self, frontier: Frontier) -> None:
-        """A queue's name taken by something else: an error that names the key, nothing applied."""
-        frontier.push(["https://a.example/"])
-        key = "redisq:{books:0}:queue:b.example:0"
-        frontier.client.set(key, "mine")
-        with pytest.raises(FrontierCorrupt, match=r"queue:b\.example"):
-            frontier.push(["https://b.example/"])
-        assert frontier.client.get(key) == b"mine"
-        assert check_sums(frontier)["queued"] == 1
 
 
 class TestRuns:
@@ -447,16 +411,6 @@ class TestRuns:
         assert second["run"] != first["run"]
         assert (second["state"], second["created"], second["done"]) == ("stopped", 1, 0)
         assert second["seen"] == 1
-
-    def test_keep_seen_remembers_the_runs_before(self, open_frontier: Opener) -> None:
-        """With REDISQ_KEEP_SEEN a new run takes only what no run has had."""
-        frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_KEEP_SEEN": True}))
-        frontier.push(["https://a.example/1"])
-        worker = Worker(frontier)
-        worker.finish()
-        assert worker.leave()
-        pushed = frontier.push(["https://a.example/1", "https://a.example/2"])
-        assert (pushed.accepted, pushed.duplicates) == (1, 1)
 
     def test_a_producer_whose_run_ends_meanwhile(self, frontier: Frontier) -> None:
         """The run completes between two scripts of one push: what comes later is a new run's."""
@@ -572,17 +526,6 @@ class TestStatus:
         with pytest.raises(FrontierError, match="format 99"):
             frontier.push(["https://b.example/"])
 
-    @pytest.mark.parametrize("kind", ["hash", "string"])
-    def test_a_key_that_is_no_frontier(self, frontier: Frontier, kind: str) -> None:
-        """Something else under the meta key's name: an error that names the key."""
-        key = "redisq:{books:0}:meta"
-        if kind == "hash":
-            frontier.client.hset(key, "colour", "red")
-        else:
-            frontier.client.set(key, "red")
-        with pytest.raises(FrontierCorrupt, match=r"redisq:\{books:0\}:meta"):
-            frontier.status()
-
 
 class TestDeadLetters:
     def test_looked_at_and_requeued(self, frontier: Frontier) -> None:
@@ -630,23 +573,6 @@ class TestDeadLetters:
         paths = [url.rpartition("/")[2] for url in urls_of(worker.claim())]
         assert paths == ["0", "1", "2", "3", "new"]
 
-    def test_by_reason_and_limit(self, frontier: Frontier) -> None:
-        """``dead(limit)`` gives the newest, ``requeue(reason=…)`` takes only those."""
-        frontier.push(some_urls(250, "a"))
-        worker = Worker(frontier)
-        for n, (session, lease) in enumerate(worker.claim(100)):
-            session.add(Finish(lease.id, "dead", "item_error" if n < 30 else "download"))
-        worker.finish("dead", "spider_error")
-        letters = list(frontier.dead())
-        assert len(letters) == 250
-        assert [letter.id for letter in frontier.dead(3)] == [x.id for x in letters[:3]]
-        assert letters[0].reason == "spider_error"
-        assert frontier.requeue(reason="nothing died of this") == 0
-        assert frontier.requeue(reason="item_error") == 30
-        status = check_sums(frontier)
-        assert (status["dead"], status["queued"]) == (220, 30)
-        assert "item_error" not in {letter.reason for letter in frontier.dead()}
-
     def test_newest_first_within_one_exchange(self, open_frontier: Opener) -> None:
         """Letters that died in one exchange too are in order, and the oldest are dropped."""
         frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_DEAD_MAX": 11}))
@@ -661,15 +587,6 @@ class TestDeadLetters:
             frontier.requeue(["seventeen"])
         assert frontier.requeue(["0-17"]) == 0
         assert check_sums(frontier)["queued"] == 1
-
-    def test_only_so_many_are_kept(self, open_frontier: Opener) -> None:
-        """Past REDISQ_DEAD_MAX the oldest letters go; the count goes on."""
-        frontier = open_frontier(settings=RedisqSettings.read({"REDISQ_DEAD_MAX": 3}))
-        frontier.push(f"https://a.example/{i}" for i in range(5))
-        Worker(frontier).finish("dead", "download")
-        assert frontier.status()["dead"] == 5
-        kept = [loads_fields(letter.entry)["url"][-1] for letter in frontier.dead()]
-        assert kept == ["4", "3", "2"]
 
     @pytest.mark.parametrize(
         "shards",
@@ -695,16 +612,6 @@ class TestDeadLetters:
 
 
 class TestReset:
-    def test_refused_while_a_worker_lives(self, frontier: Frontier) -> None:
-        """With a live worker nothing is deleted, and the message says how many there are."""
-        frontier.push(some_urls(3))
-        Worker(frontier, "w1").claim(1)
-        Worker(frontier, "w2")
-        with pytest.raises(FrontierInUse, match="2 live workers"):
-            frontier.reset()
-        assert check_sums(frontier)["created"] == 3
-        assert frontier.status()["state"] == "running"
-
     @pytest.mark.parametrize("shards", [1, 4])
     @pytest.mark.parametrize("dupefilter", ["bloom", "exact"])
     def test_nothing_is_left(self, open_frontier: Opener, shards: int, dupefilter: str) -> None:

@@ -55,24 +55,6 @@ def test_parts(each_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Non
         assert part["parts"]["run"]["keys"] >= 2
 
 
-def test_a_small_crawl_beside_a_large_one(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its requests are found, though a search of part of the server's keys meets few of them."""
-    with redis_server.client() as client, Frontier.from_url(redis_server.url, NAME) as f:
-        f.push({"url": f"https://h{n % 5}.example/{n}", "priority": n % 2} for n in range(200))
-        whole = f.memory()
-        with client.pipeline(transaction=False) as pipeline:
-            for n in range(5_000):
-                pipeline.set(f"another:{n}", 1)
-            pipeline.execute()
-        monkeypatch.setattr(memory_module, "SCAN_BATCH", 10)
-        monkeypatch.setattr(memory_module, "SCAN_BATCHES", 2)
-        told = f.memory()
-    assert not told["complete"]
-    assert told["bytes_per_request"] == pytest.approx(whole["bytes_per_request"], rel=0.1)
-
-
 @pytest.mark.parametrize("right", ["memory", "scan", "dbsize"])
 def test_who_may_not_ask(
     each_server: RedisServer, monkeypatch: pytest.MonkeyPatch, right: str

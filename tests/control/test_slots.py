@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,15 +21,12 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.limits import BackOff, SlotLimit, parse_limit
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
-from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.worker import inbox as inbox_module
 from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
 from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.page import Page
 from scrapy_redisq.worker.politeness.gate import DownloadGate, LeftAlone, SlotParked
-from scrapy_redisq.worker.politeness.turn import WATCH
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker, ask
@@ -496,56 +492,6 @@ def since(site: Site, number: int, at: float) -> int:
     return sum(start > at for start in starts(site, number))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("limit", ["200000 0 1 0", "0 0 1 2"])
-@pytest.mark.parametrize("hears", [True, False])
-def test_a_resumed_slot_is_claimed_by_those_who_held_it(
-    redis_server: RedisServer, limit: str, hears: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who had to give back requests of a paused slot with a limit was told that it is parked for an
-    hour; it takes it up as soon as the frontier does, also if it cannot hear of it."""
-    wakes: list[bool] = []
-    downloads = SimpleNamespace(by_slot=lambda: lambda slot: 0)
-    engine: Any = SimpleNamespace(downloads=downloads, closing=False, wake=lambda: None)
-    inbox: Inbox[ShardSession] = Inbox(8, 16, by_slot=True)
-    with redis_server.client() as client:
-        worker = Worker(client, NAME, EXACT, limits={"*": limit})
-        session, in_progress = worker.sessions[0], InProgress(lambda request: b"")
-        gate = DownloadGate(
-            engine,
-            inbox,
-            in_progress,
-            None,
-            worker.sessions,
-            lambda: wakes.append(True),
-            lease_ttl=60,
-        )
-        worker.send(f"/{n}" for n in range(8))
-
-        def exchange() -> int:
-            for lease, _ in gate.remove_stuck(full=False):
-                worker.finish(lease, "released")
-            told, sent_at = gate.report(session), time.monotonic()
-            reply = worker.exchange(4, turns=told, room=inbox.room())
-            assert reply is not None
-            for lease in reply.leases:
-                inbox.add(lease, session)
-            for lease, _ in gate.received(session, reply, told, sent_at):
-                worker.finish(lease, "released")
-            return len(inbox)
-
-        assert exchange() > 0
-        execute(client, calls.pause(NAME, 0, "host"))
-        gate.announced("host", 0)
-        assert [exchange() for _ in range(3)] == [0, 0, 0]
-        monkeypatch.setattr(inbox_module, "PATIENCE", 0.0)  # a second has passed
-        execute(client, calls.resume(NAME, 0, "host"))
-        if hears:
-            gate.announced("host", 0)
-            assert len(wakes) == 2
-        wait_until(exchange, 10, "it is claimed again")
-
-
 def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
     """Two workers stop a paused host within a second while others go on, go on with it when it is
     resumed, and keep a new limit within a second; what is dropped keeps no crawl from its end."""
@@ -592,73 +538,3 @@ def test_ruling_a_running_crawl(crawl: Run, redis_server: RedisServer) -> None:
     assert min(at for at in of_first if at > resumed_at) < resumed_at + SOON + BUSY + late
     limited = [at for at in of_second if limited_at + SOON + late < at < unlimited_at]
     assert min((b - a for a, b in itertools.pairwise(limited)), default=1.0) > 0.44
-
-
-def pause_until_downloads_end(
-    frontier: Frontier, site: Site, slow: threading.Event, downloads: int
-) -> None:
-    """Pause the site's host, and resume it when the ``downloads`` of it that wait for ``slow`` have
-    ended: nothing of it begins meanwhile."""
-    frontier.pause("127.0.0.1")
-    time.sleep(2 * WATCH)
-    slow.set()
-    time.sleep(SOON)
-    assert len(site.hits) == downloads
-    frontier.resume("127.0.0.1")
-
-
-def test_what_waits_in_scrapy_is_paused_too(crawl: Run, redis_server: RedisServer) -> None:
-    """Behind slow downloads of a slot without limits, however long they take."""
-    slow = threading.Event()
-    with (
-        Site(lambda path: Answer("x", until=slow if site.hits[1:] else None)) as site,
-        Frontier.from_url(redis_server.url, "ordered") as frontier,
-    ):
-        frontier.push([f"{site.url}/{n}" for n in range(3)])
-        worker = crawl("ordered", site, {"CONCURRENT_REQUESTS_PER_DOMAIN": 2})
-        wait_until(lambda: len(site.hits) == 3, 30, "two downloads after the first answer")
-        frontier.push([f"{site.url}/{n}" for n in range(3, 8)])
-        wait_until(lambda: frontier.slot("127.0.0.1").leased == 7, 30, "the worker has the others")
-        pause_until_downloads_end(frontier, site, slow, 3)
-        assert worker.wait().reason == "finished"
-    assert len(site.counts()) == len(site.hits) == 8
-
-
-@pytest.mark.long
-def test_what_stays_in_its_process_is_paused_too(crawl: Run, redis_server: RedisServer) -> None:
-    """Also where the worker has nothing else of the slot."""
-    slow = threading.Event()
-    with (
-        Site(lambda path: Answer("x", until=None if path == "/0" else slow)) as site,
-        Frontier.from_url(redis_server.url, "unstorable") as frontier,
-    ):
-        worker = crawl("unstorable", site, {"CONCURRENT_REQUESTS": 2})
-        wait_until(lambda: len(site.hits) == 3, 30, "two downloads")
-        pause_until_downloads_end(frontier, site, slow, 3)
-        assert worker.wait().reason == "finished"
-    assert len(site.counts()) == len(site.hits) == 7
-
-
-def test_a_paused_crawl_waits(crawl: Run, redis_server: RedisServer) -> None:
-    """Workers with nothing left but a paused slot wait, and are woken when it is resumed; a slot
-    without limits is then crawled as fast as ever."""
-    with (
-        Site(lambda path: Answer("x", delay=0.01), hosts=2) as site,
-        Frontier.from_url(redis_server.url, "hosts") as frontier,
-    ):
-        sites = " ".join(f"http://127.0.0.{n}:{site.port}" for n in range(1, 3))
-        frontier.push([f"http://127.0.0.1:{site.port}/first"])
-        frontier.pause("127.0.0.1")
-        workers = crawl.fleet(2, "hosts", sites=sites, pages=100)
-        wait_until(lambda: len(starts(site, 2)) == 100, 30, "the other host is done")
-        wait_until(lambda: frontier.status()["finished"] == 100, 10, "and finished")
-        assert starts(site, 1) == []
-        assert all(worker.running for worker in workers)
-        resumed_at = time.monotonic()
-        frontier.resume("127.0.0.1")
-        wait_until(lambda: len(starts(site, 1)) == 101, 20, "it goes on")
-        assert min(starts(site, 1)) < resumed_at + SOON + BUSY
-        assert max(starts(site, 1)) < resumed_at + 4 + BUSY
-        for worker in workers:
-            assert worker.wait().reason == "finished"
-            assert "Traceback" not in worker.log

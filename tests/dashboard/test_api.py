@@ -19,7 +19,7 @@ from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.ops.dashboard import streams
-from scrapy_redisq.ops.dashboard.figures import Figures
+from scrapy_redisq.ops.dashboard.figures import figures
 from scrapy_redisq.ops.dashboard.hosts import Host, Match, page_of
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared
 from scrapy_redisq.ops.doctor import Report
@@ -486,12 +486,8 @@ def test_a_list_that_was_begun_before_a_change() -> None:
     asyncio.run(scenario())
 
 
-def test_pages_of_many_hosts() -> None:
-    """Any page of many hosts is that of the sorted list."""
-    many = [Host(f"h{n:06}", n * 7919 % 100_003, n % 3, 0, 0.0, ()) for n in range(20_000)]
-    wanted = sorted(many, key=lambda host: (host.queued, host.leased), reverse=True)
-    for offset in (0, 1_950, 12_000, 19_990):
-        assert page_of(many, "queued", True, offset, 50) == wanted[offset : offset + 50]
+def test_hosts_by_part_of_their_name() -> None:
+    many = [Host(f"h{n:06}", 0, 0, 0, 0.0, ()) for n in range(20_000)]
     matching = [*filter(Match.of(" H0199 ", ""), many)]
     assert (len(matching), page_of(matching, "slot", False, 0, 50)[0].slot) == (100, "h019900")
 
@@ -511,14 +507,14 @@ def test_rates_and_the_end() -> None:
         sample(60 * n, pages=100 * n, items=50 * n, created=500 + 20 * n, finished=100 * n)
         for n in range(6)
     ]
-    told = Figures().of(status, [{**sample(0), "run": "before", "pages": 10**6}, *minutes])
+    told = figures(status, [{**sample(0), "run": "before", "pages": 10**6}, *minutes])
     assert (told["pages_per_minute"], told["items_per_minute"]) == (100, 50)
     assert told["left"] == pytest.approx(60 * 500 / 80, abs=0.1)
     assert told["recent"] == [100.0] * 5
     growing = [{**one, "created": 500 + 200 * n} for n, one in enumerate(minutes)]
-    assert Figures().of(status, growing)["left"] is None
-    assert Figures().of(status, [])["pages_per_minute"] is None
-    stopped = Figures().of({**status, "state": "stopped"}, minutes)
+    assert figures(status, growing)["left"] is None
+    assert figures(status, [])["pages_per_minute"] is None
+    stopped = figures({**status, "state": "stopped"}, minutes)
     assert (stopped["pages_per_minute"], stopped["left"]) == (0, None)
 
 

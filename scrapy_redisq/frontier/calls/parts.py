@@ -29,11 +29,6 @@ def word_of(rest: str) -> str:
     return rest.partition(":")[0]
 
 
-def key_of(prefix: bytes, word: str, *rest: bytes) -> bytes:
-    """The key of a shard that begins with ``word``."""
-    return prefix + b":".join([word.encode(), *rest])
-
-
 def part_of(rest: str) -> str:
     """The part that a key, without its prefix, belongs to; "run" if it is none of the known."""
     return _PART_OF.get(word_of(rest), "run")

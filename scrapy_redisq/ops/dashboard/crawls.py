@@ -17,7 +17,7 @@ from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.ops.dashboard import servers
-from scrapy_redisq.ops.dashboard.figures import Figures
+from scrapy_redisq.ops.dashboard.figures import figures
 from scrapy_redisq.ops.dashboard.hosts import Host
 from scrapy_redisq.ops.dashboard.letters import Letter
 from scrapy_redisq.ops.dashboard.shared import Listed, Shared
@@ -78,7 +78,6 @@ class Crawl:
         self.frontier = frontier
         self.silent = silent
         self.doctor = doctor
-        self._figures = Figures()
         self.status = Shared(threads, self._status, lasts=STATUS_LASTS)
         self.hosts: Listed[Host] = Listed(threads, self._hosts)
         self.letters: Listed[Letter] = Listed(threads, self._letters)
@@ -122,7 +121,7 @@ class Crawl:
         now = time.monotonic()
         if now - self._recent[0] >= SERIES_LASTS:
             self._recent = now, self.frontier.series(10, most=RECENT)["samples"]
-        return {**told, **self._figures.of(status, self._recent[1])}
+        return {**told, **figures(status, self._recent[1])}
 
     def _hosts(self) -> Any:
         return (Host.of(slot) for slot in self.frontier.slots())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,41 +18,23 @@ TREND = 600.0
 Sample = Mapping[str, Any]
 
 
-class Figures:
-    """The rates of one crawl. Until there are samples of it, they are made of what was seen."""
-
-    def __init__(self) -> None:
-        self._seen: deque[dict[str, Any]] = deque()
-
-    def of(self, status: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
-        """``pages_per_minute``, ``items_per_minute``, ``errors_per_minute`` (None: not known yet),
-        ``left`` (seconds until the end; None: it is not in sight), and ``recent``, pages a minute
-        from sample to sample."""
-        run = status["run"]
-        self._remember(status)
-        own = [sample for sample in samples if sample["run"] == run]
-        window = _window(own, NOW) if _span(own) >= SHORTEST else list(self._seen)
-        is_running = status["state"] == "running"
-        told: dict[str, Any] = {
-            f"{what}_per_minute": _rate(window, what) if is_running else 0.0
-            for what in ("pages", "items", "errors")
-        }
-        told["left"] = _left(status, _window(own, TREND)) if is_running else None
-        told["recent"] = [
-            round(_rate([before, after], "pages") or 0.0, 1)
-            for before, after in itertools.pairwise(own)
-        ]
-        return told
-
-    def _remember(self, status: Mapping[str, Any]) -> None:
-        now = time.monotonic()
-        seen = {"at": now, "run": status["run"]}
-        seen |= {what: status[what] for what in ("pages", "items", "errors")}
-        if self._seen and self._seen[-1]["run"] != status["run"]:
-            self._seen.clear()
-        while len(self._seen) > 1 and now - self._seen[0]["at"] > NOW:
-            self._seen.popleft()
-        self._seen.append(seen)
+def figures(status: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+    """``pages_per_minute``, ``items_per_minute``, ``errors_per_minute`` (None: not known yet),
+    ``left`` (seconds until the end; None: it is not in sight), and ``recent``, pages a minute
+    from sample to sample."""
+    own = [sample for sample in samples if sample["run"] == status["run"]]
+    window = _window(own, NOW)
+    is_running = status["state"] == "running"
+    told: dict[str, Any] = {
+        f"{what}_per_minute": _rate(window, what) if is_running else 0.0
+        for what in ("pages", "items", "errors")
+    }
+    told["left"] = _left(status, _window(own, TREND)) if is_running else None
+    told["recent"] = [
+        round(_rate([before, after], "pages") or 0.0, 1)
+        for before, after in itertools.pairwise(own)
+    ]
+    return told
 
 
 def _span(samples: Sequence[Sample]) -> float:

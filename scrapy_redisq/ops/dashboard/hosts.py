@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from scrapy_redisq.control import SlotStatus
-
-SORTED_PARTLY = 2_000
-"""Up to this place a page is found without sorting everything."""
 
 
 class Host(NamedTuple):
@@ -84,13 +80,7 @@ def page_of(
 ) -> list[Host]:
     """Those of one page."""
     key, _ = SORTS[sort]
-    end = offset + limit
-    if end <= SORTED_PARTLY:
-        choose = heapq.nlargest if descending else heapq.nsmallest
-        chosen = choose(end, hosts, key=key)
-    else:
-        chosen = sorted(hosts, key=key, reverse=descending)
-    return chosen[offset:end]
+    return sorted(hosts, key=key, reverse=descending)[offset : offset + limit]
 
 
 def counts(hosts: Iterable[Host]) -> dict[str, int]:
