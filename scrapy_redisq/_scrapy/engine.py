@@ -24,7 +24,6 @@ from scrapy_redisq._scrapy.output import (
     current_page,
     dealing_with,
     in_download,
-    pace_output,
     watch_output,
 )
 from scrapy_redisq.errors import RedisqError
@@ -105,13 +104,6 @@ class Engine:
     def paused(self) -> bool:
         """Nothing is started before somebody unpauses the engine, as by the telnet console."""
         return bool(self._engine.paused)
-
-    @property
-    def takes_no_more(self) -> bool:
-        """Nothing is started before a page ends: callbacks have as many bytes as they may have at
-        a time (SCRAPER_SLOT_MAX_ACTIVE_SIZE)."""
-        slot: Any = self._engine.scraper.slot
-        return bool(slot and slot.needs_backout())
 
     def is_of_start(self, request: Request) -> bool:
         """The request is the one that ``start()`` has just yielded."""
@@ -218,10 +210,6 @@ class Engine:
     @property
     def _closed(self) -> bool:
         return self._engine.spider is None
-
-    def pace_links(self, may_go: Callable[[Request], Awaitable[None]]) -> None:
-        """Await ``may_go(page)`` before a request that ``page`` has asked for is taken."""
-        pace_output(self._crawler, may_go)
 
     def watch_pages(
         self,

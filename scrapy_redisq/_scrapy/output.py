@@ -135,27 +135,3 @@ def watch_output(crawler: Crawler, item_failed: ItemFailed | None = None) -> Non
 
     scraper.handle_spider_output_async = watched_handle_output
     scraper.start_itemproc_async = watched_start_itemproc
-
-
-def pace_output(crawler: Crawler, may_go: Callable[[Request], Awaitable[None]]) -> None:
-    """Await ``may_go(page)`` before a request that a callback or errback of ``page`` has yielded is
-    taken. Until then that yields nothing more."""
-    scraper: Any = crawler.engine.scraper
-    handle_output = scraper.handle_spider_output_async
-
-    async def paced(output: Any, page: Request) -> AsyncIterator[Any]:
-        if isinstance(output, AsyncIterator):
-            async for one in output:
-                if isinstance(one, Request):
-                    await may_go(page)
-                yield one
-        else:
-            for one in output:
-                if isinstance(one, Request):
-                    await may_go(page)
-                yield one
-
-    async def handle_paced_output(result: Any, request: Request, response: Any) -> None:
-        await handle_output(paced(result, request), request, response)
-
-    scraper.handle_spider_output_async = handle_paced_output

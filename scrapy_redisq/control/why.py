@@ -64,7 +64,7 @@ def _back_pressure(
     if status["state"] not in {"running", "stopped"}:
         return ""
     reached = growth.reached(status["created"] - status["finished"], fills)
-    return f"Back-pressure: {reached}. start(), links and pushes wait for room." if reached else ""
+    return f"Back-pressure: {reached}. start() and pushes wait for room." if reached else ""
 
 
 def unreachable(error: object) -> dict[str, Any]:
@@ -343,8 +343,8 @@ CAUSES: tuple[Cause, ...] = (
     ("shard_away", lambda look: look.away, _away),
     (
         *("redis_full", lambda look: look.full),
-        "Redis is full: {used} of {most} (maxmemory). Workers finish what they hold, and start "
-        "nothing new until there is room.",
+        "Redis is full: {used} of {most} (maxmemory). A worker whose page has found "
+        "something new starts nothing for 10 s to an hour, or until there is room.",
     ),
     ("redis_refuses", lambda look: look.refuses, "Redis takes no writes: {refuses}."),
     ("complete", lambda look: look.state == "complete", "The run is complete: {finished}."),

@@ -104,7 +104,7 @@ class Cargo:
                 raise ValueError(f"no end of a lease: {unknown!r}")
 
 
-def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
+def read_reply(reply: list[Any], operations: Iterable[Operation]) -> Reply:
     """What the ``reply`` to an exchange that carried ``operations`` says.
 
     Raises `FrontierCorrupt` if a foreign key was in the way of the whole exchange.
@@ -114,28 +114,22 @@ def answer(reply: list[Any], operations: Iterable[Operation]) -> Reply:
         raise FrontierCorrupt(foreign_key(reply[1]))
     if status not in {"ok", "replayed"}:
         return Reply(status)
-    outcome, created, finished, complete, waiting, dead, overdue, due = reply[1:9]
-    turns, stuck, in_the_way, post_due, order, *leases = reply[9:]
+    _, packed, in_the_way, *leases = reply
+    answer = unpack(packed)
+    became = answer.pop("outcome")
+    for name in ("next_due", "stuck", "post_due"):
+        if answer[name] < 0:
+            answer[name] = None
+    answer["turns"] = [TurnGrant(*turn) for turn in answer["turns"]]
     told = Reply(
         status,
-        complete=complete == 1,
-        created=created,
-        finished=finished,
-        waiting=waiting,
-        dead=dead,
-        overdue_in=overdue,
-        next_due=None if due < 0 else due,
-        stuck=None if stuck < 0 else stuck,
         in_the_way=foreign_key(in_the_way) if in_the_way else "",
-        post_due=None if post_due < 0 else post_due,
-        told=order.decode(errors="replace"),
-        turns=[TurnGrant(*turn) for turn in unpack(turns)] if turns else [],
         leases=[
             parse_lease(lease_id.decode(), record)
             for lease_id, record in zip(leases[::2], leases[1::2], strict=True)
         ],
+        **answer,
     )
-    became = outcome.decode()
     requests = [operation for operation in operations if isinstance(operation, Enqueue)]
     for i, request in enumerate(requests):
         (told.duplicates if became[i : i + 1] == "0" else told.accepted).append(request)

@@ -24,7 +24,7 @@ from scrapy_redisq.frontier.operations import (
     Letter,
     Reply,
 )
-from scrapy_redisq.frontier.pace import FULL_RETRY, RUNNING_LOW
+from scrapy_redisq.frontier.pace import RUNNING_LOW
 from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.shard_loop import ShardLoop
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -45,14 +45,13 @@ class ExchangeLoop:
     """Exchanges with all shards, side by side, until told to stop.
 
     `start` says for whom. ``complete`` is True once the whole frontier is finished, as far as the
-    last exchanges told. ``is_full``: what `leave` has to send waits for room in Redis. To be made
-    when ``run_session`` has joined.
+    last exchanges told. To be made when ``run_session`` has joined.
     """
 
     def __init__(self, run_session: RunSession, server: ServerHelp) -> None:
         self.run_session = run_session
         self.server = server
-        self.complete = self.is_full = False
+        self.complete = False
         self.exchanges = 0
         self.warnings = Warnings(server.redact)
         self._lease_ttl = run_session.terms.lease_ttl
@@ -411,11 +410,7 @@ class ExchangeLoop:
                     all_answered = len(self._last_replies()) == len(self._loops)
                     sent = had_nothing_left and not self.waiting() and all_answered
                     if not sent:
-                        self.is_full = any(
-                            loop.pace.still_full() or loop.session.full
-                            for loop in self._loops.values()
-                        )
-                        await asyncio.sleep(FULL_RETRY if self.is_full else RUNNING_LOW)
+                        await asyncio.sleep(RUNNING_LOW)
                 return await self.run_session.leave(complete=self.complete)
             except TROUBLE as error:
                 self.warnings.warn("away", "Redis is away while closing: %s", error)

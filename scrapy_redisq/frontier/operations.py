@@ -263,6 +263,8 @@ class Reply:
     created: int = 0
     finished: int = 0
     dead: int = 0
+    full: bool = False
+    """Redis is at its maxmemory."""
     waiting: int = 0
     """Workers that have found nothing to claim."""
     overdue_in: int = 0

@@ -28,9 +28,6 @@ hears of new work, and knows when something is due."""
 UNHEARD = 0.2
 """The longest of them where a worker cannot hear of new work."""
 
-FULL_RETRY = 1.0
-"""Seconds between attempts to enqueue while Redis is at its maxmemory."""
-
 
 class Pace:
     """What the last exchanges brought, and from that the pause before the next.
@@ -50,7 +47,6 @@ class Pace:
         self._next_due: float | None = None
         self._overdue_in = 0.0
         self._flush = self._gather
-        self._full_until = 0.0
         self.woken = False
         """Another process has said that there is something to do."""
         self.listening = False
@@ -104,14 +100,6 @@ class Pace:
         """What is to be sent has waited for company for half as long as it may."""
         return time.monotonic() - self._sent_at >= self._flush / 2
 
-    def full(self) -> None:
-        """Redis is at its maxmemory."""
-        self._full_until = time.monotonic() + FULL_RETRY
-
-    def still_full(self) -> bool:
-        """Enqueuing need not be tried again yet."""
-        return time.monotonic() < self._full_until
-
     def pause(
         self,
         *,
@@ -132,8 +120,6 @@ class Pace:
         (time.monotonic()) an exchange will show that nothing which the server has can be lost.
         """
         since = time.monotonic() - self._sent_at
-        if self.still_full():
-            return max(0.0, IDLE_FIRST - since)
         if many:
             return 0.0
         if urgent or self.told:

@@ -271,7 +271,7 @@ class RunSession:
         """Whether there are requests that another shard than this has not acknowledged, or may yet
         lose although nobody but this worker would ask for them again."""
         return any(
-            other.enqueued > other.acknowledged or other.unsafe.may_ask_again
+            other.unacknowledged > 0 or other.unsafe.may_ask_again
             for other in self.sessions
             if other is not session
         )
@@ -338,26 +338,6 @@ class RunSession:
             self._told_of.add(session.shard)
             self.sessions[0].begun.add(session.shard)
         return reply
-
-    async def look_up(self, session: ShardSession) -> None:
-        """A full Redis takes no requests, but tells which of those that wait were seen before."""
-        waiting = session.unsent.not_looked_up()
-        session.looked_up(waiting, await self._known(session, waiting))
-
-    async def leave_out_known(self, session: ShardSession) -> None:
-        """What it has told before its last exchange, and tells again, need not be sent."""
-        if asked := session.known_before():
-            session.known_twice(asked, await self._known(session, asked))
-
-    async def _known(self, session: ShardSession, waiting: Sequence[Enqueue]) -> list[int]:
-        fingerprints = [one.fingerprint for one in waiting if one.fingerprint is not None]
-        known: list[int] = []
-        for first in range(0, len(fingerprints), MAX_OPERATIONS):
-            some = fingerprints[first : first + MAX_OPERATIONS]
-            call = calls.known(self.terms.name, session.shard, self.seen, some)
-            answers: list[int] = await self.run(call)
-            known += answers
-        return known
 
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:

@@ -49,9 +49,6 @@ LATE = 0.5
 REOPEN_PAUSE = 0.05
 """Seconds before a shard that is sealed again, just after it was opened, is opened once more."""
 
-STILL = 10.0
-"""Seconds without a claim or a finish after which a worker beside a full Redis stands still."""
-
 
 class ShardLoop:
     """Exchanges with the shard of ``session`` when that is due.
@@ -78,8 +75,6 @@ class ShardLoop:
         self._said_starting = False
         self._failing_since = 0.0
         self._retry_last = min(RETRY_LAST, lease_ttl / 8)
-        self._moved_at = time.monotonic()
-        self._stands_still = False
         self._trips = RoundTrips()
 
     def answers(self) -> bool:
@@ -121,7 +116,7 @@ class ShardLoop:
             within=math.inf if demand.within is None else demand.within,
             urgent=demand.urgent,
             waiting=waiting > 0 or is_news,
-            enqueues=self.session.enqueued > self.session.acknowledged,
+            enqueues=self.session.unacknowledged > 0,
             many=waiting >= MAX_OPERATIONS,
             busy=self._every.is_busy(demand),
             proof_at=self.session.unsafe.proof_at,
@@ -258,26 +253,14 @@ class ShardLoop:
         """-> the reply, None if this worker was taken for dead, or history was lost."""
         every, session = self._every, self.session
         reply: Reply | None = None
-        held, reopen_pause = len(session.held), 0.0
-        await every.run_session.leave_out_known(session)
+        reopen_pause = 0.0
         while reply is None:
-            session.full = self.pace.still_full()
             told = every.worker.turns(session)
             call = self._call(want, demand, told)
             every.exchanges += 1
             sent_at = time.monotonic()
             try:
                 reply = await every.run_session.exchange(session, call)
-            except ServerFull as error:
-                if session.full:
-                    raise ServerBusy(str(error)) from error
-                self._full(error)
-                self.pace.full()
-                if session.may_arrive:
-                    self._start_over("what was sent before may yet arrive, and Redis is full")
-                    return None
-                session.refused()
-                await every.run_session.look_up(session)
             except ScriptFailed as error:
                 why = every.server.redact(error)
                 if session.may_arrive:
@@ -287,7 +270,7 @@ class ShardLoop:
                     raise
             except BaseException as error:
                 # It was refused as a whole, or it is not known what became of it.
-                session.may_arrive |= not isinstance(error, ServerBusy)
+                session.may_arrive |= not isinstance(error, (ServerBusy, ServerFull))
                 raise
             if reply is not None and reply.status == "sealed":
                 reply = None
@@ -299,8 +282,6 @@ class ShardLoop:
         self._trips.took(time.monotonic() - sent_at)
         if reply.in_the_way:
             every.warnings.warn("corrupt", "%s", FrontierCorrupt(reply.in_the_way))
-        if reply.leases or len(session.held) < held:
-            self._moved_at, self._stands_still = time.monotonic(), False
         if reply.status in {"ok", "replayed"}:
             every.worker.received(session, reply, told, sent_at)
             return reply
@@ -341,19 +322,3 @@ class ShardLoop:
         requests were added.)"""
         starting, seeded = self._every.worker.starting()
         return starting or self._every.run_session.enqueues_wait_elsewhere(self.session), seeded
-
-    def _full(self, error: ServerFull) -> None:
-        self._every.warnings.warn(
-            "full",
-            "%s: what is found waits, finishing and claiming go on. Raise its maxmemory, or delete "
-            "what is not needed",
-            error,
-        )
-        if time.monotonic() - self._moved_at > STILL and not self._stands_still:
-            self._stands_still = True
-            logger.warning(
-                "For %g s this worker has claimed and finished nothing, as Redis is full: what "
-                "pages have found must be stored before they are done. Nothing is lost, and it "
-                "goes on when there is room",
-                STILL,
-            )

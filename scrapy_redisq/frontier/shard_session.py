@@ -18,7 +18,7 @@ from typing import Any
 
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import REWIND
-from scrapy_redisq.frontier.exchange import Cargo, answer
+from scrapy_redisq.frontier.exchange import Cargo, read_reply
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
@@ -67,8 +67,6 @@ class _Batch:
     posts: dict[str, list[Enqueue]]
     """Links that it posts, by the lease of their page."""
     begun: list[int]
-    passes: bool
-    """It goes past enqueues that wait until Redis has room."""
 
     @property
     def ends(self) -> int:
@@ -113,11 +111,8 @@ class ShardSession:
         """What slots are to be judged by."""
         self.statuses: dict[str, int] = {}
         """Slot -> HTTP status of its last answer, where people do not know it yet."""
-        self.enqueued = 0
-        """Requests taken in so far, and of those the ones that Redis has acknowledged."""
-        self.acknowledged = 0
-        self._passed = 0
-        """Requests that were acknowledged before others that were taken in earlier."""
+        self.unacknowledged = 0
+        """Requests that Redis has not acknowledged."""
         self.dead = 0
         """Dead letters of this shard, by the last reply."""
         self.held: dict[str, Lease] = {}
@@ -125,8 +120,6 @@ class ShardSession:
         """Leases that so many workers died with that these may have died of them."""
         self.unsafe = Unsafe(rewind, primary_vouched, spread=spread)
         """What may have to be sent again."""
-        self.full = False
-        """Redis is at maxmemory: enqueues stay here until it takes them again."""
         self._script = load("exchange", joined.config.backend)
         self._key = calls.meta_key(name, shard)
         self._ttl = int(ttl * 1e6)
@@ -145,8 +138,6 @@ class ShardSession:
         self._history = history
         self.begun: set[int] = set()
         """Shards that shard 0 is to be told of, as they have begun the run for good."""
-        self._known: list[Enqueue] = []
-        """Duplicates that were found while Redis was full, and of which nobody has been told."""
         self._answered_at = time.monotonic()
         self._is_repeated = False
         self.may_arrive = False
@@ -167,7 +158,7 @@ class ShardSession:
     def add(self, operation: Operation) -> None:
         """Take what is to be sent; kept for as long as Redis has not acknowledged it."""
         self.unsent.append(operation)
-        self.enqueued += operation.number
+        self.unacknowledged += operation.number
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
         self.unsafe.waits(operation)
@@ -183,18 +174,12 @@ class ShardSession:
         self._take_back()
         again = self.unsafe.rejoined()
         self.unsent.extendleft(reversed(again))
-        self.enqueued += sum(isinstance(kept, Enqueue) for kept in again)
-        # Nothing counts as acknowledged before all of this is, be it because it was once.
-        pending = sum(operation.number for operation in self.unsent)
-        self.acknowledged, self._passed = (
-            (-pending, self.enqueued) if pending else (self.enqueued, 0)
-        )
+        self.unacknowledged += sum(isinstance(kept, Enqueue) for kept in again)
         self.run, self.worker = joined.run, worker
         self._acked = 0
         self.may_arrive = False
         self.held.clear()
         self.suspects.clear()
-        self.unsent.look_again()
 
     def _take_back(self) -> None:
         if self._in_flight is not None:
@@ -232,8 +217,7 @@ class ShardSession:
         """
         self._is_repeated = self._in_flight is not None
         if self._in_flight is None:
-            taken = self.unsent.take_past_enqueues if self.full else self.unsent.take
-            operations = taken(self._limit)
+            operations = self.unsent.take(self._limit)
             cargo = Cargo(operations, self.held)
             self._in_flight = _Batch(
                 operations,
@@ -244,7 +228,6 @@ class ShardSession:
                 cargo.data(),
                 cargo.posts,
                 begun=sorted(self.begun),
-                passes=self.full,
             )
             self.local_duplicates, self.tally = 0, Counter()
             self.download_results, self.statuses = [], {}
@@ -277,8 +260,6 @@ class ShardSession:
             data["report"] = report
         if "history" in self._in_flight.data:
             data["history_max"] = self._history
-            if self._in_flight.passes:  # Redis is full
-                data["history"] = []
         if self._spread:
             data["hold"] = int((self._rewind + HOLD) * 1e6)
         if self._in_flight.begun:
@@ -299,7 +280,7 @@ class ShardSession:
                 int(terms.worn_after * 1e6),
             )
         carried = self._in_flight.operations
-        return Call.of(self._script, self._key, data, lambda reply: answer(reply, carried))
+        return Call.of(self._script, self._key, data, lambda reply: read_reply(reply, carried))
 
     @property
     def is_unsafe(self) -> bool:
@@ -319,7 +300,7 @@ class ShardSession:
         for operation in self.unsent:
             if isinstance(operation, Enqueue) and operation.link and operation.link.post:
                 operation.link.post = None
-                self._passed += 1
+                self.unacknowledged -= 1
                 self.unsafe.waits_no_more(operation)
             else:
                 left.append(operation)
@@ -339,26 +320,15 @@ class ShardSession:
             return reply
         self._answered_at, self._is_repeated, self.may_arrive = time.monotonic(), False, False
         for operation in self._in_flight.operations:
-            number = operation.number
-            if self._in_flight.passes:  # what it has passed is not acknowledged
-                self._passed += number
-            else:
-                self.acknowledged += number
+            self.unacknowledged -= operation.number
             if isinstance(operation, Finish):
                 self.held.pop(operation.lease, None)
             elif isinstance(operation, (Enqueue, Letter)):
                 self.unsafe.acknowledged(operation, self._answered_at)
-        if not self._in_flight.passes:
-            self.unsent.look_again()
         self._posted(self._in_flight.posts)
         self.begun.difference_update(self._in_flight.begun)
         self._in_flight = None
         self.unsafe.answered(confirmed=confirmed)
-        if not self.unsent:
-            self.acknowledged += self._passed
-            self._passed = 0
-        reply.duplicates += self._known
-        self._known = []
         self._acked += 1
         # After a failure: first nothing, then one operation, then twice as many each time.
         self._probed = self._limit == 0
@@ -408,7 +378,7 @@ class ShardSession:
         logger.error("Redis cannot take %.500r, which becomes a dead letter: %s", operation, error)
         self.unsafe.waits_no_more(operation)
         if isinstance(operation, Enqueue):
-            self.acknowledged += 1
+            self.unacknowledged -= 1
             identity = hashlib.blake2b(operation.entry, digest_size=16).digest()
             letter = Letter("", 0, identity, CONDEMNED, error, entry=operation.entry)
             if operation.link is not None:  # the letter stands for it, and is sent again
@@ -417,28 +387,3 @@ class ShardSession:
             self.unsafe.waits(letter)
         elif isinstance(operation, Finish) and operation.reason != CONDEMNED:
             self.unsent.appendleft(Finish(operation.lease, "dead", CONDEMNED, error))
-
-    def refused(self) -> None:
-        """Redis was full and applied nothing: take the batch back and keep enqueues here."""
-        self._take_back()
-        self.full = True
-
-    def looked_up(self, waiting: Sequence[Enqueue], known: Sequence[int]) -> None:
-        """That was the answer; it is asked again after the next exchange."""
-        self.unsent.looked_up(waiting, known, self._acked)
-
-    def known_before(self) -> list[Enqueue]:
-        """What was seen when that was asked before the last exchange."""
-        return self.unsent.known_before(self._acked)
-
-    def known_twice(self, asked: Sequence[Enqueue], known: Sequence[int]) -> None:
-        """What was seen, and still is, needs no room: a page that has found nothing else may end.
-
-        Once would not do: a server that comes back without the last second may have lost it, and
-        nobody would hear of that. Now it would have lost the exchange between, too.
-        """
-        for one in self.unsent.take_known(asked, known):
-            self.unsafe.acknowledged(one, time.monotonic())
-            self._known.append(one)
-            self._passed += 1
-            self.local_duplicates += 1

@@ -127,14 +127,14 @@ class CrawlSettings:
     max_pending = Setting(
         0,
         checks.whole(0, 10**12),
-        "Back-pressure: from so many unfinished requests on `start()` and `push` wait, and links "
-        "wait in their page's callback while the worker has other pages to finish. 0: no limit.",
+        "Back-pressure: from so many unfinished requests on `start()` and `push` wait. "
+        "0: no limit.",
     )
     max_memory = Setting(
         0.0,
         checks.memory,
-        "The same from so much of the server's memory on: bytes, or up to 1 a share of its "
-        "`maxmemory`. 0: no limit.",
+        "The frontier is full from so much of the server's memory on, as at its `maxmemory`: "
+        "bytes, or up to 1 a share of `maxmemory`. 0: no limit.",
     )
     dead_max = Setting(
         DEAD_MAX,

@@ -128,9 +128,8 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
                 retry_pauses,
                 BackPressure(
                     settings.growth_limit(),
-                    inbox.most,
-                    exchange_loop.unfinished,
-                    lambda: engine.closing,
+                    unfinished=exchange_loop.unfinished,
+                    closing=lambda: engine.closing,
                 ),
             )
         )
@@ -172,8 +171,6 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
         item_failed=in_progress.item_failed,
     )
     engine.watch_retries(in_progress.gave_up)
-    if settings.growth_limit():
-        engine.pace_links(worker.back_pressure.link_may_go)
     connect = worker.crawler.signals.connect
     connect(in_progress.item_error, signals.item_error)
     if worker.crawler.settings.getbool("COOKIES_ENABLED"):

@@ -82,6 +82,10 @@ class InProgress:
         """The page of a request in progress, be it one that stays here."""
         return self._pages.get(request) or self._kept.get(request)
 
+    def any_of(self, working_on: set[Request]) -> bool:
+        """Whether one of them, be it one that stays here, is among ``working_on``."""
+        return not (working_on.isdisjoint(self._pages) and working_on.isdisjoint(self._kept))
+
     def end(self, working_on: set[Request], *, closing: bool) -> list[Page]:
         """Remove and return the pages that are no longer among ``working_on``, and all of whose
         items are written. ``closing``: the spider is being closed, and ignored pages go back."""

@@ -29,12 +29,10 @@ async def leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
     try:
         await asyncio.wait_for(_leave(parts, reason, is_lost), parts.settings.close_timeout)
     except asyncio.TimeoutError:
-        full = parts.exchange_loop.is_full
         logger.error(
-            "Redis %s within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and finishes were not sent. "
-            "Others take over this worker's pages after REDISQ_LEASE_TTL; they will be fetched "
-            "again",
-            "is at its maxmemory and had no room" if full else "did not answer",
+            "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and finishes "
+            "were not sent. Others take over this worker's pages after REDISQ_LEASE_TTL; they "
+            "will be fetched again",
             parts.settings.close_timeout,
             parts.exchange_loop.waiting(),
         )

@@ -85,7 +85,14 @@ class Worker:
         self._count_at = 0.0
         self._parts = parts
         self._appetite = Appetite(
-            lambda: not (self._lost or self._sinks_away or parts.engine.paused),
+            lambda: (
+                not (
+                    self._lost
+                    or self._sinks_away
+                    or parts.engine.paused
+                    or self.back_pressure.pauses
+                )
+            ),
             engine=parts.engine,
             inbox=parts.inbox,
             in_progress=parts.in_progress,
@@ -100,6 +107,8 @@ class Worker:
 
     def start(self) -> None:
         """Begin to exchange, and to read the spider's ``start()`` as there is room."""
+        first, joined = self._run_session.sessions[0].shard, self._run_session.joined
+        self.back_pressure.heard(first, full=joined.full, news=False)
         self.exchange_loop.start(self)
         self.engine.pace_start(self._room_in_outbox)
         self._watches.append(asyncio.ensure_future(self._reporter.watch()))
@@ -151,7 +160,7 @@ class Worker:
         if self._lost or self._appetite.outbox_is_full():
             self._held_up = True
             return None
-        if self._sinks_away or self._orders.paused:
+        if self._sinks_away or self._orders.paused or not self._has_room_to_start():
             return None
         request, source = self._next_from_memory(), "memory"
         if request is None:
@@ -160,6 +169,10 @@ class Worker:
             self.stats.inc_value(f"scheduler/dequeued/{source}")
             self.stats.inc_value("scheduler/dequeued")
         return request
+
+    def _has_room_to_start(self) -> bool:
+        working = self._in_progress.any_of(self.engine.in_progress)
+        return self.back_pressure.may_start(working)
 
     def _next_from_memory(self) -> Request | None:
         if not self._kept.waiting:
@@ -181,7 +194,7 @@ class Worker:
             or self._run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
-        await self.back_pressure.start_may_go_on()
+        await self.back_pressure.start_may_go_on(self.is_busy)
         # Scrapy reads on without a pause while its downloader is busy, and nothing else has a turn.
         await asyncio.sleep(0)
 
@@ -265,7 +278,8 @@ class Worker:
     # The exchange loop asks (see scrapy_redisq.frontier.loop.Worker)
 
     def demand(self) -> Demand:
-        return self._appetite.demand(quiet=self._orders.quiet or self._orders.paused)
+        quiet = self._orders.quiet or self._orders.paused or self.back_pressure.pauses
+        return self._appetite.demand(quiet=quiet)
 
     def report(self) -> str:
         return self._reporter.due()
@@ -293,7 +307,8 @@ class Worker:
         return self.gate.report(session)
 
     def is_busy(self) -> bool:
-        return bool(self._in_progress or self._in_progress.unwritten() or self._kept or self.inbox)
+        works = self._in_progress or self._in_progress.unwritten() or self._kept or self.inbox
+        return bool(works) or self.back_pressure.pauses  # it looks often whether there is room
 
     def starting(self) -> tuple[bool, bool]:
         starting = self.engine.starting and not self.engine.closing
@@ -302,9 +317,6 @@ class Worker:
 
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
-        self.back_pressure.look(
-            len(working_on), self.pages, takes_more=not self.engine.takes_no_more
-        )
         self._kept.collect_ended()
         for page in self._in_progress.end(working_on, closing=self.engine.closing):
             self.pages += not page.given_back
@@ -315,7 +327,7 @@ class Worker:
             self._run_session.finish(page.session, finish, page.links)
         self._outbox.count_filtered()
         self._count_work()
-        if self.engine.closing:
+        if self.engine.closing or self.back_pressure.pauses:  # others may go on with them
             to_release = self.inbox.clear()
         else:
             stuck = self.inbox.stuck
@@ -360,6 +372,10 @@ class Worker:
     def received(
         self, session: ShardSession, reply: Reply, told: list[TurnReport], sent_at: float
     ) -> None:
+        news = bool(reply.accepted)
+        if self.back_pressure.heard(session.shard, full=reply.full, news=news):
+            self.exchange_loop.found_more()
+            self.engine.wake()
         for lease, owner in self.gate.received(session, reply, told, sent_at):
             self._run_session.finish(owner, Finish(lease.id, "released"))
         # Without a tag: sent again, and counted the first time.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
-from scrapy import Request
 
-from lab.servers import RedisServer, any_server, wait_until
+from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
-from scrapy_redisq.frontier.growth import Fill, GrowthLimit
+from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.worker import back_pressure
 from scrapy_redisq.worker.back_pressure import BackPressure
 from tests.crawls.test_crawl import nothing_left
@@ -41,104 +41,98 @@ def test_when_a_frontier_is_full(
     assert bool(limit.reached(unfinished, [Fill(unfinished, used, 1_000)])) is reached
 
 
+class Clock:
+    """Of `back_pressure`."""
+
+    now = 1_000.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(back_pressure.time, "monotonic", lambda: self.now)
+
+
+def pressure_of(
+    limit: GrowthLimit = NO_LIMIT,
+    *,
+    unfinished: Callable[[], int] = lambda: 1,
+    closing: Callable[[], bool] = lambda: False,
+) -> BackPressure:
+    return BackPressure(limit, unfinished=unfinished, closing=closing)
+
+
 def test_a_share_of_no_maxmemory_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     """And that is said."""
-    pressure = BackPressure(GrowthLimit(memory=0.5), 8, lambda: 0, lambda: False)
+    pressure = pressure_of(GrowthLimit(memory=0.5))
     pressure.filled([Fill(0, 10**12, 0)])
     assert not pressure.limit.reached(0, [Fill(0, 10**12, 0)])
     assert "give bytes" in caplog.text
 
 
-async def _waiting(pressure: BackPressure, pages: list[Request]) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.ensure_future(pressure.link_may_go(page)) for page in pages]
-    await asyncio.sleep(0)
-    return tasks
-
-
-async def _who_went(tasks: list[asyncio.Task[None]]) -> list[bool]:
-    await asyncio.sleep(0.01)
-    return [task.done() for task in tasks]
-
-
-def test_at_most_half_of_what_a_worker_may_hold_waits() -> None:
-    """The one that waited longest goes on, with all its links; the others when there is room."""
-
-    async def play() -> None:
-        full = True
-        pressure = BackPressure(GrowthLimit(pending=1), 4, lambda: int(full), lambda: False)
-        pages = [Request(f"data:,{number}") for number in range(3)]
-        tasks = await _waiting(pressure, pages)
-        pressure.look(10)
-        assert await _who_went(tasks) == [True, False, False]
-        await asyncio.wait_for(pressure.link_may_go(pages[0]), 1)
-        full = False
-        pressure.look(10)
-        assert await _who_went(tasks) == [True, True, True]
-
-    asyncio.run(play())
-
-
-def test_where_nothing_else_goes_on_one_after_the_other_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Pages first, then start(). Who closes lets all of them go."""
-    monkeypatch.setattr(back_pressure, "STALL", 0.0)
-    monkeypatch.setattr(back_pressure, "START_STALL", 0.0)
-
-    async def play() -> None:
-        closing = False
-        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1, lambda: closing)
-        start = asyncio.ensure_future(pressure.start_may_go_on())
-        tasks = [start, *await _waiting(pressure, [Request("data:,1"), Request("data:,2")])]
+def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is twice as long as the one before, up to an hour; what was started before one ends
+    makes it no longer."""
+    clock, pressure, lengths = Clock(monkeypatch), pressure_of(), []
+    for _ in range(11):
         for _ in range(3):
-            pressure.look(3)
-        assert await _who_went(tasks) == [False, False, False]
-        for went in ([False, True, False], [False, True, True], [True, True, True]):
-            pressure.look(2 - sum(went[1:]) + 1)
-            while pressure.holds_back and await _who_went(tasks) != went:
-                pressure.look(0)
-            assert await _who_went(tasks) == went
-        tasks = await _waiting(pressure, [Request("data:,3"), Request("data:,4")])
-        closing = True
-        assert await _who_went(tasks) == [True, True]
-
-    asyncio.run(play())
+            assert not pressure.heard(0, full=True, news=True)
+        began = clock.now
+        while pressure.pauses:
+            assert not pressure.may_start(False)
+            clock.now += 5
+        lengths.append(clock.now - began)
+    assert lengths == [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
 
 
-def test_large_pages_that_wait_keep_nobody_waiting() -> None:
-    """Scrapy begins no other page then, so there is nothing to wait for."""
+def test_what_a_full_frontier_lets_a_worker_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that brings nothing new; after a pause one request at a time; all when there is room."""
+    clock, pressure = Clock(monkeypatch), pressure_of()
+    pressure.heard(0, full=True, news=False)
+    assert pressure.may_start(working=True)
+    pressure.heard(1, full=False, news=True)  # also of another shard
+    assert not pressure.may_start(working=False)
+    clock.now += 10
+    assert pressure.may_start(working=False)
+    assert not pressure.may_start(working=True)
+    pressure.heard(1, full=True, news=True)
+    assert not pressure.heard(0, full=False, news=False)
+    assert pressure.heard(1, full=False, news=False)
+    assert pressure.may_start(working=True)
+    pressure.heard(1, full=True, news=True)
+    clock.now += 10
+    assert pressure.may_start(working=False)
+
+
+def test_the_limit_of_memory_is_as_good_as_a_full_server() -> None:
+    """The one of requests is not: it stops start() alone."""
+    pressure = pressure_of(GrowthLimit(pending=1, memory=900))
+    pressure.heard(0, full=False, news=True)
+    assert pressure.may_start(working=True)
+    pressure.filled([Fill(1, 900, 0)])
+    pressure.heard(0, full=False, news=True)
+    assert pressure.pauses
+    pressure.filled([Fill(1, 899, 0)])
+    assert pressure.heard(0, full=False, news=False)
+
+
+@pytest.mark.parametrize("way", ["room", "closing", "idle"])
+def test_start_waits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """For room, or that the spider is being closed, or that there was nothing to do for a pause."""
+    monkeypatch.setattr(back_pressure, "POLL", 0.001)
+    monkeypatch.setattr(back_pressure, "PAUSE_FIRST", 0.05)
+    state = {"room": False, "closing": False, "idle": False}
 
     async def play() -> None:
-        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1, lambda: False)
-        tasks = await _waiting(pressure, [Request("data:,1"), Request("data:,2")])
-        pressure.look(2)
-        assert await _who_went(tasks) == [False, False]
-        pressure.look(3, takes_more=False)
-        assert await _who_went(tasks) == [False, False]
-        pressure.look(2, takes_more=False)
-        assert await _who_went(tasks) == [True, False]
-
-    asyncio.run(play())
-
-
-def test_callbacks_that_wait_for_one_that_waits_are_no_standstill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As by a lock that it holds. Where no page ends, one goes on, though callbacks download this
-    and that on the side."""
-    monkeypatch.setattr(back_pressure, "PATIENCE", 0.02)
-
-    async def play() -> None:
-        pressure = BackPressure(GrowthLimit(pending=1), 100, lambda: 1, lambda: False)
-        tasks = await _waiting(pressure, [Request("data:,1")])
-        pressure.look(2)
-        assert await _who_went(tasks) == [False]
-        await asyncio.sleep(0.03)
-        pressure.look(2, ended=1)
-        assert await _who_went(tasks) == [False]
-        await asyncio.sleep(0.03)
-        pressure.look(3, ended=1)
-        assert await _who_went(tasks) == [True]
+        pressure = pressure_of(
+            GrowthLimit(pending=1),
+            unfinished=lambda: int(not state["room"]),
+            closing=lambda: state["closing"],
+        )
+        waiting = asyncio.ensure_future(pressure.start_may_go_on(lambda: not state["idle"]))
+        await asyncio.sleep(0.1)
+        assert pressure.holds_back
+        assert not waiting.done()
+        state[way] = True
+        await asyncio.wait_for(waiting, 5)
+        assert not pressure.holds_back
 
     asyncio.run(play())
 
@@ -146,51 +140,9 @@ def test_callbacks_that_wait_for_one_that_waits_are_no_standstill(
 # Crawls
 
 
-def test_a_worker_whose_frontier_is_gone_ends_although_links_wait(
-    redis_server: RedisServer, crawl: Run
-) -> None:
-    """Nobody looks after those that wait then."""
-
-    def page(path: str) -> Answer:
-        links = (f"{path.rstrip('/')}/{number}" for number in range(5))
-        return Answer("".join(f'<a href="{link}">x</a>' for link in links), delay=0.2)
-
-    with Site(page) as site, redis_server.client() as client:
-        worker = crawl("follow", site, {"REDISQ_MAX_PENDING": 1}, first="/1 /2 /3")
-        worker.wait_for("Back-pressure: ")
-        wait_until(lambda: site.hits, 10, "a page")
-        client.flushall()
-        assert worker.wait(20).reason == "frontier_lost"
-
-
-def test_a_worker_ends_while_redis_is_away_although_links_wait(crawl: Run) -> None:
-    """It does not wait for Redis to come back."""
-
-    def page(path: str) -> Answer:
-        links = (f"{path.rstrip('/')}/{number}" for number in range(5))
-        return Answer("".join(f'<a href="{link}">x</a>' for link in links), delay=0.2)
-
-    server = RedisServer(any_server())
-    try:
-        with Site(page) as site:
-            settings = {
-                "REDISQ_URL": server.url,
-                "REDISQ_MAX_PENDING": 4,
-                "REDISQ_CLOSE_TIMEOUT": 1,
-            }
-            worker = crawl("follow", site, settings, first="/1 /2 /3 /4")
-            wait_until(lambda: len(site.hits) > 3, 20, "pages")
-            server.kill()
-            worker.wait_for("Redis is away")
-            worker.terminate()
-            assert worker.wait(20).reason == "shutdown"
-    finally:
-        server.close()
-
-
 def test_a_crawl_that_grows_past_its_limit_ends(redis_server: RedisServer, crawl: Run) -> None:
     """Two workers, of which each page has more links than there may be requests: nothing is lost,
-    and nothing stands still. Start requests come as there is room."""
+    and nothing stands still."""
     pages = 40
 
     def page(path: str) -> Answer:
@@ -205,7 +157,34 @@ def test_a_crawl_that_grows_past_its_limit_ends(redis_server: RedisServer, crawl
         assert dict.fromkeys(site.counts(), 1) == dict(site.counts())
         assert len(site.counts()) == pages
     nothing_left(redis_server)
-    assert any("Back-pressure: " in worker.log for worker in workers)
+
+
+def test_a_crawl_beside_a_full_redis(redis_server: RedisServer, crawl: Run) -> None:
+    """Pages with new links are followed by pauses, those without go on, and all when there is
+    room."""
+    with_links = {"/0": range(1, 30), "/7": range(100, 120)}
+
+    def page(path: str) -> Answer:
+        links = with_links.get(path, ())
+        text = "".join(f'<a href="/{link}">x</a>' for link in links)
+        return Answer(text, delay=1.0 if path == "/0" else 0.0)
+
+    with Site(page) as site, redis_server.client() as client:
+        worker = crawl("follow", site)
+        wait_until(lambda: site.hits, 20, "the first page")
+        client.config_set("maxmemory", 1)
+        try:
+            worker.wait_for("this worker starts nothing for 10 s")
+            assert site.counts()["/1"] == 0
+            worker.wait_for("this worker starts nothing for 20 s", 30)
+            assert site.counts()["/7"] == 1
+            assert len(site.counts()) < 50
+        finally:
+            client.config_set("maxmemory", 0)
+        assert worker.wait().reason == "finished"
+        assert len(site.counts()) == 50
+        assert dict.fromkeys(site.counts(), 1) == dict(site.counts())
+    nothing_left(redis_server)
 
 
 def test_start_requests_wait_for_room(redis_server: RedisServer, crawl: Run) -> None:

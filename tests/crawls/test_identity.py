@@ -18,7 +18,6 @@ from scrapy.http import Request
 
 from lab.servers import RedisServer, wait_until
 from lab.site import Answer, Site
-from scrapy_redisq.errors import ServerFull
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Letter
 from scrapy_redisq.frontier.scripts import execute
@@ -367,32 +366,6 @@ class TestSentAgain:
 def _reap(worker: Worker) -> int:
     run = worker.joined.run
     return execute(worker.client, calls.reap(NAME, 0, run, 50, 10))[0]
-
-
-def test_full(redis_server: RedisServer) -> None:
-    """At maxmemory neither a start request nor another page's children stop a finish."""
-    with redis_server.client() as client:
-        worker = Worker(client, NAME, EXACT)
-        worker.send(["plain", "parent"])
-        leases = {lease.entry: lease for lease in worker.claim(2)}
-        worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
-        worker.enqueue("a", page=leases[b"parent"])
-        worker.finish(leases[b"parent"])
-        worker.finish(leases[b"plain"])
-        client.config_set("maxmemory", 1)
-        try:
-            with pytest.raises(ServerFull):
-                worker.exchange()
-            worker.sessions[0].refused()
-            reply = worker.exchange(10)
-        finally:
-            client.config_set("maxmemory", 0)
-        assert reply is not None
-        assert (reply.finished, worker.waiting()) == (1, 3)
-        worker.sessions[0].full = False
-        reply = worker.exchange()
-        assert reply is not None
-        assert (reply.finished, reply.created) == (2, 4)
 
 
 # Crawls

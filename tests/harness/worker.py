@@ -321,7 +321,7 @@ class Worker:
 
     def _may_add(self, session: ShardSession) -> bool:
         """See ``RunSession.enqueues_wait_elsewhere``."""
-        waits = self.joined.config.spread and session.enqueued > session.acknowledged
+        waits = self.joined.config.spread and session.unacknowledged > 0
         return waits or session.unsafe.may_ask_again
 
     def exchange_all(self, want: int = 0, **options: bool) -> bool:

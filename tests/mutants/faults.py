@@ -395,12 +395,6 @@ MUTANTS = [
         "sent = had_nothing_left",
         "tests/protocol/test_exchange_loop.py",
     ),
-    Mutant(
-        "frontier/shard_session.py",
-        "(-pending, self.enqueued)",
-        "(self.enqueued - pending, 0)",
-        KEPT,
-    ),
     Mutant("worker/kept.py", "page.holder.unwritten += 1", "pass", KEPT),
     Mutant("worker/kept.py", "holder.given_back |= page.given_back", "pass", KEPT),
     Mutant(

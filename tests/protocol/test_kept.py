@@ -373,30 +373,6 @@ def test_start_requests_that_are_left_keep_the_run_open(process: NewProcess) -> 
     assert len(second.work()) == 2
 
 
-@pytest.mark.parametrize("root", [True, False])
-def test_a_link_that_is_known_has_a_page_that_stands_for_it(
-    process: NewProcess, *, root: bool
-) -> None:
-    """While Redis is full a page whose link was met before is done only if that waits with another
-    page, which is fetched again where the worker dies; not where it comes of none, such as a
-    handler of ``spider_idle``."""
-    first = process()
-    push(first, "http://a/0", "http://a/1")
-    pages = [first.fetch(), first.fetch()]
-    for asking in (pages[0] if root else None, pages[1]):
-        with first.of(asking):
-            first.outbox.take(Request("http://a/link"))
-    first.end(pages[1])
-    (session,) = first.run.sessions
-    session.full = True
-    first.run.release()
-    first.member.exchange()
-    assert (len(session.unsent), held(first)) == ((1, 1) if root else (3, 2))
-    session.full = False
-    first.exchange()
-    assert held(first) == 1
-
-
 def test_each_try_asks_for_the_same(client: redis.Redis, process: NewProcess) -> None:
     """A kept request that is tried again is not its former try: its unfiltered children are the
     same, and what went wrong with that is forgotten."""
@@ -439,6 +415,7 @@ def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
         "inbox": Inbox(2, 10, by_slot=True),
         "in_progress": first.in_progress,
         "kept": first.kept,
+        "back_pressure": SimpleNamespace(may_start=lambda working: True),
     }
     worker = CrawlWorker(Parts(**parts))
     request = first.ask(None, "http://a/start")

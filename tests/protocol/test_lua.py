@@ -206,7 +206,6 @@ def test_heads_name_what_calls_send() -> None:
         calls.crawl_delay("n", 0, "r", "host", "s", 0.0),
         calls.record_seen("n", "g", seen, []),
         calls.seen_status("n", 0, "g", seen),
-        calls.known("n", 0, seen, []),
         calls.sweep("n", 0, "exact"),
         calls.take_posts("n", 0, "r", most=1, hold=1.0),
         calls.series("n", 0, seconds=10, most=1),

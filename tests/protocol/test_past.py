@@ -181,10 +181,10 @@ def test_history(client: redis.Redis, frontier: Frontier) -> None:
             worker.holding.pop(lease.id)
             record = msgspec.msgpack.encode({**known, "url": path})
             session.add(Finish(lease.id, "done", record=(exact_member(path.encode()), record)))
-        session.full = full
+        client.config_set("maxmemory", int(full))
         worker.exchange(lose="reply")
         worker.exchange()
-        session.full = False
+        client.config_set("maxmemory", 0)
 
     fetch("a", "b", "c")
     fetch("d", "a", "e")

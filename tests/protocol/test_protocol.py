@@ -21,7 +21,6 @@ from scrapy_redisq.errors import (
     FrontierError,
     FrontierLost,
     ScriptFailed,
-    ServerFull,
 )
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import RunTerms
@@ -1130,41 +1129,30 @@ def full(client: redis.Redis) -> Iterator[Callable[[bool], None]]:
 def test_at_maxmemory(
     member: Callable[..., Worker], client: redis.Redis, full: Callable[[bool], None]
 ) -> None:
-    """Requests are refused as a whole and kept; finishing and claiming go on."""
+    """Nothing in an exchange is refused: it says that the server is full, and takes links, start
+    requests and ends of all kinds. So does a join."""
     worker, dead = member(), member()
-    worker.send([f"{n}" for n in range(8)])
+    assert not worker.send([f"{n}" for n in range(9)]).full
     dead.claim(2)
-    one, two = worker.claim(2)
+    leases = worker.claim(5)
     expire(client, dead)
     full(True)
-    worker.enqueue("link", page=one)
-    worker.finish(one)
-    worker.finish(two)
-    before = counts(client)
-    with pytest.raises(ServerFull):
-        worker.exchange(1)
-    assert counts(client) == before
-    session = worker.sessions[0]
-    session.refused()
-    for outcome in ("released", "released", "retried"):
-        (lease,) = worker.claim(1)  # the first ends the page that found nothing
-        worker.finish(lease, outcome, entry=b"again", delay=3_600_000)
-    assert counts(client)["finished"] == 1
-    assert [item.tag for item in session.unsent if not isinstance(item, Finish)] == ["link"]
-    (lease,) = worker.claim(1)
-    worker.finish(lease, "dead", reason="test")
-    worker.exchange()
-    assert reap(client, worker) == (2, 0, 0)
-    assert len(worker.claim(2)) == 2
-    assert counts(client)["finished"] == 3
-    assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 1
-    full(False)
-    session.full = False
-    reply = worker.exchange()
+    worker.enqueue("link", page=leases[0])
+    worker.enqueue("seed", filtered=False, identity=b"1" * 16, asked=calls.STARTS)
+    endings = ("done", "released", "retried", "dead", "backed_off")
+    for outcome, lease in zip(endings, leases, strict=True):
+        worker.finish(lease, outcome, entry=b"again", delay=3_600_000, reason="test")
+    reply = worker.exchange(1, lose="reply") or worker.exchange(1)
     assert reply is not None
-    assert [item.tag for item in reply.accepted] == ["link"]
-    assert counts(client)["finished"] == 3
+    assert (reply.full, len(reply.accepted), len(reply.leases)) == (True, 2, 1)
     assert worker.waiting() == 0
+    assert counts(client)["finished"] == 3
+    assert reap(client, worker) == (2, 0, 0)
+    assert execute(client, calls.requeue(NAME, 0, as_stored(client))) == 1
+    assert member().joined.full
+    full(False)
+    assert not worker.send(["more"]).full
+    assert not member().joined.full
 
 
 def test_leaving_at_maxmemory(
@@ -1191,22 +1179,6 @@ def test_a_reply_lost_at_maxmemory(
     worker.exchange(1, lose="reply")
     full(True)
     assert entries(worker.claim(1)) == ["a"]
-
-
-def test_a_full_server_keeps_pages_whose_links_wait(member: Callable[..., Worker]) -> None:
-    """While enqueues are held, no page ends before its links, or before links of unknown origin."""
-    worker = member()
-    worker.send(["a", "b", "c"])
-    a, b, c = worker.claim(3)
-    session = worker.sessions[0]
-    worker.finish(a)
-    worker.enqueue("link", page=b)
-    worker.finish(b)
-    worker.finish(c)
-    worker.enqueue("stray")
-    session.refused()
-    assert [item.lease for item in session.unsent.take_past_enqueues(9)] == [a.id, c.id]  # type: ignore[union-attr]
-    assert [getattr(item, "tag", b.id) for item in session.unsent] == ["link", b.id, "stray"]
 
 
 # --- several shards ----------------------------------------------------------------------------

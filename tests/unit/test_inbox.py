@@ -215,14 +215,6 @@ class TestPace:
             assert least < pause <= most
         assert pace.pause(low=False, waiting=False, many=False, busy=True, proof_at=now) > 0.5
 
-    def test_full_server_is_not_hammered(self) -> None:
-        """While Redis is at its maxmemory even a full batch waits."""
-        pace = Pace(heartbeat=15)
-        pace.exchanged(claimed=0, filled=False, low=True, next_due=None)
-        pace.full()
-        assert pace.still_full()
-        assert pace.pause(low=True, waiting=True, many=True, busy=True) > 0
-
 
 class TestSlotNames:
     def test_bounded_and_distinct(self) -> None:

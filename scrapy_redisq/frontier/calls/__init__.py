@@ -106,7 +106,6 @@ from scrapy_redisq.frontier.calls.run import (
     status,
 )
 from scrapy_redisq.frontier.calls.seen import (
-    known,
     record_seen,
     seen_status,
     sweep,
@@ -174,7 +173,6 @@ __all__ = [
     "history",
     "join",
     "keys_of",
-    "known",
     "leave",
     "letters",
     "limit",

@@ -34,7 +34,8 @@ class Joined:
     ``new``: it was begun by this very call. ``inherits``: what it has of the run before, see
     ``run/join.lua``. ``name``: its REDISQ_RUN, or "". ``trash``: dupefilters that wait to be
     deleted. ``former_shards``: how many former runs had at most, if their keys are still there.
-    ``begun``: shards that have begun this run for good, as far as shard 0 knows.
+    ``begun``: shards that have begun this run for good, as far as shard 0 knows. ``full``: Redis
+    is at its maxmemory.
     """
 
     run: str
@@ -47,6 +48,7 @@ class Joined:
     trash: int
     former_shards: int
     begun: Sequence[int] = ()
+    full: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,6 @@ def record_seen(
     return Call.of(load("seen/add", seen.name), meta_key(name, 0), data, list)
 
 
-def known(
-    name: str, shard: int, seen: SeenFilter, fingerprints: Sequence[bytes | str]
-) -> Call[list[int]]:
-    """-> 1 for each of these, as ``seen`` has encoded them, that the run has seen, else 0."""
-    data = {
-        "seen": seen.parameters(),
-        "fingerprints": [fingerprint_item(each) for each in fingerprints],
-    }
-    return Call.of(load("seen/known", seen.name), meta_key(name, shard), data, list)
-
-
 def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Call[SeenStatus]:
     """What a dupefilter holds, and how much it errs."""
     data = {"generation": generation, "seen": seen.parameters()}

@@ -23,15 +23,16 @@
 --          (terms for these), statuses {slot = HTTP status of its last answer}, report (JSON, of
 --          the worker, for people), history {{id, record}...} (of what it finishes), history_max
 --          (records that are kept)
--- Reply    {status} or {status, outcome of each enqueue (see shared/enqueue.lua), created,
---          finished, 1 if nothing is left to do on this shard and nobody may add to it, waiting,
---          dead, ms until a worker may be dead (0: one is), ms until it is worth asking again (-1:
---          nothing waits), msgpack of turns {turn...} (see give_turn() in shared/slots/turns.lua)
---          or '', seconds for which all that is left has been in slots that are set aside (-1: it
---          is not), key that is in the way of some requests, which wait until it is deleted, or
---          '', ms until somebody should take the oldest post (-1: there is none), what people have
---          told the worker to do (see workers/tell.lua), 'paused' (see run/pause.lua) or '', lease,
---          record, lease, record...}; the status is
+-- Reply    {status} or {status, msgpack map, key that is in the way of some requests, which wait
+--          until it is deleted, or '', lease, record, lease, record...}. The map has outcome (of
+--          each enqueue, see shared/enqueue.lua), created, finished, complete (nothing is left to
+--          do on this shard, and nobody may add to it), waiting, dead, full (Redis is at its
+--          maxmemory), overdue_in (ms until a worker may be dead; 0: one is), next_due (ms until
+--          it is worth asking again; -1: nothing waits), turns {turn...} (see give_turn() in
+--          shared/slots/turns.lua), stuck (seconds for which all that is left has been in slots
+--          that are set aside; -1: it is not), post_due (ms until somebody should take the oldest
+--          post; -1: there is none), told (by people, see workers/tell.lua; 'paused', see
+--          run/pause.lua; or ''). The status is
 --            ok       it was applied
 --            replayed it had been applied before; the leases are those that it brought then
 --            gone     the worker was reaped or is unknown: it must join again
@@ -42,8 +43,7 @@
 --            corrupt  a foreign key is in the way, which stands behind; nothing was applied
 -- Cost     O(entries moved + slots touched), whatever is queued
 -- Retry    safe: exchanges are numbered, an applied one is not applied again
--- Memory   with enqueues the first write adds, so at maxmemory it is refused whole; without,
---          the first write removes, so that finishing and claiming go on
+-- Memory   nothing is refused at maxmemory: see sign_of_life() in shared/workers.lua
 -- Include  shared/keys shared/bounds shared/texts shared/clock shared/foreign shared/counts
 --          shared/records shared/queues shared/dead shared/workers shared/leases shared/finished
 --          shared/identities shared/enqueue shared/slots/state shared/slots/backoff
@@ -95,11 +95,7 @@ local paused = meta[13]
 if paused then input.want = 0 end
 
 -- 3. heartbeat
-local deadline = NOW + input.ttl
-if replayed or not (input.enqueue or input.letters) then
-  redis.call('ZREM', WORKERS, worker)
-end
-redis.call('ZADD', WORKERS, deadline, worker)
+local full = sign_of_life(worker)
 
 local outcome, limited = state[4] or '', meta[5]
 read_throttle(meta[6])
@@ -219,7 +215,7 @@ if not replayed then
   for _, shard in ipairs(input.begun or NONE) do redis.call('HSET', META, 'begun:' .. shard, 1) end
   redis.call('HSET', worker_key(worker), 'seq', input.acked + 1, 'duplicates', outcome,
     'pages', input.pages, 'items', input.items)
-  if input.history then history_keeper()(input.history, input.history_max) end
+  if input.history then history_keeper()(full and NONE or input.history, input.history_max) end
   if input.report then redis.call('HSET', worker_key(worker), 'report', input.report) end
 end
 
@@ -350,8 +346,8 @@ local function admit(slot, most)
   return n
 end
 
-local rooms, full = input.room or NONE, 0
-for _ in pairs(rooms) do full = full + 1 end
+local rooms, known_rooms = input.room or NONE, 0
+for _ in pairs(rooms) do known_rooms = known_rooms + 1 end
 local function room_of(slot) return rooms[slot] or input.slot_limit end
 
 -- The slots that the worker has turns of must not take all: up to half is for other slots that are
@@ -361,7 +357,7 @@ if limited and not replayed and #turns > 0 and input.want > 0 then
   local mine = {}
   for _, item in ipairs(turns) do mine[item[1]] = true end
   for _, slot in ipairs(redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0,
-      #turns + input.want + full)) do
+      #turns + input.want + known_rooms)) do
     if not mine[slot] and room_of(slot) > 0 then reserve = reserve + 1 end
   end
   reserve = math.min(reserve, math.floor((input.want + NOW % 2) / 2))
@@ -390,7 +386,7 @@ end
 
 local more_are_due = false
 if input.want > 0 and not replayed then
-  local look_at = input.want + full + #turns
+  local look_at = input.want + known_rooms + #turns
   local due_slots = redis.call('ZRANGEBYSCORE', READY, '-inf', NOW, 'LIMIT', 0, look_at)
   local open = {}
   more_are_due = #due_slots == look_at
@@ -518,11 +514,11 @@ local silent = ms_until_dead(meta[8], meta[9])
 -- Counts may be of another hand, so it is looked when nothing else is there to do.
 local post_due = input.hold and (counts.posted > 0 or #claimed == 0) and first_post()
 local stuck = limited and not paused and stuck_for(counts, meta[7]) or -1
-local reply = {replayed and 'replayed' or 'ok', outcome, counts.created, counts.finished,
-  finished and 1 or 0, counts.waiting, counts.dead,
-  silent, ask_again,
-  #told > 0 and cmsgpack.pack(told) or '', stuck, key_in_the_way or '',
-  post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1,
-  paused and state[6] ~= 'stop' and 'paused' or state[6] or ''}
-for i = 1, #leases do reply[14 + i] = leases[i] end
+local answer = {outcome = outcome, created = counts.created, finished = counts.finished,
+  complete = finished, waiting = counts.waiting, dead = counts.dead, full = full,
+  overdue_in = silent, next_due = ask_again, turns = told, stuck = stuck,
+  post_due = post_due and math.max(0, math.ceil((post_due - NOW) / 1000)) or -1,
+  told = readable(paused and state[6] ~= 'stop' and 'paused' or state[6] or '')}
+local reply = {replayed and 'replayed' or 'ok', cmsgpack.pack(answer), key_in_the_way or ''}
+for i = 1, #leases do reply[3 + i] = leases[i] end
 return reply

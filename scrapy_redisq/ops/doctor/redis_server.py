@@ -80,7 +80,7 @@ def _memory(told: Told) -> Iterator[Line]:
         yield note(
             "there is no maxmemory",
             "At the end of the machine's memory the kernel kills Redis. At maxmemory workers only "
-            "stop finding new work, and go on when there is room.",
+            "pause after pages that have found something new.",
             "maxmemory to about 70 % of the machine's memory (a snapshot needs some, too)",
         )
         of = f" of the machine's {size_text(machine)}" if machine else ""
@@ -88,7 +88,7 @@ def _memory(told: Told) -> Iterator[Line]:
     else:
         share = used / most
         text = f"{size_text(used)} of {size_text(most)} (maxmemory) used, {share:.0%}"
-        why = "Past it no new request is taken: workers finish what they hold, and wait."
+        why = "Past it workers pause after pages that have found something new; pushes wait."
         if share >= FULL:
             yield problem(text, why, "more maxmemory, or end and reset old crawls")
         elif share >= GOOD_FILL:

@@ -23,7 +23,7 @@
 --            ok         with run, began (us), new (this call began it), inherits, name, config,
 --                       begun (shards that have begun it for good), generation, trash (dupefilters
 --                       that wait to be deleted), former_shards (how many former runs had at most,
---                       if their keys are still there)
+--                       if their keys are still there), full (Redis is at its maxmemory)
 --            over       the run that this worker belongs to is complete; with run, name, and `ago`
 --                       (us; -1: not known)
 --            named      the unfinished run has another name (`name`)
@@ -37,7 +37,7 @@
 -- Effect   without live workers, slots that were set aside are tried again
 -- Cost     O(limits); with other limits than before about 1,000 slots are looked at
 -- Retry    safe: a worker's id is its own, and a begun run is resumed
--- Memory   the first write removes, so that workers can join and come back at maxmemory
+-- Memory   nothing is refused at maxmemory: see sign_of_life() in shared/workers.lua
 -- Include  shared/keys shared/texts shared/clock shared/counts shared/workers shared/run_state
 --          shared/slots/state shared/slots/aside shared/marks
 
@@ -172,8 +172,12 @@ if decision == 'begin' and not is_empty() then
   return reply('clear')
 end
 
--- A first write that removes: works at maxmemory too.
-redis.call('ZREM', WORKERS, input.worker)
+local nobody_alive, full = live_workers() == 0, false
+if input.worker == '' then
+  redis.call('ZREM', WORKERS, '') -- a first write that removes: works at maxmemory too
+else
+  full = sign_of_life(input.worker)
+end
 
 -- The counts of a new run: what it has of the one before, and numbers that are never used twice.
 local function counts_of_new_run()
@@ -270,7 +274,7 @@ if input.limits then
 end
 
 -- Who starts a crawl again wants slots that were set aside tried again.
-if live_workers() == 0 then
+if nobody_alive then
   redis.call('HDEL', META, 'stuck')
   if redis.call('ZCARD', ASIDE) > 0 then
     redis.call('HSET', META, 'retry', integer(NOW))
@@ -288,7 +292,6 @@ end
 if input.worker ~= '' then
   local same_run = decision == 'resume'
   ms_until_dead(same_run and meta.sign, same_run and meta.patient)
-  redis.call('ZADD', WORKERS, NOW + input.ttl, input.worker)
   -- When this arrives once more, and late, the worker may have exchanged already.
   redis.call('HSETNX', worker_key(input.worker), 'seq', 0)
   redis.call('HSET', worker_key(input.worker), 'ttl', input.ttl,
@@ -311,4 +314,4 @@ end
 return reply('ok', {run = meta.run, began = number_of(meta.began), new = decision ~= 'resume',
   inherits = meta.inherits or '', name = meta.name or '', config = config, begun = begun,
   generation = meta.generation, trash = redis.call('LLEN', TRASH),
-  former_shards = number_of(meta.shards)})
+  former_shards = number_of(meta.shards), full = full})

@@ -8,6 +8,17 @@ local function is_member(worker)
   return (tonumber(redis.call('ZSCORE', WORKERS, worker) or '') or 0) > 0
 end
 
+-- Writes the worker's deadline, as the first write of a script. -> whether Redis is full. Redis
+-- refuses a script that adds at maxmemory until it has written something: so a refused deadline is
+-- removed first, after which nothing in the script is refused.
+local function sign_of_life(worker)
+  local deadline = integer(NOW + input.ttl)
+  if type(redis.pcall('ZADD', WORKERS, deadline, worker)) == 'number' then return false end
+  redis.call('ZREM', WORKERS, worker)
+  redis.call('ZADD', WORKERS, deadline, worker)
+  return true
+end
+
 local function fence(worker) redis.call('ZADD', WORKERS, 0, worker) end
 
 -- A worker's flag ('starting': it may still add start requests; 'waiting': it found nothing to
