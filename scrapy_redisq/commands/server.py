@@ -46,7 +46,7 @@ def run(arguments: Namespace, project: Project) -> int:
             RedisqSettings.url.name, "(not shown)", "embedded:// for an embedded server"
         )
     if arguments.action == "start":
-        _print_status(embedded.start(folder, project.settings.server))
+        _print_status(embedded.start(folder))
         return 0
     if arguments.action == "stop":
         return _stop(folder, force=arguments.force)

@@ -59,13 +59,12 @@ def open_server(
     url: str,
     *,
     project_dir: Path | None = None,
-    binary: str = "",
     connect_timeout: float = 30.0,
     socket_timeout: float = SOCKET_TIMEOUT,
 ) -> Server:
     """The server at ``url``; an embedded one is joined, and started if need be.
 
-    ``binary`` is REDISQ_SERVER. ``connect_timeout`` is REDISQ_CONNECT_TIMEOUT, how many seconds
+    ``connect_timeout`` is REDISQ_CONNECT_TIMEOUT, how many seconds
     `Server.wait` tries; ``socket_timeout`` is how many seconds a connection or an answer may
     take where the URL does not say it. Sends nothing yet, except to start an embedded server.
     Raises `SettingError` for a URL that cannot be used, `EmbeddedServerError` as
@@ -74,7 +73,7 @@ def open_server(
     folder = embedded_folder(url, project_dir)
     if folder is None:
         return Server(url, connect_timeout=connect_timeout, socket_timeout=socket_timeout)
-    embedded = EmbeddedServer.acquire(folder, binary)
+    embedded = EmbeddedServer.acquire(folder)
     try:
         return Server(
             embedded.url,

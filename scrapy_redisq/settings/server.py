@@ -26,6 +26,5 @@ def open_server_of(
     return open_server(
         settings.url if url is None else url,
         project_dir=project_dir,
-        binary=settings.server,
         connect_timeout=settings.connect_timeout,
     )

@@ -26,6 +26,7 @@ REMOVED = {
     "REDISQ_RETRY_AFTER_MAX": "it is 600 s",
     "REDISQ_RETRY_BASE": "it is 2 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
     "REDISQ_RETRY_CAP": "it is 300 s; REDISQ_RETRY_DELAYS takes a list of other pauses",
+    "REDISQ_SERVER": "it is the first redis-server or valkey-server on the PATH",
     "REDISQ_SLOT_GIVE_UP": "it is 15 failures in a row",
     "REDISQ_SLOT_RATE": "it is 'rate' in REDISQ_SLOT_LIMITS: {'*': {'rate': '30/m'}}",
     "REDISQ_SLOT_TROUBLE_MAX": "it is a day, 86,400 s",

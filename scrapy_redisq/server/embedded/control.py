@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from scrapy_redisq.server.embedded import process
 from scrapy_redisq.server.embedded.folder import ServerFolder
 from scrapy_redisq.server.embedded.locks import file_errors
+from scrapy_redisq.server.embedded.watcher import ANSWER_TIMEOUT
 
 __all__ = ["EmbeddedStatus", "start", "status", "stop"]
 
@@ -35,7 +38,7 @@ class EmbeddedStatus:
     keys: int | None = None
 
 
-def start(folder: Path | str, binary: str = "") -> EmbeddedStatus:
+def start(folder: Path | str) -> EmbeddedStatus:
     """Start the server of ``folder`` and keep it running with nobody attached, until `stop`.
 
     The wish outlives the server: after a crash the next user starts it, and it stays again.
@@ -44,7 +47,7 @@ def start(folder: Path | str, binary: str = "") -> EmbeddedStatus:
     place = ServerFolder(folder)
     place.create()
     with place.exclusive() as locks:
-        process.ensure(place, locks, binary)
+        process.ensure(place, locks)
         with file_errors(place.path):
             place.keep.touch()
     return status(place.path)
@@ -84,7 +87,7 @@ def status(folder: Path | str) -> EmbeddedStatus:
             pid = (locks.server_pid() or None) if running else None
             reachable = running and process.listens(place)
     if reachable:
-        with process.client(place) as client, contextlib.suppress(redis.RedisError):
+        with _client(place) as client, contextlib.suppress(redis.RedisError):
             info = client.info()
             pid = int(info["process_id"])
             version = str(info.get("valkey_version") or info["redis_version"])
@@ -106,4 +109,14 @@ def status(folder: Path | str) -> EmbeddedStatus:
         version=version,
         memory_bytes=memory,
         keys=keys,
+    )
+
+
+def _client(place: ServerFolder) -> redis.Redis:
+    return redis.Redis(
+        unix_socket_path=str(place.socket()),
+        socket_timeout=ANSWER_TIMEOUT,
+        socket_connect_timeout=ANSWER_TIMEOUT,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
     )

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scrapy_redisq.errors import EmbeddedServerError
-from scrapy_redisq.server.embedded.locks import Locks, file_errors, recorded
+from scrapy_redisq.server.embedded.locks import Locks, file_errors
+from scrapy_redisq.server.embedded.watcher import noted
 
 __all__ = ["MAX_SOCKET_BYTES", "ServerFolder"]
 
@@ -103,7 +104,7 @@ class ServerFolder:
 
     def _noted_socket(self) -> Path | None:
         try:
-            text, _ = recorded((self.path / "server.lock").read_bytes())
+            text, _ = noted((self.path / "server.lock").read_bytes())
         except OSError:
             return None
         return Path(os.fsdecode(text)) if text else None
@@ -123,13 +124,6 @@ class ServerFolder:
                     "set TMPDIR or REDISQ_URL"
                 )
         return path
-
-    def remove_socket_folder(self) -> None:
-        """Remove the folder of a socket that lies elsewhere, once its server has ended."""
-        path = self.socket()
-        if path.parent != self.path:
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()
 
 
 def _user_name(number: int) -> str:

@@ -10,28 +10,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from scrapy_redisq.errors import EmbeddedServerError
-from scrapy_redisq.server.embedded.watcher import is_held_by
+from scrapy_redisq.server.embedded import watcher
 
-__all__ = ["Locks", "file_errors", "recorded"]
+__all__ = ["Locks", "file_errors"]
 
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for other processes or threads that start or stop the server."""
 
-FILES_OF_PROCESSES = Path("/proc/self/fdinfo")
-"""There where the kernel tells who holds which lock (Linux)."""
-
 NAMES = ("start.lock", "users.lock", "server.lock")
 WATCH = "watch.lock"
-WATCHER_END = 1.0
-"""Seconds for a watcher to end."""
 
 
 @contextlib.contextmanager
@@ -43,13 +36,6 @@ def file_errors(folder: Path) -> Iterator[None]:
         raise EmbeddedServerError(
             f"the embedded server's folder {folder} (REDISQ_URL) cannot be used: {error}"
         ) from error
-
-
-def recorded(content: bytes) -> tuple[bytes, int]:
-    """The socket's path and the process id of what `Locks.record` wrote (0: not known); nothing of
-    what another hand wrote, or what was cut off."""
-    found = re.fullmatch(rb"(.+)\n(\d{1,10})\n", content, re.DOTALL)
-    return (found[1], int(found[2])) if found else (b"", 0)
 
 
 def _open(path: Path, flags: int = 0) -> int:
@@ -82,16 +68,9 @@ class Locks:
     def are_current(self) -> bool:
         """Whether these are the files that the folder has now."""
         return all(
-            self._is_same(self.folder / name, file)
+            watcher.is_current(self.folder / name, file)
             for name, file in zip(NAMES, self._files, strict=True)
         )
-
-    @staticmethod
-    def _is_same(path: Path, file: int) -> bool:
-        try:
-            return os.path.samestat(path.stat(), os.fstat(file))
-        except OSError:
-            return False
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -140,7 +119,8 @@ class Locks:
 
     def in_use(self) -> bool:
         """Whether anybody else is a user."""
-        return not self._is_free(self._users, fcntl.LOCK_EX)
+        with file_errors(self.folder):
+            return not watcher.is_free(self._users, fcntl.LOCK_EX)
 
     @contextlib.contextmanager
     def for_watcher(self) -> Iterator[list[int]]:
@@ -157,27 +137,12 @@ class Locks:
             for file in files:
                 os.close(file)
 
-    def dismiss_watcher(self) -> None:
-        """End the watcher, whose server has ended; else it would see that itself a second later."""
-        deadline = time.monotonic() + WATCHER_END
-        with contextlib.suppress(OSError, ValueError):
-            file = _open(self.folder / WATCH)
-            try:
-                while not self._is_free(file, fcntl.LOCK_EX) and time.monotonic() < deadline:
-                    pid = int(os.pread(file, 20, 0))
-                    if not is_held_by(file, pid):  # of another container, which sees for itself
-                        break
-                    os.kill(pid, signal.SIGTERM)
-                    time.sleep(0.002)
-            finally:
-                os.close(file)
-
     # Which process the server is
 
     def alive(self) -> bool:
         """Whether a server process holds ``server.lock``; true also while it is busy."""
-        # Shared, so that two who ask at once do not take each other for the server.
-        return not self._is_free(self._server, fcntl.LOCK_SH)
+        with file_errors(self.folder):
+            return watcher.is_alive(self._server)
 
     @contextlib.contextmanager
     def for_server(self, socket: Path) -> Iterator[int]:
@@ -188,7 +153,7 @@ class Locks:
         with file_errors(self.folder):
             descriptor = _open(self.folder / NAMES[2])
         try:
-            if not self._is_same(self.folder / NAMES[2], self._server) or not self._try(
+            if not watcher.is_current(self.folder / NAMES[2], self._server) or not self._try(
                 descriptor, fcntl.LOCK_EX
             ):
                 raise EmbeddedServerError(f"another server works in {self.folder}")
@@ -207,34 +172,14 @@ class Locks:
             os.ftruncate(self._server, len(content))
 
     def server_pid(self) -> int:
-        """The process id of the server that is `alive`; 0 if it is not known for certain.
+        """The process id of the server that is `alive`; 0 if it is not known for certain."""
+        return watcher.server_pid(self._server)
 
-        Where it was not noted, as the process that started it was killed, the kernel's list of
-        processes is looked through.
-        """
-        _, pid = recorded(os.pread(self._server, 10_000, 0))
-        if pid and self._is_held_by(pid):
-            return pid
-        if not FILES_OF_PROCESSES.exists():
-            return 0
-        others = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-        # A server that writes its file anew has a child, which is younger and holds it, too.
-        return min(filter(self._is_held_by, others), default=0)
-
-    def _is_held_by(self, pid: int) -> bool:
-        return is_held_by(self._server, pid)
+    def end_server(self) -> bool:
+        """End the server of these locks; return whether it has ended. Only under `exclusive`."""
+        return watcher.end(self.folder, self._server)
 
     def _try(self, file: int, kind: int) -> bool:
         """Take a lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) without waiting: whether it is held."""
         with file_errors(self.folder):  # not every file system has locks
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-        return True
-
-    def _is_free(self, file: int, kind: int) -> bool:
-        if not self._try(file, kind):
-            return False
-        fcntl.flock(file, fcntl.LOCK_UN)
-        return True
+            return watcher.take(file, kind)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -15,16 +13,13 @@ import time
 from pathlib import Path
 from typing import Literal
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from scrapy_redisq.errors import EmbeddedServerError
 from scrapy_redisq.server.embedded.binaries import ServerBinary, bloom_module, find_server
 from scrapy_redisq.server.embedded.folder import ServerFolder
 from scrapy_redisq.server.embedded.locks import Locks
+from scrapy_redisq.server.embedded.watcher import ANSWER_TIMEOUT, STOP_TIMEOUT, ask
 
-__all__ = ["answers", "client", "ensure", "is_loading", "listens", "shut_down", "watch"]
+__all__ = ["answers", "ensure", "is_loading", "listens", "shut_down", "watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +29,6 @@ LOADING_PATIENCE = 5.0
 """Seconds to watch a new server reading its data; it may take longer."""
 DEAF_PATIENCE = 1.0
 """Seconds for a server that is alive to listen at its socket, or to have ended."""
-SCRIPT_GRACE = 2.0
-"""Seconds to look for a server that a script started without its lock."""
-STOP_TIMEOUT = 30.0
-"""Seconds for the server to write its data and exit."""
-PING_TIMEOUT = 1.0
 LOG_TAIL = 100_000
 """Bytes of the server's log that are looked through for its last start."""
 LOG_LINES = 5
@@ -60,29 +50,11 @@ LOG_PREFIX = re.compile(r"^\d+:[A-Z] .{10,30} # ")
 """Of what the server takes for serious."""
 
 
-def client(folder: ServerFolder) -> redis.Redis:
-    """A client with short timeouts, for questions about the server itself."""
-    return redis.Redis(
-        unix_socket_path=str(folder.socket()),
-        socket_timeout=PING_TIMEOUT,
-        socket_connect_timeout=PING_TIMEOUT,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
-
-
 def answers(folder: ServerFolder) -> Literal["ready", "loading", ""]:
     """What the server says: ready, still reading its data, or nothing."""
-    with client(folder) as asking:
-        try:
-            asking.ping()
-        except redis.BusyLoadingError:
-            return "loading"
-        except redis.ResponseError:  # at work, and in trouble: a full disk (MISCONF)
-            return "ready"
-        except redis.RedisError:
-            return ""
-    return "ready"
+    said = ask(os.fsencode(folder.socket()), b"PING\r\n")
+    # An error is an answer, too, of one at work and in trouble: a full disk (MISCONF).
+    return "loading" if said.startswith(b"-LOADING") else "ready" if said else ""
 
 
 def is_loading(folder: ServerFolder) -> bool:
@@ -97,7 +69,7 @@ def is_loading(folder: ServerFolder) -> bool:
 def listens(folder: ServerFolder) -> bool:
     """Whether anybody listens at the socket, however busy."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(PING_TIMEOUT)
+        probe.settimeout(ANSWER_TIMEOUT)
         try:
             probe.connect(str(folder.socket()))
         except (FileNotFoundError, ConnectionRefusedError):
@@ -107,12 +79,12 @@ def listens(folder: ServerFolder) -> bool:
     return True
 
 
-def ensure(folder: ServerFolder, locks: Locks, given_binary: str) -> Path:
+def ensure(folder: ServerFolder, locks: Locks) -> Path:
     """Start the server unless one is alive; return its socket. Only under `exclusive`.
 
     One that nobody can reach any more, because its socket was deleted, is ended and started again.
-    ``given_binary`` is REDISQ_SERVER. Raises `EmbeddedServerError` if there is no binary, or with
-    the server's own words if it does not start.
+    Raises `EmbeddedServerError` if there is no binary, or with the server's own words if it does
+    not start.
     """
     path = folder.checked_socket()
     if locks.alive():
@@ -139,7 +111,7 @@ def ensure(folder: ServerFolder, locks: Locks, given_binary: str) -> Path:
             f"a server answers at {path} that does not hold {folder.path}/server.lock, which was "
             f"deleted: end that server before another one works on its data"
         )
-    return _start(folder, locks, find_server(given_binary), path)
+    return _start(folder, locks, find_server(), path)
 
 
 def _comes_to_listen(folder: ServerFolder, locks: Locks) -> bool:
@@ -167,7 +139,7 @@ def _start(folder: ServerFolder, locks: Locks, binary: ServerBinary, path: Path)
     if binary.version < (7,) and (folder.path / "appendonlydir").exists():
         raise EmbeddedServerError(
             f"the data in {folder.path} was written by Redis 7 or newer, and {binary.path} is "
-            f"{'.'.join(map(str, binary.version))}: set REDISQ_SERVER to a newer server"
+            f"{'.'.join(map(str, binary.version))}: put a newer one first on the PATH"
         )
     if module := bloom_module():
         said = _launch(folder, locks, binary, path, module)
@@ -214,41 +186,16 @@ def watch(folder: ServerFolder, locks: Locks) -> None:
 
 
 def shut_down(folder: ServerFolder, locks: Locks) -> bool:
-    """End the server of these locks; return whether it has ended. Only under `exclusive`.
-
-    By its process id: the folder may be another server's by now.
-    """
-    deadline = time.monotonic() + STOP_TIMEOUT
-    asked = 0.0
-    while locks.alive():
-        now = time.monotonic()
-        if now > deadline:
-            logger.warning(
-                "the embedded server in %s did not stop within %g s; see %s",
-                folder.path,
-                STOP_TIMEOUT,
-                folder.log,
-            )
-            return False
-        # A server that writes its first append-only file refuses to stop: ask again.
-        if now - asked > 1:
-            asked = now
-            if pid := locks.server_pid():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-            elif locks.are_current():
-                _order_shutdown(folder)
-        time.sleep(0.005)
-    if locks.are_current():
-        folder.remove_socket_folder()
-    return True
-
-
-def _order_shutdown(folder: ServerFolder) -> None:
-    # The answer to SHUTDOWN is a closed connection. NOSAVE concerns snapshots only: the
-    # append-only file is written out and synced in any case.
-    with client(folder) as ordering, contextlib.suppress(redis.RedisError):
-        ordering.execute_command("SHUTDOWN", "NOSAVE")
+    """End the server of these locks; return whether it has ended. Only under `exclusive`."""
+    if locks.end_server():
+        return True
+    logger.warning(
+        "the embedded server in %s did not stop within %g s; see %s",
+        folder.path,
+        STOP_TIMEOUT,
+        folder.log,
+    )
+    return False
 
 
 def _launch(
@@ -292,8 +239,7 @@ def _launch_once(
     except (OSError, subprocess.SubprocessError) as error:
         shut_down(folder, locks)
         return str(error)
-    grace = SCRIPT_GRACE if binary.is_script() else 0.0
-    if done.returncode == 0 and _comes_up(folder, locks, grace):
+    if done.returncode == 0 and _comes_up(folder, locks):
         locks.record(path, _pid(folder))
         return None
     shut_down(folder, locks)  # a script may fail when its server works
@@ -326,27 +272,18 @@ def _options(
     return [*arguments, "--loadmodule", str(module)] if module else arguments
 
 
-def _comes_up(folder: ServerFolder, locks: Locks, grace: float) -> bool:
+def _comes_up(folder: ServerFolder, locks: Locks) -> bool:
     """Wait for a new server to be ready; false when it died instead.
 
     One that is alive after LOADING_PATIENCE counts as up, though it is still reading its data:
     `Server.wait` goes on from there. Not at once, as what it cannot read mostly ends it within the
-    first second. A server that does not hold its lock has died, unless a script started it: one
-    that closed the inherited descriptor. Such a server cannot be guarded, and to find it without
-    its lock takes a look for ``grace`` seconds. Raises `EmbeddedServerError`, with the server
-    ended, if nobody will ever reach it.
+    first second. Raises `EmbeddedServerError`, with the server ended, if nobody will ever reach it.
     """
     begun = time.monotonic()
     while True:
         alive = locks.alive()
         said = answers(folder)
         passed = time.monotonic() - begun
-        if said and not alive:
-            _order_shutdown(folder)
-            raise EmbeddedServerError(
-                "the redis-server found is a script that hides the server from its lock: set "
-                "REDISQ_SERVER to the binary itself"
-            )
         if not locks.are_current() or passed > START_TIMEOUT:
             shut_down(folder, locks)
             raise EmbeddedServerError(
@@ -355,7 +292,7 @@ def _comes_up(folder: ServerFolder, locks: Locks, grace: float) -> bool:
             )
         if said == "ready" or (passed > LOADING_PATIENCE and alive and listens(folder)):
             return True
-        if not alive and passed >= grace:
+        if not alive:
             return False
         time.sleep(0.005)
 
@@ -383,7 +320,7 @@ def _failure(folder: ServerFolder, binary: ServerBinary, said: str) -> EmbeddedS
     elif WRITTEN_BY_ANOTHER.search(said):
         hint = (
             " The data is damaged, or was written by another server (a newer one, or Valkey for "
-            "Redis): then set REDISQ_SERVER to that one, and do not let redis-check-aof mend it."
+            "Redis): then put that one first on the PATH, and do not let redis-check-aof mend it."
         )
     elif DAMAGED.search(said):
         hint = (
@@ -398,11 +335,8 @@ def _failure(folder: ServerFolder, binary: ServerBinary, said: str) -> EmbeddedS
 
 
 def _check_command(folder: ServerFolder, binary: ServerBinary) -> str:
-    beside = [
-        binary.path.with_name(name)
-        for name in (binary.path.name.replace("-server", "-check-aof"), "redis-check-aof")
-    ]
-    tool = next((path for path in beside if path.is_file() and path != binary.path), None)
+    beside = binary.path.resolve().with_name("redis-check-aof")
     manifest = folder.path / "appendonlydir" / "appendonly.aof.manifest"
     file = manifest if manifest.exists() else folder.path / "appendonly.aof"
-    return shlex.join([str(tool or "redis-check-aof"), "--fix", str(file)])
+    tool = str(beside) if beside.is_file() else "redis-check-aof"
+    return shlex.join([tool, "--fix", str(file)])

@@ -28,9 +28,8 @@ class EmbeddedServer:
 
     _joined: ClassVar[set[EmbeddedServer]] = set()
 
-    def __init__(self, place: ServerFolder, binary: str, locks: Locks, socket: Path) -> None:
+    def __init__(self, place: ServerFolder, locks: Locks, socket: Path) -> None:
         self._place = place
-        self._binary = binary
         self._locks: Locks | None = locks
         self._mutex = threading.Lock()
         self.folder = place.path
@@ -38,16 +37,16 @@ class EmbeddedServer:
         EmbeddedServer._joined.add(self)
 
     @classmethod
-    def acquire(cls, folder: Path | str, binary: str = "") -> EmbeddedServer:
+    def acquire(cls, folder: Path | str) -> EmbeddedServer:
         """Join the server of ``folder``, starting it if it does not run.
 
-        On return the server runs; it may still be reading its data (``LOADING``). ``binary`` is
-        REDISQ_SERVER. Blocks while other processes start or stop it, at most LOCK_TIMEOUT seconds.
-        Raises `EmbeddedServerError` if there is no binary, or with the server's own words if it
-        does not start; then nothing stays acquired.
+        On return the server runs; it may still be reading its data (``LOADING``). Blocks while
+        other processes start or stop it, at most LOCK_TIMEOUT seconds. Raises `EmbeddedServerError`
+        if there is no binary, or with the server's own words if it does not start; then nothing
+        stays acquired.
         """
         place = ServerFolder(folder)
-        return cls(place, binary, *_join(place, binary))
+        return cls(place, *_join(place))
 
     @property
     def url(self) -> str:
@@ -71,11 +70,11 @@ class EmbeddedServer:
                     "the one that is there now",
                     self.folder,
                 )
-                self._locks, _ = _join(self._place, self._binary)
+                self._locks, _ = _join(self._place)
                 _leave(self._place, locks)
             elif not process.answers(self._place):
                 with locks.exclusive():
-                    process.ensure(self._place, locks, self._binary)
+                    process.ensure(self._place, locks)
 
     def is_loading(self) -> bool:
         """Whether the server still reads its data. Blocks for a second at most."""
@@ -113,14 +112,14 @@ class EmbeddedServer:
         cls._joined.clear()
 
 
-def _join(place: ServerFolder, binary: str) -> tuple[Locks, Path]:
+def _join(place: ServerFolder) -> tuple[Locks, Path]:
     """Become a user of the server of ``place``, which runs then."""
     place.create()
     with place.exclusive() as locks:
         locks.join()
         try:
             process.watch(place, locks)
-            return locks, process.ensure(place, locks, binary)
+            return locks, process.ensure(place, locks)
         except Exception:
             locks.leave()
             raise
@@ -147,7 +146,6 @@ def _end_if_last(place: ServerFolder, locks: Locks) -> None:
         return
     if locks.are_current():
         if place.keep.exists():
-            locks.dismiss_watcher()
             return
         if locks.alive() and process.is_loading(place):
             logger.warning(
@@ -156,8 +154,7 @@ def _end_if_last(place: ServerFolder, locks: Locks) -> None:
                 place.path,
             )
             return
-    if process.shut_down(place, locks) and locks.are_current():
-        locks.dismiss_watcher()
+    process.shut_down(place, locks)
 
 
 atexit.register(EmbeddedServer._close_all)

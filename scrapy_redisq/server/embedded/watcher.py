@@ -1,8 +1,9 @@
-"""Ends an embedded server that nobody uses any more, because all who did were killed.
+"""The server that holds a lock: asking it and ending it, and a watcher that does so in time.
 
 A script of its own, of the standard library alone, as it stays for as long as the server is used:
-``watcher.py FOLDER WATCH START USERS SERVER``, the open lock files of `Locks.for_watcher`. Who
-leaves in order ends the server himself; this looks once in a while whether somebody is there.
+``watcher.py FOLDER WATCH START USERS SERVER``, the open lock files of `Locks.for_watcher`. It ends
+a server that nobody uses any more because all who did were killed. Who leaves in order ends the
+server himself; the watcher looks once in a while whether somebody is there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from pathlib import Path
 PAUSE = 1.0
 """Seconds between two looks."""
 
+ANSWER_TIMEOUT = 1.0
+"""Seconds for a server to answer."""
+
 STOP_TIMEOUT = 30.0
 """Seconds for the server to write its data and exit."""
 
@@ -27,9 +31,12 @@ LOADED_GRACE = 600.0
 """Seconds for which a server that was still reading its data is left to whoever started it: a
 supervisor may try again only after a while, and would find it at its beginning each time."""
 
+FILES_OF_PROCESSES = Path("/proc/self/fdinfo")
+"""There where the kernel tells who holds which lock (Linux)."""
+
 
 def take(lock: int, kind: int) -> bool:
-    """Take a lock without waiting: whether it is held."""
+    """Take a lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) without waiting: whether it is held."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -45,10 +52,51 @@ def is_free(lock: int, kind: int) -> bool:
     return True
 
 
-def is_held_by(lock: int, pid: int) -> bool:
+def is_alive(lock: int) -> bool:
+    """Whether a server process holds ``server.lock``; true also while it is busy."""
+    # Shared, so that two who ask at once do not take each other for the server.
+    return not is_free(lock, fcntl.LOCK_SH)
+
+
+def is_current(path: Path, file: int) -> bool:
+    """Whether an open file is the one that is at ``path`` now."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file))
+    except OSError:
+        return False
+
+
+def noted(content: bytes) -> tuple[bytes, int]:
+    """The socket's path and the process id of what `Locks.record` wrote (0: not known); nothing of
+    what another hand wrote, or what was cut off."""
+    found = re.fullmatch(rb"(.+)\n(\d{1,10})\n", content, re.DOTALL)
+    return (found[1], int(found[2])) if found else (b"", 0)
+
+
+def noted_in(lock: int) -> tuple[bytes, int]:
+    return noted(os.pread(lock, 10_000, 0))
+
+
+def server_pid(lock: int) -> int:
+    """The process id of the server that is alive; 0 if it is not known for certain.
+
+    Where it was not noted, as the process that started it was killed, the kernel's list of
+    processes is looked through.
+    """
+    _, pid = noted_in(lock)
+    if pid and _is_held_by(lock, pid):
+        return pid
+    if not FILES_OF_PROCESSES.exists():
+        return 0
+    others = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    # A server that writes its file anew has a child, which is younger and holds it, too.
+    return min((other for other in others if _is_held_by(lock, other)), default=0)
+
+
+def _is_held_by(lock: int, pid: int) -> bool:
     """Whether a process has locked a file, so that its id is no reused one, and none of another
     container. Where that cannot be seen (macOS) the id alone must do."""
-    if not Path("/proc/self/fdinfo").exists():
+    if not FILES_OF_PROCESSES.exists():
         return True
     try:
         return any(
@@ -60,12 +108,50 @@ def is_held_by(lock: int, pid: int) -> bool:
         return False
 
 
-class Watcher:
+def ask(path: str | bytes, command: bytes) -> bytes:
+    """What the server at a socket answers; nothing if it does not in time."""
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.settimeout(ANSWER_TIMEOUT)
+        connection.connect(path)
+        connection.sendall(command)
+        return connection.recv(1_000)
+    return b""
+
+
+def end(folder: Path, lock: int) -> bool:
+    """End the server of ``server.lock``; return whether it has ended. Only under ``start.lock``.
+
+    By its process id: the folder may be another server's by now.
+    """
+    deadline = time.monotonic() + STOP_TIMEOUT
+    asked = 0.0
+    while is_alive(lock):
+        now = time.monotonic()
+        if now > deadline:
+            return False
+        # A server that writes its first append-only file refuses to stop: ask again.
+        if now - asked > 1:
+            asked = now
+            if pid := server_pid(lock):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+            elif is_current(folder / "server.lock", lock):
+                # NOSAVE concerns snapshots only: the append-only file is written and synced.
+                ask(noted_in(lock)[0], b"SHUTDOWN NOSAVE\r\n")
+        time.sleep(0.005)
+    place = Path(os.fsdecode(noted_in(lock)[0])).parent
+    if place.name.startswith("redisq-") and is_current(folder / "server.lock", lock):
+        with contextlib.suppress(OSError):  # the socket's own folder, see `ServerFolder.socket`
+            place.rmdir()
+    return True
+
+
+class _Watcher:
     """Looks after the server of these locks, which was started in ``folder``."""
 
-    def __init__(self, folder: Path, start: int, users: int, server: int) -> None:
+    def __init__(self, folder: Path, users: int, server: int) -> None:
         self._folder = folder
-        self._start, self._users, self._server = start, users, server
+        self._users, self._server = users, server
         self._loading_until = self._silent_since = 0.0
 
     def look(self) -> bool:
@@ -73,9 +159,12 @@ class Watcher:
         if not is_free(self._users, fcntl.LOCK_EX):
             self._loading_until = self._silent_since = 0.0
             return False
-        if not self._is_alive() or (self._is_current() and self._is_to_be_kept()):
+        is_to_be_kept = (self._folder / "keep").exists()
+        if not is_alive(self._server) or (
+            is_to_be_kept and is_current(self._folder / "server.lock", self._server)
+        ):
             return True
-        said = self._ask(b"PING\r\n")
+        said = ask(noted_in(self._server)[0], b"PING\r\n")
         now = time.monotonic()
         if said.startswith(b"-LOADING"):
             self._loading_until = self._loading_until or now + LOADED_GRACE
@@ -84,60 +173,13 @@ class Watcher:
         is_silent = self._silent_since and now < self._silent_since + STOP_TIMEOUT
         if is_silent or now < self._loading_until:
             return False
-        self._end()
+        end(self._folder, self._server)
         return True
 
-    def _is_alive(self) -> bool:
-        return not is_free(self._server, fcntl.LOCK_SH)
 
-    def _is_to_be_kept(self) -> bool:
-        return (self._folder / "keep").exists()
-
-    def _is_current(self) -> bool:
-        """Whether the folder is still the one that the server works in."""
-        try:
-            there = (self._folder / "server.lock").stat()
-        except OSError:
-            return False
-        return os.path.samestat(there, os.fstat(self._server))
-
-    def _noted(self) -> tuple[bytes, int]:
-        """Where the server listens, and its process id (0: not known), see `Locks.record`."""
-        found = re.fullmatch(rb"(.+)\n(\d{1,10})\n", os.pread(self._server, 10_000, 0), re.DOTALL)
-        return (found[1], int(found[2])) if found else (b"", 0)
-
-    def _ask(self, command: bytes) -> bytes:
-        """What the server answers; nothing if it does not within a second."""
-        path, _ = self._noted()
-        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
-            connection.settimeout(1.0)
-            connection.connect(path)
-            connection.sendall(command)
-            return connection.recv(1_000)
-        return b""
-
-    def _end(self) -> None:
-        until = time.monotonic() + STOP_TIMEOUT
-        asked = 0.0
-        while self._is_alive() and time.monotonic() < until:
-            if time.monotonic() > asked + 1:  # it refuses while it writes its first file
-                asked = time.monotonic()
-                _, pid = self._noted()
-                if pid and is_held_by(self._server, pid):
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGTERM)
-                elif self._is_current():
-                    self._ask(b"SHUTDOWN NOSAVE\r\n")
-            time.sleep(0.01)
-        place = Path(os.fsdecode(self._noted()[0])).parent
-        if self._is_current() and place != self._folder:
-            with contextlib.suppress(OSError):
-                place.rmdir()
-
-
-def main(folder: str, watch: int, start: int, users: int, server: int) -> None:
+def _watch(folder: str, watch: int, start: int, users: int, server: int) -> None:
     """Look until there is nothing left to look after, or the files are no more."""
-    watcher = Watcher(Path(folder), start, users, server)
+    watcher = _Watcher(Path(folder), users, server)
     done = False
     while not done:
         time.sleep(PAUSE)
@@ -148,9 +190,5 @@ def main(folder: str, watch: int, start: int, users: int, server: int) -> None:
             fcntl.flock(start, fcntl.LOCK_UN)
 
 
-if __name__ == "__main__":
-    if pid := os.fork():  # nobody's child: no process has to collect it
-        os.ftruncate(int(sys.argv[2]), 0)
-        os.pwrite(int(sys.argv[2]), b"%d\n" % pid, 0)  # see Locks.dismiss_watcher
-    else:
-        main(sys.argv[1], *map(int, sys.argv[2:]))
+if __name__ == "__main__" and not os.fork():  # nobody's child: no process has to collect it
+    _watch(sys.argv[1], *map(int, sys.argv[2:]))
