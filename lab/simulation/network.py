@@ -14,9 +14,9 @@ from redis.crc import key_slot
 from lab.simulation.clock import WORKER, VirtualClock
 from lab.simulation.server import META, SimulatedServer, give_scripts_time
 from lab.simulation.wire import Wire
-from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterRoute
-from scrapy_redisq.server.route import NAMELESS, OneServerRoute
-from scrapy_redisq.server.router import SLOTS, Node
+from scrapy_redisq.server.access import NAMELESS, OneServerAccess
+from scrapy_redisq.server.cluster import AsyncCluster, Cluster, ClusterAccess
+from scrapy_redisq.server.cluster.hash_slots import SLOTS, Node
 
 MOST = 6
 """Databases of a Redis that are used."""
@@ -157,17 +157,17 @@ class Network:
         def blocking(node: Node, quick: float | None = None) -> BlockingClient:
             return BlockingClient(self._server(node))
 
-        def asynchronous(route: Any, timeout: float) -> AsyncCluster:
+        def asynchronous(access: Any, timeout: float) -> AsyncCluster:
             def connect(node: Node, quick: float | None) -> AsyncClient:
                 return AsyncClient(self._server(node), min(timeout, quick or timeout))
 
-            return AsyncCluster(route._router, connect)
+            return AsyncCluster(access._hash_slots, connect)
 
         only = self.servers[0]
-        OneServerRoute.client = lambda _, timeout: BlockingClient(only)  # type: ignore
-        OneServerRoute.async_client = lambda _, timeout: AsyncClient(only, timeout)  # type: ignore
-        ClusterRoute.client = lambda route, timeout: Cluster(route._router, blocking)  # type: ignore
-        ClusterRoute.async_client = asynchronous  # type: ignore
+        OneServerAccess.client = lambda _, timeout: BlockingClient(only)  # type: ignore
+        OneServerAccess.async_client = lambda _, timeout: AsyncClient(only, timeout)  # type: ignore
+        ClusterAccess.client = lambda access, timeout: Cluster(access._hash_slots, blocking)  # type: ignore
+        ClusterAccess.async_client = asynchronous  # type: ignore
 
 
 class BlockingClient(redis.Redis):

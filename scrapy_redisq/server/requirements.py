@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,25 @@ import redis
 
 from scrapy_redisq.errors import ServerUnsuitable
 
-__all__ = ["ServerFacts", "ask", "assess", "renew_log"]
+__all__ = ["ServerFacts", "ask", "assess", "check_kind", "renew_log"]
+
+
+def check_kind(told: dict[str, Any], address: str) -> None:
+    """Refuse a Sentinel and a node of a cluster, by what INFO has ``told``: REDISQ_URL names these
+    in another way. Raises `ServerUnsuitable`."""
+    if "sentinel" in {told.get("redis_mode"), told.get("server_mode")}:  # Valkey's
+        names = [told[key]["name"] for key in told if re.fullmatch(r"master\d+", key)]
+        raise ServerUnsuitable(
+            f"{address} (REDISQ_URL) is a Sentinel, and keeps no data: write "
+            f"redis+sentinel://HOST:PORT,HOST:PORT/{[*names, 'SERVICE'][0]}"
+        )
+    if told.get("cluster_enabled") == 1:
+        scheme, *_ = address.partition("://")
+        raise ServerUnsuitable(
+            f"{address} (REDISQ_URL) is a node of a cluster: write "
+            f"{scheme.replace('unix', 'redis')}+cluster://, and after it the hosts and ports "
+            f"of one or more of its nodes, with commas between them"
+        )
 
 
 @dataclass(frozen=True)
@@ -134,6 +152,9 @@ OLDEST_OF_CLUSTER = {"Redis": 7, "Valkey": 8}
 """Older ones have no ``CLUSTER ADDSLOTSRANGE``, and nobody has tried them."""
 
 
+NOEVICTION = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
+
+
 def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[str]:
     """What to warn of; raises `ServerUnsuitable` if the server would throw requests away, or takes
     none.
@@ -153,52 +174,51 @@ def assess(facts: ServerFacts, address: str, *, cluster: bool = False) -> list[s
             f"{address}: the user of REDISQ_URL may not use WAIT, by which a worker knows that a "
             "failover loses nothing: ACL SETUSER … +wait"
         )
-    remedy = "set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
-    warnings = []
+    policy = facts.policy
+    if policy and policy != "noeviction" and not policy.startswith("volatile-"):
+        raise ServerUnsuitable(
+            f"{address}: maxmemory-policy is {policy}, which throws requests away when memory is "
+            f"full: {NOEVICTION}, or give REDISQ_URL another server"
+        )
+    return [f"{address}{what}" for what in _weaknesses(facts, cluster=cluster)]
+
+
+def _weaknesses(facts: ServerFacts, *, cluster: bool) -> Iterator[str]:
+    """What is not as it should be, to stand behind the server's address."""
     unknown = []
     if facts.policy is None:
-        unknown.append(f"its maxmemory-policy (if it is not noeviction, {remedy})")
+        unknown.append(f"its maxmemory-policy (if it is not noeviction, {NOEVICTION})")
     elif facts.policy.startswith("volatile-"):
-        warnings.append(
-            f"{address}: maxmemory-policy is {facts.policy}. The frontier's own keys are safe from "
-            f"it, what shares the server may not be: better {remedy}"
-        )
-    elif facts.policy != "noeviction":
-        raise ServerUnsuitable(
-            f"{address}: maxmemory-policy is {facts.policy}, which throws requests away when "
-            f"memory is full: {remedy}, or give REDISQ_URL another server"
+        yield (
+            f": maxmemory-policy is {facts.policy}. The frontier's own keys are safe from it, what "
+            f"shares the server may not be: better {NOEVICTION}"
         )
     if facts.append_only is None or (not facts.append_only and facts.snapshots is None):
         unknown.append("whether it keeps data over a restart (appendonly, save)")
     elif not facts.append_only and not facts.snapshots:
-        warnings.append(
-            f"{address} keeps data in memory only: if it restarts, the frontier is lost and the "
-            "crawl must begin again. Set appendonly yes (CONFIG SET appendonly yes, and in "
-            "redis.conf)"
+        yield (
+            " keeps data in memory only: if it restarts, the frontier is lost and the crawl must "
+            "begin again. Set appendonly yes (CONFIG SET appendonly yes, and in redis.conf)"
         )
     if not facts.may_renew_log:
-        warnings.append(
-            f"{address} has not written its append-only file anew since it was started, and this "
-            "user may not ask for it. If a power cut has torn that file in the middle of a script, "
-            "half of the script is applied at the next start: requests may be missing then. Say "
+        yield (
+            " has not written its append-only file anew since it was started, and this user may "
+            "not ask for it. If a power cut has torn that file in the middle of a script, half of "
+            "the script is applied at the next start: requests may be missing then. Say "
             "BGREWRITEAOF after each start, or ACL SETUSER … +bgrewriteaof"
         )
-    if cluster and facts.version is not None:
-        name, version = facts.version
-        if int(version.partition(".")[0]) < OLDEST_OF_CLUSTER[name]:
-            warnings.append(
-                f"{address} is {name} {version}: a frontier on a cluster is tested with Redis "
-                f"{OLDEST_OF_CLUSTER['Redis']} and Valkey {OLDEST_OF_CLUSTER['Valkey']} or newer"
-            )
+    name, version = facts.version or ("", "")
+    if cluster and name and int(version.partition(".")[0]) < OLDEST_OF_CLUSTER[name]:
+        yield (
+            f" is {name} {version}: a frontier on a cluster is tested with Redis "
+            f"{OLDEST_OF_CLUSTER['Redis']} and Valkey {OLDEST_OF_CLUSTER['Valkey']} or newer"
+        )
     if facts.min_replicas == 0 and not cluster:
-        warnings.append(
-            f"{address}: min-replicas-to-write is 0. At a failover a primary that its replicas "
-            "have left goes on taking what is lost with it: pages are fetched again, and what was "
-            "pushed must be pushed again. Set min-replicas-to-write 1 and min-replicas-max-lag 2 "
-            "on all of its servers (CONFIG SET, and in redis.conf)"
+        yield (
+            ": min-replicas-to-write is 0. At a failover a primary that its replicas have left "
+            "goes on taking what is lost with it: pages are fetched again, and what was pushed "
+            "must be pushed again. Set min-replicas-to-write 1 and min-replicas-max-lag 2 on all "
+            "of its servers (CONFIG SET, and in redis.conf)"
         )
     if unknown:
-        warnings.append(
-            f"{address} does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"
-        )
-    return warnings
+        yield f" does not let this user see {' or '.join(unknown)}: INFO or CONFIG is denied"

@@ -29,7 +29,7 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import Demand
 from scrapy_redisq.serialization.values import type_name
-from scrapy_redisq.server.route import cancel
+from scrapy_redisq.server.access import cancel
 from scrapy_redisq.worker.appetite import Appetite
 from scrapy_redisq.worker.back_pressure import LOOK
 from scrapy_redisq.worker.history import record_of

@@ -534,28 +534,28 @@ MUTANTS = [
     Mutant(SENTINEL, "if there < wanted:", "if False:", SENTINELS),
     # Clusters
     Mutant(
-        "server/router.py",
+        "server/cluster/hash_slots.py",
         'return [("ASKING",), *self.commands] if self.asking else self.commands',
         "return self.commands",
-        "tests/unit/test_router.py",
+        "tests/unit/test_hash_slots.py",
     ),
     Mutant(
-        "server/router.py",
+        "server/cluster/hash_slots.py",
         "sure = 2 * votes > len(masters)",
         "sure = votes > 0",
-        "tests/unit/test_router.py",
+        "tests/unit/test_hash_slots.py",
     ),
     Mutant(
-        "server/router.py",
+        "server/cluster/hash_slots.py",
         'if "cluster_state:ok" not in _text(told):',
         "if not told:",
-        "tests/unit/test_router.py",
+        "tests/unit/test_hash_slots.py",
     ),
     Mutant(
-        "server/router.py",
+        "server/cluster/hash_slots.py",
         "self._heard[step.node] = -self._clock()",
         "self._heard[step.node] = 0.0",
-        "tests/unit/test_router.py",
+        "tests/unit/test_hash_slots.py",
     ),
     # What people ask
     Mutant(

@@ -196,7 +196,7 @@ def test_who_listens_is_heard_on_all_nodes_and_goes_to_another_one(replicated: C
             for master in {replicated.master_of(slot) for slot in (0, 8_000, 16_000)}:
                 await hears(master)
             assert isinstance(client, clients.AsyncCluster)
-            stopped = replicated._at(client.router.in_turn()[0][1])
+            stopped = replicated._at(client.hash_slots.in_turn()[0][1])
             await asyncio.to_thread(replicated.restart, stopped)
             await until(lambda: states[-1:] == [True] and False in states)
             await hears(replicated.master_of(0))

@@ -24,13 +24,13 @@ from lab.servers import RedisServer, any_server, free_port, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import ServerBusy, ServerError, SettingError
 from scrapy_redisq.frontier.listener import Listener
+from scrapy_redisq.server.access import cancel
 from scrapy_redisq.server.address import SentinelService, parse
 from scrapy_redisq.server.connection import Server, open_server
-from scrapy_redisq.server.route import cancel
+from scrapy_redisq.server.sentinel import access as access_module
 from scrapy_redisq.server.sentinel import finder as finder_module
-from scrapy_redisq.server.sentinel import route as route_module
+from scrapy_redisq.server.sentinel.access import SentinelAccess
 from scrapy_redisq.server.sentinel.finder import Finder, Place, PrimaryUnknown, View
-from scrapy_redisq.server.sentinel.route import SentinelRoute
 
 PASSWORD, SENTINEL_PASSWORD = "s3cr/et p@ss", "s3cr:wächter"
 QUOTED, SENTINEL_QUOTED = "s3cr%2Fet%20p%40ss", "s3cr%3Aw%C3%A4chter"
@@ -437,27 +437,27 @@ def test_a_majority_that_has_not_heard_of_a_failover(
 
 
 @contextlib.contextmanager
-def route_by(sentinels: list[Sentinel]) -> Iterator[SentinelRoute]:
+def access_by(sentinels: list[Sentinel]) -> Iterator[SentinelAccess]:
     address = parse(url_of(*(sentinel.port for sentinel in sentinels)))
     assert isinstance(address, SentinelService)
-    with contextlib.closing(SentinelRoute(address, {}, 5.0)) as route:
-        yield route
+    with contextlib.closing(SentinelAccess(address, {}, 5.0)) as access:
+        yield access
 
 
 def test_a_failover_that_most_have_not_heard_of_is_not_certain(divided: list[Sentinel]) -> None:
     """All answer, and one names the server that is used; without that one nobody does. Nor is it
     certain if most name it, but not the one that has heard of more."""
-    with route_by(divided) as route:
-        route.finder._take([view("x", FIRST, 3)])
+    with access_by(divided) as access:
+        access.finder._take([view("x", FIRST, 3)])
         with pytest.raises(ServerBusy, match="last failover names another server"):
-            route.confirm(1.0)
-    with route_by(divided) as route:
+            access.confirm(1.0)
+    with access_by(divided) as access:
         with pytest.raises(ServerBusy, match="only 1 of 3 Sentinels name it"):
-            route.confirm(1.0)
-        assert route.finder.primary == SECOND
+            access.confirm(1.0)
+        assert access.finder.primary == SECOND
         divided[2].stop()
         with pytest.raises(ServerBusy, match="only 0 of 3 Sentinels name it"):
-            route.confirm(1.0)
+            access.confirm(1.0)
 
 
 def test_sentinels_that_were_set_up_anew(
@@ -466,17 +466,17 @@ def test_sentinels_that_were_set_up_anew(
     """Who follows the primary asks until it is clear that nobody knows of the last failover."""
     monkeypatch.setattr(finder_module, "FORGOTTEN_AFTER", 1.0)
 
-    async def follow(route: SentinelRoute) -> None:
-        following = asyncio.ensure_future(route.follow())
-        while route.finder.primary != FIRST:
+    async def follow(access: SentinelAccess) -> None:
+        following = asyncio.ensure_future(access.follow())
+        while access.finder.primary != FIRST:
             await asyncio.sleep(0.05)
         await cancel(following)
 
-    with route_by(divided) as route:
-        route.finder.find(all_of_them=True)
+    with access_by(divided) as access:
+        access.finder.find(all_of_them=True)
         divided[2].stop()
-        assert route.finder.primary == SECOND
-        asyncio.run(asyncio.wait_for(follow(route), 20))
+        assert access.finder.primary == SECOND
+        asyncio.run(asyncio.wait_for(follow(access), 20))
 
 
 def test_a_polled_sentinel_that_names_another_primary() -> None:
@@ -505,26 +505,26 @@ def test_a_primary_that_most_do_not_name_is_told_of(
     divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, with how many name it and what to do, and once that it is over."""
-    monkeypatch.setattr(route_module, "POLL", 0.05)
-    monkeypatch.setattr(route_module, "MOST_UNVOUCHED", 5)
+    monkeypatch.setattr(access_module, "POLL", 0.05)
+    monkeypatch.setattr(access_module, "MOST_UNVOUCHED", 5)
 
-    async def ask(route: SentinelRoute, times: int) -> None:
+    async def ask(access: SentinelAccess, times: int) -> None:
         for _ in range(times):
-            await route._ask(asyncio.Event())
+            await access._ask(asyncio.Event())
 
     def said(text: str) -> int:
         return sum(text in message for message in caplog.messages)
 
-    with route_by(divided) as route:
-        route.find()
+    with access_by(divided) as access:
+        access.find()
         divided[1].stop()
-        asyncio.run(ask(route, 20))
+        asyncio.run(ask(access, 20))
         assert said("Only 1 of 3 Sentinels name 127.0.0.1:2 as the primary") == 1
         assert said(f"SENTINEL RESET {SERVICE}") == said("without them in REDISQ_URL") == 1
         assert not said("Most Sentinels name")
         with divided[0].client() as client:
             set_up_anew(client, SECOND)
-        asyncio.run(ask(route, 10))
+        asyncio.run(ask(access, 10))
         assert said("Most Sentinels name 127.0.0.1:2 as the primary again") == 1
         assert said("Only 1 of 3 Sentinels") == 1
 
@@ -532,23 +532,23 @@ def test_a_primary_that_most_do_not_name_is_told_of(
 def test_a_sentinel_that_was_reset_is_no_majority(divided: list[Sentinel]) -> None:
     """It knows nobody beside itself: neither a worker that has heard of the others nor one that
     begins now is certain by it alone, and it does not move anybody to what it was set up with."""
-    with route_by(divided) as route:
-        route.finder.find(all_of_them=True)
+    with access_by(divided) as access:
+        access.finder.find(all_of_them=True)
         for sentinel in divided[1:]:
             sentinel.stop()
         with divided[0].client() as client:
             client.execute_command("SENTINEL", "RESET", SERVICE)
-        with route_by(divided) as begins:
-            for each in (route, begins):
+        with access_by(divided) as begins:
+            for each in (access, begins):
                 with pytest.raises(ServerBusy, match="only 1 of 3 Sentinels answer"):
                     each.confirm(1.0)
             assert begins.vouched() == -inf
         with divided[0].client() as client:
             set_up_anew(client, THIRD)
         for _ in range(6):
-            route.finder.poll()
-        route.finder.find()
-        assert route.finder.primary == SECOND
+            access.finder.poll()
+        access.finder.find()
+        assert access.finder.primary == SECOND
 
 
 def test_how_many_sentinels_there_are() -> None:

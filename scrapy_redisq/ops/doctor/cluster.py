@@ -20,7 +20,7 @@ def examine(
 ) -> Iterator[Line]:
     """All that is to be said of the cluster; raises what its client does."""
     masters = client.masters()
-    nodes = list(client.router.map.masters)
+    nodes = list(client.hash_slots.map.masters)
     one = _that_answers(masters)
     told = Told(one)
     info = told.ask(told.client.execute_command, "CLUSTER INFO")
@@ -62,7 +62,7 @@ def _balance(
 ) -> Iterator[Line]:
     has: Counter[tuple[str, int]] = Counter()
     for shard in shards:
-        if master := client.router.master_of(key_slot(meta_key(name, shard).encode())):
+        if master := client.hash_slots.master_of(key_slot(meta_key(name, shard).encode())):
             has[master] += 1
     empty = [node for node in nodes if not has[node]]
     most = max(has.values(), default=0)

@@ -93,7 +93,7 @@ def _of_each(
     for line, numbers in said.items():
         whose = ""
         if len(numbers) < len(nodes) and isinstance(frontier.client, Cluster):
-            masters = [frontier.client.router.map.masters[number] for number in numbers]
+            masters = [frontier.client.hash_slots.map.masters[number] for number in numbers]
             whose = f"master {', '.join(f'{host}:{port}' for host, port in masters)}: "
         yield replace(line, what=whose + line.what)
 

@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoPermissionError
 
-from scrapy_redisq.server.route import closed_meanwhile
+from scrapy_redisq.server.access import closed_meanwhile
 from scrapy_redisq.server.sentinel.finder import Finder
 
 __all__ = ["POLL", "AsyncConnection", "AsyncSSLConnection", "Connection", "SSLConnection"]

@@ -1,4 +1,4 @@
-"""`scrapy_redisq.server.route.Route` to the primary that Sentinels name."""
+"""`scrapy_redisq.server.access.Access` to the primary that Sentinels name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.address import SentinelService
-from scrapy_redisq.server.route import (
+from scrapy_redisq.server.access import (
     CANCEL_AGAIN,
     NAMELESS,
     async_options,
     blocking_options,
 )
+from scrapy_redisq.server.address import SentinelService
 from scrapy_redisq.server.sentinel.connections import (
     POLL,
     AsyncConnection,
@@ -33,7 +33,7 @@ from scrapy_redisq.server.sentinel.connections import (
 )
 from scrapy_redisq.server.sentinel.finder import Finder, Place
 
-__all__ = ["SentinelRoute"]
+__all__ = ["SentinelAccess"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ REPLICATED_WITHIN = 0.5
 """Seconds that replicas may take to have what the primary has."""
 
 
-class SentinelRoute:
-    """`scrapy_redisq.server.route.Route` to the primary that Sentinels name."""
+class SentinelAccess:
+    """`scrapy_redisq.server.access.Access` to the primary that Sentinels name."""
 
     def __init__(
         self, address: SentinelService, options: Mapping[str, Any], timeout: float

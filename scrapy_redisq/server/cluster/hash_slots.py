@@ -122,7 +122,7 @@ def _node(server: Any, asked: Node) -> Node | None:
     return host or asked[0], int(server[1])
 
 
-class Router:
+class HashSlots:
     """The map of a cluster as far as it is known, and the steps of each call. No network."""
 
     def __init__(self, seeds: Sequence[Node], clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,6 +1,6 @@
 """Clients of a cluster: one plain client for each node, and commands that find theirs.
 
-`Cluster` and `AsyncCluster` send what a `Router` says, and offer what the frontier uses of the
+`Cluster` and `AsyncCluster` send what a `HashSlots` says, and offer what the frontier uses of the
 clients of redis-py.
 """
 
@@ -17,11 +17,11 @@ import redis.asyncio
 from redis.exceptions import ResponseError
 
 from scrapy_redisq.errors import ServerBusy
+from scrapy_redisq.server.access import async_options, blocking_options, closed_meanwhile
 from scrapy_redisq.server.address import ClusterNodes
-from scrapy_redisq.server.route import async_options, blocking_options, closed_meanwhile
-from scrapy_redisq.server.router import AWAY, Command, Node, Router, Send, Steps, T
+from scrapy_redisq.server.cluster.hash_slots import AWAY, Command, HashSlots, Node, Send, Steps, T
 
-__all__ = ["AsyncCluster", "Cluster", "ClusterRoute", "nodes_of"]
+__all__ = ["AsyncCluster", "Cluster", "ClusterAccess", "nodes_of"]
 
 C = TypeVar("C", bound=redis.Redis | redis.asyncio.Redis)
 
@@ -42,13 +42,13 @@ def _tag(pattern: str) -> str:
 
 
 class _Nodes(Generic[C]):
-    """What both clients have: the router, and a client for each node that was talked to."""
+    """What both clients have: the hash slots, and a client for each node that was talked to."""
 
-    def __init__(self, router: Router, connect: Callable[[Node, float | None], C]) -> None:
-        """``router`` may be one for several clients. ``connect``: makes the client of a node, with
-        a time-out of its own in seconds, or None for the usual one."""
-        self.router = router
-        self._map = router.map
+    def __init__(self, hash_slots: HashSlots, connect: Callable[[Node, float | None], C]) -> None:
+        """Several clients may have the same ``hash_slots``. ``connect`` makes the client of a node,
+        with a time-out of its own in seconds, or None for the usual one."""
+        self.hash_slots = hash_slots
+        self._map = hash_slots.map
         self._connect = connect
         self._clients: dict[Node, C] = {}
 
@@ -59,16 +59,16 @@ class _Nodes(Generic[C]):
         return self._clients[node]
 
     def alone_at(self) -> float:
-        """As `Router.alone_at`, by time.monotonic()."""
-        return self.router.alone_at()
+        """As `HashSlots.alone_at`, by time.monotonic()."""
+        return self.hash_slots.alone_at()
 
     def pubsub(self, **options: Any) -> Any:
         """As redis-py's, at the node that was heard last: what any node publishes reaches all."""
-        return self.client_of(self.router.in_turn()[0]).pubsub(**options)
+        return self.client_of(self.hash_slots.in_turn()[0]).pubsub(**options)
 
     def _left(self) -> list[C]:
         """Clients of nodes that have left the cluster."""
-        gone, self._map = self._map.nodes - self.router.map.nodes, self.router.map
+        gone, self._map = self._map.nodes - self.hash_slots.map.nodes, self.hash_slots.map
         return [self._clients.pop(node) for node in gone if node in self._clients]
 
 
@@ -76,22 +76,22 @@ class Cluster(_Nodes[redis.Redis]):
     """A blocking client of a cluster. Commands need a key, and go to its master."""
 
     def ping(self) -> bool:
-        """Raises as `Router.greet` does."""
-        self._run(self.router.greet())
+        """Raises as `HashSlots.greet` does."""
+        self._run(self.hash_slots.greet())
         return True
 
     def masters(self) -> list[redis.Redis]:
-        """The clients of all masters, as of now. Raises as `Router.look` says."""
-        if problem := self._run(self.router.look(now=True)):
+        """The clients of all masters, as of now. Raises as `HashSlots.look` says."""
+        if problem := self._run(self.hash_slots.look(now=True)):
             raise problem
-        return [self.client_of(node) for node in self.router.map.masters]
+        return [self.client_of(node) for node in self.hash_slots.map.masters]
 
     def confirm(self) -> bool:
-        """As `Router.confirm`."""
-        return self._run(self.router.confirm())
+        """As `HashSlots.confirm`."""
+        return self._run(self.hash_slots.confirm())
 
     def execute_command(self, *command: Any) -> Any:
-        return _result(self._run(self.router.send(_key_of(command), [command])))
+        return _result(self._run(self.hash_slots.send(_key_of(command), [command])))
 
     def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
         return self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
@@ -154,15 +154,15 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
     """As `Cluster`, for asyncio."""
 
     async def ping(self) -> bool:
-        await self._run(self.router.greet())
+        await self._run(self.hash_slots.greet())
         return True
 
     async def look(self) -> None:
         """Look at the map anew, if that was not done just now."""
-        await self._run(self.router.look())
+        await self._run(self.hash_slots.look())
 
     async def execute_command(self, *command: Any) -> Any:
-        return _result(await self._run(self.router.send(_key_of(command), [command])))
+        return _result(await self._run(self.hash_slots.send(_key_of(command), [command])))
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
         return await self.execute_command("EVALSHA", sha, numkeys, *keys_and_args)
@@ -173,14 +173,14 @@ class AsyncCluster(_Nodes[redis.asyncio.Redis]):
     async def scan(self, cursor: int, *, match: str, count: int) -> Any:
         """A page of the keys that have the hash tag in ``match``, from the node that has them."""
         command = ("SCAN", cursor, "MATCH", match, "COUNT", count)
-        return _result(await self._run(self.router.send(_tag(match), [command])))
+        return _result(await self._run(self.hash_slots.send(_tag(match), [command])))
 
     def pipeline(self, transaction: bool = True) -> AsyncPipeline:
         return AsyncPipeline(self, transaction)
 
     async def send(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
         """Send commands of one hash slot in one go; -> the replies, errors among them."""
-        steps = self.router.send(_key_of(commands[0]), commands, transaction=transaction)
+        steps = self.hash_slots.send(_key_of(commands[0]), commands, transaction=transaction)
         return await self._run(steps)
 
     async def _run(self, steps: Steps[T]) -> T:
@@ -267,27 +267,27 @@ def _result(replies: list[Any]) -> Any:
     return reply
 
 
-class ClusterRoute:
-    """`scrapy_redisq.server.route.Route` to a cluster: all clients have one map."""
+class ClusterAccess:
+    """`scrapy_redisq.server.access.Access` to a cluster: all clients have one map."""
 
     def __init__(self, address: ClusterNodes, options: Mapping[str, Any]) -> None:
         self._address = address
         self._options = options
-        self._router = Router(address.nodes)
+        self._hash_slots = HashSlots(address.nodes)
 
     def client(self, timeout: float) -> Cluster:
         def connect(node: Node, quick: float | None) -> redis.Redis:
             options = blocking_options(min(timeout, quick or timeout), self._options)
             return redis.Redis.from_url(self._address.url_of(*node), **options)
 
-        return Cluster(self._router, connect)
+        return Cluster(self._hash_slots, connect)
 
     def async_client(self, timeout: float) -> AsyncCluster:
         def connect(node: Node, quick: float | None) -> redis.asyncio.Redis:
             options = async_options(min(timeout, quick or timeout), self._options)
             return redis.asyncio.Redis.from_url(self._address.url_of(*node), **options)
 
-        return AsyncCluster(self._router, connect)
+        return AsyncCluster(self._hash_slots, connect)
 
     def find(self) -> None:
         """Clients look for themselves."""

@@ -1,6 +1,6 @@
 """How clients reach the server that an address means, and how certain it is that it is that one.
 
-`Route` is what `scrapy_redisq.server.connection.Server` asks of each kind of address. The one to a
+`Access` is what `scrapy_redisq.server.connection.Server` asks of each kind of address. The one to a
 single server is here, that to a cluster in ``cluster``, to a primary that Sentinels know in
 ``sentinel/``.
 """
@@ -26,10 +26,10 @@ from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.address import OneServer
 
 __all__ = [
+    "Access",
     "AsyncClient",
     "Client",
-    "OneServerRoute",
-    "Route",
+    "OneServerAccess",
     "async_options",
     "blocking_options",
     "cancel",
@@ -43,7 +43,7 @@ Client: TypeAlias = "redis.Redis | Cluster"
 AsyncClient: TypeAlias = "redis.asyncio.Redis | AsyncCluster"
 
 
-class Route(Protocol):
+class Access(Protocol):
     """What differs from one kind of address to the other. Blocking, where it is not asyncio."""
 
     def client(self, timeout: float) -> Client:
@@ -132,7 +132,7 @@ async def cancel(task: asyncio.Future[Any]) -> None:
         await asyncio.wait([task], timeout=CANCEL_AGAIN)
 
 
-class OneServerRoute:
+class OneServerAccess:
     """One address. What it leads to may change: its name may be another server's by now."""
 
     def __init__(self, address: OneServer, options: Mapping[str, Any]) -> None:
