@@ -51,7 +51,7 @@ CLEAR = "frontier/lua/run/clear.lua"
 SHARED = "frontier/lua/shared/"
 TURNS = SHARED + "slots/turns.lua"
 BACKOFF = SHARED + "slots/backoff.lua"
-SENTINEL = "server/sentinel/route.py"
+SENTINEL = "server/sentinel/access.py"
 ROBOTS = "frontier/lua/robots.lua"
 
 PAST = "tests/protocol/test_past.py"
@@ -120,12 +120,6 @@ MUTANTS = [
         "server/sentinel/finder.py",
         "majority and latest >= self._epoch",
         "majority",
-        SENTINELS,
-    ),
-    Mutant(
-        "server/sentinel/finder.py",
-        "polled and (self._contradicted or contradicts)",
-        "False",
         SENTINELS,
     ),
     Mutant(

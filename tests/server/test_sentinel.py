@@ -168,7 +168,7 @@ def test_users_and_passwords_of_sentinels(each_binary: Any) -> None:
                 client.execute_command("ACL", "SETUSER", "eve", *rules)
         said = failure(f"{right}&sentinel_username=eve")
         assert "+sentinel|master" in said
-        rights = re.search(r"ACL SETUSER … (.*&\+promoted-slave)", said)
+        rights = re.search(r"ACL SETUSER … (.*\+sentinel\|myid)", said)
         assert rights is not None
         for sentinel in group.sentinels:
             with sentinel.client() as client:
@@ -417,8 +417,7 @@ def test_a_majority_that_has_not_heard_of_a_failover(
     with finder_at(*(sentinel.port for sentinel in divided)) as finder:
         finder.find()
         assert finder.primary == FIRST
-        for _ in divided:
-            finder.poll()
+        finder.find(all_of_them=True)
         assert finder.primary == SECOND
         with monkeypatch.context() as patched:
             patched.setattr(finder_module, "FORGOTTEN_AFTER", 0.0)
@@ -429,9 +428,6 @@ def test_a_majority_that_has_not_heard_of_a_failover(
         assert finder.primary == SECOND
         # The one that knew of it is gone for longer, as where all were set up anew.
         monkeypatch.setattr(finder_module, "FORGOTTEN_AFTER", 0.0)
-        for _ in divided:
-            finder.poll()
-        assert finder.primary == SECOND
         finder.find()
         assert finder.primary == FIRST
 
@@ -479,38 +475,19 @@ def test_sentinels_that_were_set_up_anew(
         asyncio.run(asyncio.wait_for(follow(access), 20))
 
 
-def test_a_polled_sentinel_that_names_another_primary() -> None:
-    """It moves nobody by itself, but all are asked then: it may be the first of those that were
-    set up anew. One that is cut off is the reason for one such round each time."""
-    with finder_at(1, 2, 3) as finder:
-        all_agree = [view(one, FIRST, 2) for one in "abc"]
-        finder._take(all_agree)
-        assert not finder.in_doubt
-        for told, is_news in [
-            (view("c", FIRST, 2), False),
-            (view("c", SECOND, 2), True),
-            (view("c", FIRST, 1), True),
-            (view("c", SECOND, 1), True),
-        ]:
-            finder._take([told], polled=True)
-            assert finder.in_doubt is is_news
-            finder._take([all_agree[0]], polled=True)
-            assert finder.in_doubt is is_news
-            assert finder.primary == FIRST
-            finder._take([*all_agree[:2], told])
-            assert not finder.in_doubt
-
-
 def test_a_primary_that_most_do_not_name_is_told_of(
     divided: list[Sentinel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, with how many name it and what to do, and once that it is over."""
-    monkeypatch.setattr(access_module, "POLL", 0.05)
+    monkeypatch.setattr(access_module, "POLL", 0.02)
     monkeypatch.setattr(access_module, "MOST_UNVOUCHED", 5)
 
-    async def ask(access: SentinelAccess, times: int) -> None:
-        for _ in range(times):
-            await access._ask(asyncio.Event())
+    async def follow(access: SentinelAccess, until: str) -> None:
+        following = asyncio.ensure_future(access.follow())
+        while not said(until):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)  # for a second time
+        await cancel(following)
 
     def said(text: str) -> int:
         return sum(text in message for message in caplog.messages)
@@ -518,13 +495,13 @@ def test_a_primary_that_most_do_not_name_is_told_of(
     with access_by(divided) as access:
         access.find()
         divided[1].stop()
-        asyncio.run(ask(access, 20))
+        asyncio.run(asyncio.wait_for(follow(access, "Only 1 of 3"), 20))
         assert said("Only 1 of 3 Sentinels name 127.0.0.1:2 as the primary") == 1
         assert said(f"SENTINEL RESET {SERVICE}") == said("without them in REDISQ_URL") == 1
         assert not said("Most Sentinels name")
         with divided[0].client() as client:
             set_up_anew(client, SECOND)
-        asyncio.run(ask(access, 10))
+        asyncio.run(asyncio.wait_for(follow(access, "Most Sentinels name"), 20))
         assert said("Most Sentinels name 127.0.0.1:2 as the primary again") == 1
         assert said("Only 1 of 3 Sentinels") == 1
 
@@ -545,8 +522,6 @@ def test_a_sentinel_that_was_reset_is_no_majority(divided: list[Sentinel]) -> No
             assert begins.vouched() == -inf
         with divided[0].client() as client:
             set_up_anew(client, THIRD)
-        for _ in range(6):
-            access.finder.poll()
         access.finder.find()
         assert access.finder.primary == SECOND
 
@@ -575,11 +550,11 @@ def test_primaries_at_the_same_epoch() -> None:
         finder._take([view("b", SECOND), view("a")])
         assert finder.primary == known == FIRST
         for primary in (SECOND, THIRD):
-            finder._take([view("b", primary)], polled=True)
+            finder._take([view("b", primary)])
             assert finder.primary == FIRST
         finder._take([view("a"), view("b", SECOND), view("c", SECOND)])
         assert finder.primary == SECOND
-        finder._take([view("a", FIRST, 2)], polled=True)
+        finder._take([view("a", FIRST, 2)])
         assert finder.primary == FIRST
 
 
@@ -605,20 +580,20 @@ def test_the_later_of_two_failovers_misses_an_answer(monkeypatch: pytest.MonkeyP
 
 
 def test_sentinels_that_move_or_are_no_more(divided: list[Sentinel]) -> None:
-    """Those that are not in REDISQ_URL are where a majority says that they are, and each is asked
-    once; one without a majority only tells of others."""
+    """Those that are not in REDISQ_URL are where a majority says that they are; one without a
+    majority only tells of others. A Sentinel that answers in the place of another is not asked."""
     a, b = ("127.0.0.1", 26001), ("127.0.0.1", 26002)
-    moved = ("127.0.0.1", divided[0].port)
+    moved = ("127.0.0.1", divided[2].port)
     with finder_at(1) as finder:
-        listed = finder.places()
+        listed = [*finder.places]
         finder._take([view("x", others={"a": a, "b": b})])
-        assert finder.places() == [*listed, a, b]
-        finder._take([view("x", others={"b": moved})])
-        assert finder.places() == [*listed, a, b]
+        assert finder.places == [*listed, a, b]
+        finder._take([view("x", others={"b": b})])
+        assert finder.places == [*listed, a, b]
         finder._take([view("x", others={"b": moved}), view("y")])
-        assert finder.places() == [*listed, moved]
-        finder.find()  # another one answers there
-        assert moved not in finder.places()
+        assert finder.places == [*listed, moved]
+        finder.find()  # another one answers there, that knows of a later failover
+        assert finder.primary == FIRST
 
 
 def test_who_knows_of_the_last_failover_is_not_forgotten() -> None:
@@ -627,24 +602,24 @@ def test_who_knows_of_the_last_failover_is_not_forgotten() -> None:
     place = ("127.0.0.1", 26001)
     with finder_at(1, 2) as finder:
         finder._take([view("a", others={"c": place}), view("b")])
-        finder._take([view("c", SECOND, 2)], polled=True)
+        finder._take([view("c", SECOND, 2)])
         finder._take([view("a"), view("b")])
-        assert place in finder.places()
+        assert place in finder.places
         assert finder.primary == SECOND
         finder._take([view("a", SECOND, 2), view("b", SECOND, 2)])
-        assert place not in finder.places()
+        assert place not in finder.places
 
 
 def test_a_sentinel_without_an_id(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused: under two names it would count as two."""
-    exchange = finder_module._Sentinel._exchange
+    send = redis.client.Pipeline.execute_command
 
-    def of_an_older_one(self: Any, questions: tuple[tuple[str, ...], ...]) -> list[Any]:
-        return exchange(self, [("NO-ID",) if each == ("MYID",) else each for each in questions])
+    def of_an_older_one(self: Any, *command: str) -> Any:
+        return send(self, *("NO-ID" if word == "MYID" else word for word in command))
 
-    monkeypatch.setattr(finder_module._Sentinel, "_exchange", of_an_older_one)
+    monkeypatch.setattr(redis.client.Pipeline, "execute_command", of_an_older_one)
     line = f"sentinel monitor {SERVICE} 127.0.0.1 1 2\n"
     sentinel = Sentinel(redis_server.binary, line, port=free_port())
     try:
@@ -665,10 +640,10 @@ def test_a_listed_sentinel_that_moves(divided: list[Sentinel]) -> None:
         finder.find(all_of_them=True)
         new = ("127.0.0.1", 26001)
         finder._take([view(first, SECOND, 2, others={last: new}), view(second, SECOND, 2)])
-        assert new in finder.places()
+        assert new in finder.places
         divided[2].start()
         finder.find(all_of_them=True)
-        assert new not in finder.places()
+        assert new not in finder.places
 
 
 def test_a_replica_with_two_addresses(redis_server: RedisServer) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -18,7 +17,6 @@ from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.access import (
-    CANCEL_AGAIN,
     NAMELESS,
     async_options,
     blocking_options,
@@ -31,7 +29,7 @@ from scrapy_redisq.server.sentinel.connections import (
     Connection,
     SSLConnection,
 )
-from scrapy_redisq.server.sentinel.finder import Finder, Place
+from scrapy_redisq.server.sentinel.finder import Finder, Place, View
 
 __all__ = ["SentinelAccess"]
 
@@ -40,16 +38,12 @@ logger = logging.getLogger(__name__)
 LONGEST_ANSWER = 1.0
 """Seconds that a Sentinel may take to be connected, and to answer."""
 
-NEWS = ("+switch-master", "+promoted-slave")
-"""What a Sentinel publishes when it knows of another primary; the one that sees to the failover
-says the latter, and the former only when that is over."""
-
-QUIET = 60.0
-"""Seconds after which another Sentinel is listened to."""
+MOST_SILENT = 3
+"""Rounds in a row, one in `POLL` seconds at most, without any answer: then that is said."""
 
 MOST_UNVOUCHED = 30
-"""Answers in a row, at most one in `POLL` seconds, without a majority that names the primary: then
-that is said. Not a time: it would go on while no Sentinel answers, or the process is stopped."""
+"""Rounds in a row without a majority that names the primary: then that is said. Not a time: it
+would go on while no Sentinel answers, or the process is stopped."""
 
 REPLICATED_WITHIN = 0.5
 """Seconds that replicas may take to have what the primary has."""
@@ -71,17 +65,16 @@ class SentinelAccess:
         }
         answer_within = min(timeout, LONGEST_ANSWER)
         asking = {"socket_timeout": answer_within, "socket_connect_timeout": answer_within}
-        self._asking = {**NAMELESS, **options, **_tls_options(address.options), **asking}
-        self.finder = Finder(address, {**self._asking, "retry": Retry(NoBackoff(), 0)})
+        given = {**NAMELESS, **options, **_tls_options(address.options), **asking}
+        self.finder = Finder(address, {**given, "retry": Retry(NoBackoff(), 0)})
         self._connections: WeakSet[Any] = WeakSet()
         self._told: Place | None = None
         self._silent = 0
-        """Questions in a row that no Sentinel has answered."""
+        """Rounds in a row in which no Sentinel has answered."""
         self._without = False
         self._vouched = -math.inf
         self._unvouched = 0
-        """Answers in a row since a majority last named the primary."""
-        self._told_unvouched = False
+        """Rounds in a row since a majority last named the primary."""
 
     def client(self, timeout: float) -> redis.Redis:
         pool = redis.ConnectionPool(
@@ -152,121 +145,54 @@ class SentinelAccess:
                     await connection.disconnect()
 
     async def follow(self) -> None:
-        switched = asyncio.Event()
-        tasks = [
-            asyncio.ensure_future(self._again(lambda: self._listen(switched))),
-            asyncio.ensure_future(self._again(lambda: self._ask(switched))),
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            # gather() ends with the first of them; none may outlive this, see `cancel`.
-            while not all(task.done() for task in tasks):
-                for task in tasks:
-                    task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait(tasks, timeout=CANCEL_AGAIN)
-
-    @staticmethod
-    async def _again(work: Callable[[], Awaitable[None]]) -> None:
         while True:
+            await asyncio.sleep(POLL)
             try:
-                await work()
+                views = await asyncio.to_thread(self.finder.find)
+                await self.drop()
             except Exception:  # nothing may end it
                 logger.exception("An unexpected error while Sentinels are followed")
-                await asyncio.sleep(QUIET)
+            else:
+                self._tell_silent(views)
+                self._tell_unvouched(views)
 
-    async def _ask(self, switched: asyncio.Event) -> None:
-        """Ask one Sentinel when it is time, or all when one has told of another primary, and until
-        they agree about the last failover."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(switched.wait(), POLL)
-        if switched.is_set() or self.finder.in_doubt:
-            switched.clear()
-            answered = bool(await asyncio.to_thread(self.finder.find, all_of_them=True))
-        else:
-            answered = await asyncio.to_thread(self.finder.poll)
-        await self.drop()
-        self._silent = 0 if answered else self._silent + 1
-        self._tell(self._silent >= len(self.finder.places()))
-        await self._tell_unvouched(answered)
-
-    def _tell(self, without: bool) -> None:
-        if without and not self._without:
+    def _tell_silent(self, views: list[View]) -> None:
+        self._silent = 0 if views else self._silent + 1
+        if self._silent == MOST_SILENT:
             logger.warning(
                 "No Sentinel of REDISQ_URL answers: a failover is not noticed before one does. The "
                 "crawl goes on, and does not end as finished before a majority of them is back"
             )
-        elif self._without and not without:
+        elif views and self._without:
             logger.warning("Sentinels answer again")
-        self._without = without
+        self._without = self._silent >= MOST_SILENT
 
-    async def _tell_unvouched(self, answered: bool) -> None:
+    def _tell_unvouched(self, views: list[View]) -> None:
         """Warn if Sentinels answer, but no majority names the primary: then what was sent there is
         kept for ever, and why would be said at the end alone."""
-        before, self._vouched = self._vouched, self.finder.vouched()
+        before, self._vouched = self._vouched, self.finder.vouched
+        primary = self.finder.primary or ()
         if self._vouched > before:
-            if self._told_unvouched:
-                logger.warning(
-                    "Most Sentinels name %s:%s as the primary again", *(self.finder.primary or ())
-                )
-            self._told_unvouched, self._unvouched = False, 0
-        elif answered:
-            self._unvouched += 1
-            if self._unvouched == MOST_UNVOUCHED:
-                # Now, as each was asked at another time.
-                views = await asyncio.to_thread(self.finder.find, all_of_them=True)
-                self._warn_unless_vouched(sum(v.primary == self.finder.primary for v in views))
-
-    def _warn_unless_vouched(self, naming: int) -> None:
-        voters = self.finder.voters
-        if 2 * naming > voters:
+            if self._unvouched >= MOST_UNVOUCHED:
+                logger.warning("Most Sentinels name %s:%s as the primary again", *primary)
+            self._unvouched = 0
             return
-        self._told_unvouched = True
-        logger.warning(
-            "Only %d of %d Sentinels name %s:%s as the primary, and more than half have to. Until "
-            "they do this worker does not end as finished, and start() waits once too much might "
-            "have to be sent again. If some are no more, say SENTINEL RESET %s to those that still "
-            "count them, one after the other, and restart workers without them in REDISQ_URL",
-            naming,
-            voters,
-            *(self.finder.primary or ()),
-            self._address.service,
-        )
-
-    async def _listen(self, switched: asyncio.Event) -> None:
-        """Hear of failovers from any Sentinel; another one's turn when it has been quiet."""
-        for host, port in self.finder.places():
-            # What has been missed meanwhile is found by asking.
-            client = self._sentinel_client(host, port)
-            try:
-                with contextlib.suppress(redis.RedisError, OSError):
-                    await self._hear(client, switched)
-            finally:
-                await client.aclose()
-        await asyncio.sleep(POLL)
-
-    def _sentinel_client(self, host: str, port: int) -> redis.asyncio.Redis:
-        options = {
-            **self._asking,
-            "username": self._address.sentinel_username,
-            "password": self._address.sentinel_password,
-        }
-        return redis.asyncio.Redis(
-            host=host, port=port, ssl=self._address.tls, **async_options(1.0, options)
-        )
-
-    async def _hear(self, client: redis.asyncio.Redis, switched: asyncio.Event) -> None:
-        async with client.pubsub(ignore_subscribe_messages=True) as pubsub:
-            await pubsub.subscribe(*NEWS)
-            until = time.monotonic() + QUIET
-            while (left := until - time.monotonic()) > 0:
-                message = await pubsub.get_message(timeout=left)
-                if message and self._address.service.encode() in message["data"].split():
-                    switched.set()
+        self._unvouched += bool(views)
+        if self._unvouched == MOST_UNVOUCHED and views:
+            logger.warning(
+                "Only %d of %d Sentinels name %s:%s as the primary, and more than half have to. "
+                "Until they do this worker does not end as finished, and start() waits once too "
+                "much might have to be sent again. If some are no more, say SENTINEL RESET %s to "
+                "those that still count them, one after the other, and restart workers without "
+                "them in REDISQ_URL",
+                sum(view.primary == self.finder.primary for view in views),
+                self.finder.voters,
+                *primary,
+                self._address.service,
+            )
 
     def vouched(self) -> float:
-        return self.finder.vouched()
+        return self.finder.vouched
 
     def close(self) -> None:
         self.finder.close()

@@ -21,8 +21,7 @@ from scrapy_redisq.server.sentinel.finder import Finder
 __all__ = ["POLL", "AsyncConnection", "AsyncSSLConnection", "Connection", "SSLConnection"]
 
 POLL = 1.0
-"""Seconds between questions although no Sentinel has told of a failover: a subscription may be cut
-without a word."""
+"""Seconds between two questions which server is the primary."""
 
 
 def _check_role(role: Any, host: str, port: int) -> None:
@@ -62,10 +61,7 @@ class _ToPrimary:
 
     def send_packed_command(self, *args: Any, **options: Any) -> Any:
         if time.monotonic() - self._finder.asked_at > POLL:
-            if self._finder.in_doubt:
-                self._finder.find(all_of_them=True)
-            else:
-                self._finder.poll(rotate=False)
+            self._finder.find()
         if (self.host, self.port) != self._finder.primary:
             self.disconnect()  # type: ignore[attr-defined]
         return super().send_packed_command(*args, **options)  # type: ignore[misc]
