@@ -13,9 +13,7 @@ from scrapy_redisq.frontier.limits import (
     DELAY_TAKES,
     LIMIT_TAKES,
     MOST,
-    RATE_TAKES,
     parse_limit,
-    parse_rate,
 )
 
 T = TypeVar("T")
@@ -203,14 +201,13 @@ def run_pattern(value: Any) -> str:
 
 EXPONENTIAL = "exponential"
 _PAUSE = seconds(0, YEAR)
-_STATUS = whole(100, 599)
 
 
 def _listed(value: Any) -> list[Any]:
     if isinstance(value, str):
-        items = value.strip().removeprefix("[").removesuffix("]").split(",")
-        return [item.strip() for item in items if item.strip()]
-    return list(value)
+        value = value.strip().removeprefix("[").removesuffix("]").split(",")
+    items = [item.strip() if isinstance(item, str) else item for item in value]
+    return [item for item in items if item != ""]
 
 
 @taking(f"{EXPONENTIAL!r} or a list of {_PAUSE.takes} such as [1, 10, 60]")
@@ -222,36 +219,43 @@ def delays(value: Any) -> tuple[float, ...] | str:
     return tuple(map(_PAUSE.convert, items))
 
 
-@taking("a list of HTTP statuses such as [429, 503]")
-def statuses(value: Any) -> tuple[int, ...]:
-    return tuple(map(_STATUS.convert, _listed(value)))
+def _list_of(takes: str, item: Callable[[Any], T]) -> Check[tuple[T, ...]]:
+    return Check(takes, lambda value: tuple(map(item, _listed(value))))
+
+
+def _name(item: Any) -> str:
+    _require(isinstance(item, str))
+    return str(item)
+
+
+def _scheme(item: Any) -> str:
+    scheme = _name(item).lower()
+    _require(bool(re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme)))
+    return scheme
+
+
+def _path(item: Any) -> Any:
+    _require(isinstance(item, (str, type)))
+    return item
+
+
+statuses = _list_of("a list of HTTP statuses such as [429, 503]", whole(100, 599).convert)
 
 
 @taking("a list of URL schemes, such as 'http' or 's3'")
 def schemes(value: Any) -> tuple[str, ...]:
-    names = tuple(item.strip().lower() for item in _listed(value))
-    _require(bool(names) and all(re.fullmatch(r"[a-z][a-z0-9+.-]*", name) for name in names))
+    names = tuple(map(_scheme, _listed(value)))
+    _require(bool(names))
     return names
 
 
 def names(of_what: str) -> Check[tuple[str, ...]]:
-    @taking(f"a list of {of_what}")
-    def check(value: Any) -> tuple[str, ...]:
-        items = _listed(value)
-        _require(all(isinstance(item, str) for item in items))
-        return tuple(items)
-
-    return check
+    return _list_of(f"a list of {of_what}", _name)
 
 
 def paths(of_what: str) -> Check[tuple[Any, ...]]:
-    @taking(f"a list of {of_what}")
-    def check(value: Any) -> tuple[Any, ...]:
-        items = [item.strip() if isinstance(item, str) else item for item in _listed(value)]
-        _require(all(isinstance(item, (str, type)) for item in items))
-        return tuple(item for item in items if item)
-
-    return check
+    """Of classes, as they are or by their import paths."""
+    return _list_of(f"a list of {of_what}", _path)
 
 
 # Dicts. From the command line they come as JSON.
@@ -269,12 +273,6 @@ def tables(value: Any) -> dict[Any, dict[str, Any]]:
     tables = {name: dict(options) for name, options in _dict(value).items()}
     _require(all(isinstance(name, (str, type)) for name in tables))
     return tables
-
-
-@taking(RATE_TAKES)
-def rate(value: Any) -> str:
-    parse_rate(value)
-    return str(value or "")
 
 
 # A URL is none: the limit would never hold, as slots are hosts.
