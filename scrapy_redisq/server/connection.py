@@ -222,13 +222,22 @@ class Server:
     def check(self) -> list[str]:
         """Refuse a server that would lose requests; log and return what else is to be said of it.
 
-        Raises `ServerUnsuitable` as `assess` does, and `ServerUnreachable` if it went away.
+        Blocks for some round trips. Raises `ServerUnsuitable` as `assess` does, and
+        `ServerUnreachable` if it went away.
         """
-        return self._report(self._facts())
+        found = self._facts()
+        self.keeps_log = all(facts.append_only is not False for facts in found)
+        warnings: list[str] = []
+        for facts, masters in found.items():
+            which = f" (master {', '.join(masters)})" if len(found) > 1 else ""
+            warnings += assess(facts, self.address + which, cluster=bool(masters))
+        for warning in warnings:
+            logger.warning("%s", warning)
+        return warnings
 
     async def check_async(self) -> list[str]:
         """`check`, without blocking the loop."""
-        return self._report(await asyncio.to_thread(self._facts))
+        return await asyncio.to_thread(self.check)
 
     def _facts(self) -> dict[ServerFacts, list[str]]:
         """What the server says, or each of the masters; -> who says so."""
@@ -239,35 +248,21 @@ class Server:
                     return {ask(client, failovers=self.by_sentinels): []}
                 masters = client.masters()
                 self.masters = len(masters)
-                for (host, port), master in zip(
-                    client.hash_slots.map.masters, masters, strict=True
-                ):
+                for place, master in zip(client.hash_slots.map.masters, masters, strict=True):
+                    name = "{}:{}".format(*place)
                     try:
-                        found.setdefault(ask(master), []).append(f"{host}:{port}")
+                        found.setdefault(ask(master), []).append(name)
                     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
                         # Not all of the cluster's slots need be this frontier's.
+                        shown = self.redact(error)
                         logger.warning(
-                            "Master %s:%d of %s does not answer: %s",
-                            host,
-                            port,
-                            self.address,
-                            self.redact(error),
+                            "Master %s of %s does not answer: %s", name, self.address, shown
                         )
         except (redis.RedisError, OSError) as error:
             raise ServerUnreachable(
                 f"the Redis server at {self.address} (REDISQ_URL) went away: {self.redact(error)}"
             ) from None
         return found
-
-    def _report(self, found: dict[ServerFacts, list[str]]) -> list[str]:
-        self.keeps_log = all(facts.append_only is not False for facts in found)
-        warnings: list[str] = []
-        for facts, masters in found.items():
-            which = f" (master {', '.join(masters)})" if len(found) > 1 else ""
-            warnings += assess(facts, self.address + which, cluster=bool(masters))
-        for warning in warnings:
-            logger.warning("%s", warning)
-        return warnings
 
     def renew_log(self) -> None:
         """To be called when a server that was away answers again, for it may have been started

@@ -15,7 +15,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -38,19 +38,6 @@ from scrapy_redisq.server.url import embedded_folder, redact
 
 PASSWORD = "s3cr/et p@ss:wörd"
 QUOTED = "s3cr%2Fet%20p%40ss%3Aw%C3%B6rd"
-LOGGER = "scrapy_redisq.server.connection"
-
-
-@pytest.fixture(params=["blocking", "asyncio"])
-def entry(request: pytest.FixtureRequest) -> Callable[[Server, str], Any]:
-    """Calls `wait` or `check`, or the same for asyncio."""
-
-    def call(server: Server, name: str) -> Any:
-        if request.param == "blocking":
-            return getattr(server, name)()
-        return asyncio.run(getattr(server, f"{name}_async")())
-
-    return call
 
 
 @pytest.fixture
@@ -243,14 +230,12 @@ def test_a_command_without_an_answer_is_not_sent_again(redis_server: RedisServer
         assert client.get("calls") == b"2"
 
 
-def test_no_server_is_a_clear_error_after_the_timeout(
-    entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_server_is_a_clear_error_after_the_timeout(caplog: pytest.LogCaptureFixture) -> None:
     """One warning, then an error that names address, both settings and the last failure."""
     url = f"redis://bob:{QUOTED}@127.0.0.1:{free_port()}/0"
     begun = time.monotonic()
     with pytest.raises(ServerUnreachable) as caught:
-        entry(open_server(url, connect_timeout=0.4), "wait")
+        open_server(url, connect_timeout=0.4).wait()
     assert 0.4 <= time.monotonic() - begun < 1.5
     message = str(caught.value)
     assert "redis://bob:***@127.0.0.1" in message
@@ -263,28 +248,41 @@ def test_no_server_is_a_clear_error_after_the_timeout(
 
 
 def test_a_server_that_swallows_everything_does_not_outlast_the_timeout(
-    redis_server: RedisServer, entry: Callable[[Server, str], Any]
+    redis_server: RedisServer,
 ) -> None:
-    """A frozen server: an attempt takes at most a second more than the time that is left."""
+    """A frozen server: an attempt takes at most a second more than the time that is left. With
+    asyncio the loop goes on meanwhile."""
+    server = open_server(redis_server.url, connect_timeout=0.2, socket_timeout=30)
+
+    async def wait() -> int:
+        waiting = asyncio.ensure_future(server.wait_async())
+        rounds = 0
+        while not waiting.done():
+            await asyncio.sleep(0.02)
+            rounds += 1
+        with pytest.raises(ServerUnreachable):
+            await waiting
+        return rounds
+
     redis_server.signal(signal.SIGSTOP)
     try:
         begun = time.monotonic()
         with pytest.raises(ServerUnreachable):
-            entry(open_server(redis_server.url, connect_timeout=0.2, socket_timeout=30), "wait")
+            server.wait()
         assert time.monotonic() - begun < 3
+        assert asyncio.run(wait()) > 5
     finally:
         redis_server.signal(signal.SIGCONT)
 
 
 def test_a_server_that_comes_up_late_is_waited_for(
     own_server: RedisServer,
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Started only after the first warning: the wait ends, without a second warning."""
     own_server.stop()
     server = open_server(own_server.url, connect_timeout=20)
-    waiting = threading.Thread(target=entry, args=(server, "wait"))
+    waiting = threading.Thread(target=server.wait)
     waiting.start()
     wait_until(lambda: warnings_in(caplog), 10, "the first failure is logged")
     own_server.start()
@@ -293,9 +291,7 @@ def test_a_server_that_comes_up_late_is_waited_for(
     assert len(warnings_in(caplog)) == 1
 
 
-def test_a_server_that_is_reading_its_data_is_waited_for(
-    entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_is_reading_its_data_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """LOADING is not a refusal, and no silence: the wait returns when the data is there. How far
     it is is told."""
     binary = any_server()
@@ -314,7 +310,7 @@ def test_a_server_that_is_reading_its_data_is_waited_for(
         starting.start()
         wait_until(lambda: listens(redis_server), 10, "the server listens")
         with open_server(redis_server.url, connect_timeout=60, socket_timeout=30) as server:
-            waiting = threading.Thread(target=entry, args=(server, "wait"))
+            waiting = threading.Thread(target=server.wait)
             waiting.start()
             waiting.join(60)
             assert not waiting.is_alive()
@@ -335,7 +331,6 @@ def listens(server: RedisServer) -> bool:
 
 def test_a_wrong_password_fails_at_once_and_is_never_shown(
     own_server: RedisServer,
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Password wrong, missing, or user unknown: an error within a second, password nowhere."""
@@ -348,7 +343,7 @@ def test_a_wrong_password_fails_at_once_and_is_never_shown(
         server = open_server(f"redis://{user}{address}")
         begun = time.monotonic()
         with pytest.raises(ServerUnreachable, match="password") as caught:
-            entry(server, "wait")
+            server.wait()
         assert time.monotonic() - begun < 2
         shown += f"{caught.value} {caught.value!r} {server} {server!r} {server.address} "
         with server.client() as client:
@@ -356,9 +351,9 @@ def test_a_wrong_password_fails_at_once_and_is_never_shown(
     shown += caplog.text
     for secret in (PASSWORD, QUOTED, "s3cr"):
         assert secret not in shown
-    entry(open_server(f"redis://:{QUOTED}!@{address}"), "wait")
-    entry(open_server(f"redis://{address}?password={QUOTED}!"), "wait")
-    entry(open_server(f"{own_server.unix_url}?password={QUOTED}!"), "wait")
+    open_server(f"redis://:{QUOTED}!@{address}").wait()
+    open_server(f"redis://{address}?password={QUOTED}!").wait()
+    open_server(f"{own_server.unix_url}?password={QUOTED}!").wait()
 
 
 def test_a_password_in_the_servers_own_words_is_hidden() -> None:
@@ -368,9 +363,7 @@ def test_a_password_in_the_servers_own_words_is_hidden() -> None:
     assert server.redact(Exception(said)) == said.replace(PASSWORD, "***")
 
 
-def test_a_user_without_rights_or_a_missing_database_fails_at_once(
-    own_server: RedisServer, entry: Callable[[Server, str], Any]
-) -> None:
+def test_a_user_without_rights_or_a_missing_database_fails_at_once(own_server: RedisServer) -> None:
     """Waiting would not help: PING denied, database 99 of 16."""
     with own_server.client() as client:
         client.acl_setuser("bob", enabled=True, passwords=["+pw"], commands=["-@all", "+get"])
@@ -378,32 +371,32 @@ def test_a_user_without_rights_or_a_missing_database_fails_at_once(
     for url in (f"redis://bob:pw@{address}", f"redis://{address}/99"):
         begun = time.monotonic()
         with pytest.raises(ServerUnreachable, match="REDISQ_URL"):
-            entry(open_server(url), "wait")
+            open_server(url).wait()
         assert time.monotonic() - begun < 2
 
 
-def test_what_can_be_no_redis_fails_at_once(entry: Callable[[Server, str], Any]) -> None:
+def test_what_can_be_no_redis_fails_at_once() -> None:
     """A host name that cannot be one; a server that speaks, but not Redis' language."""
     with pytest.raises(ServerUnreachable):
-        timed(entry, f"redis://{'a' * 64}.example")
+        timed(f"redis://{'a' * 64}.example")
     with talking(Mailman) as port, pytest.raises(ServerUnreachable, match="220 localhost"):
-        timed(entry, f"redis://127.0.0.1:{port}")
+        timed(f"redis://127.0.0.1:{port}")
 
 
-def timed(entry: Callable[[Server, str], Any], url: str) -> None:
+def timed(url: str) -> None:
     begun = time.monotonic()
     try:
-        entry(open_server(url), "wait")
+        open_server(url).wait()
     finally:
         assert time.monotonic() - begun < 2
 
 
 def test_a_server_that_refuses_everything_while_it_is_full_is_waited_for(
-    entry: Callable[[Server, str], Any], caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As services in front of Redis may; user, password and database are not at fault."""
     with talking(FullAtFirst) as port:
-        entry(open_server(f"redis://127.0.0.1:{port}"), "wait")
+        open_server(f"redis://127.0.0.1:{port}").wait()
     (line,) = warnings_in(caplog)
     assert "maxmemory" in line
     assert "password" not in line
@@ -447,14 +440,12 @@ def talking(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
-def test_a_policy_that_evicts_queues_is_refused(
-    own_server: RedisServer, entry: Callable[[Server, str], Any], policy: str
-) -> None:
+def test_a_policy_that_evicts_queues_is_refused(own_server: RedisServer, policy: str) -> None:
     """The error names the policy and what to set."""
     with own_server.client() as client:
         client.config_set("maxmemory-policy", policy)
     with pytest.raises(ServerUnsuitable) as caught:
-        entry(open_server(own_server.url), "check")
+        open_server(own_server.url).check()
     assert policy in str(caught.value)
     assert "maxmemory-policy noeviction" in str(caught.value)
 
@@ -462,7 +453,6 @@ def test_a_policy_that_evicts_queues_is_refused(
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
 def test_a_policy_that_spares_queues_is_a_warning(
     own_server: RedisServer,
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
     policy: str,
 ) -> None:
@@ -470,7 +460,7 @@ def test_a_policy_that_spares_queues_is_a_warning(
     with own_server.client() as client:
         client.config_set("maxmemory-policy", policy)
         client.config_set("save", "900 1")
-    (warning,) = entry(open_server(own_server.url), "check")
+    (warning,) = open_server(own_server.url).check()
     assert policy in warning
     assert "noeviction" in warning
     assert warnings_in(caplog) == [warning]
@@ -478,23 +468,21 @@ def test_a_policy_that_spares_queues_is_a_warning(
 
 def test_a_server_without_persistence_is_a_warning(
     own_server: RedisServer,
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Neither append-only file nor save points; either of them is enough."""
-    (warning,) = entry(open_server(own_server.url), "check")
+    (warning,) = open_server(own_server.url).check()
     assert "appendonly yes" in warning
     assert warnings_in(caplog) == [warning]
     for name, value in (("save", "900 1"), ("appendonly", "yes")):
         with own_server.client() as client:
             client.config_set("save", "")
             client.config_set(name, value)
-        assert entry(open_server(own_server.url), "check") == []
+        assert open_server(own_server.url).check() == []
 
 
 def test_a_server_that_does_not_say_is_one_warning(
     own_server: RedisServer,
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """INFO and CONFIG denied: unknown, so warned of once, and not refused."""
@@ -512,14 +500,14 @@ def test_a_server_that_does_not_say_is_one_warning(
         client.config_set("maxmemory-policy", "allkeys-lru")
     address = own_server.url.removeprefix("redis://")
     eve = open_server(f"redis://eve:pw@{address}")
-    entry(eve, "wait")
-    (warning,) = entry(eve, "check")
+    eve.wait()
+    (warning,) = eve.check()
     assert "maxmemory-policy" in warning
     assert "denied" in warning
     assert warnings_in(caplog) == [warning]
     # CONFIG alone tells as much.
     with pytest.raises(ServerUnsuitable, match="allkeys-lru"):
-        entry(open_server(f"redis://bob:pw@{address}"), "check")
+        open_server(f"redis://bob:pw@{address}").check()
 
 
 WRITES = "for n = 1, 4 do redis.call('RPUSH', KEYS[1], n) end"
@@ -601,35 +589,29 @@ def test_a_log_that_may_not_be_written_anew_is_a_warning(
 @pytest.mark.skipif(
     "7.2" <= redis.__version__ < "8", reason="this redis-py tells its name in any case"
 )
-def test_a_connection_begins_with_what_is_asked_of_it(
-    own_server: RedisServer, entry: Callable[[Server, str], Any]
-) -> None:
+def test_a_connection_begins_with_what_is_asked_of_it(own_server: RedisServer) -> None:
     """redis-py would tell the server its own name first, which some users may not."""
     with own_server.client() as client:
         client.acl_setuser(
             "bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-client"]
         )
         client.acl_log_reset()
-        entry(open_server(f"redis://bob:pw@{own_server.url.removeprefix('redis://')}"), "wait")
+        open_server(f"redis://bob:pw@{own_server.url.removeprefix('redis://')}").wait()
         assert client.acl_log() == []
 
 
-def test_a_server_that_goes_away_before_the_check_is_a_clear_error(
-    own_server: RedisServer, entry: Callable[[Server, str], Any]
-) -> None:
+def test_a_server_that_goes_away_before_the_check_is_a_clear_error(own_server: RedisServer) -> None:
     """Not the client's own error."""
     own_server.stop()
     with pytest.raises(ServerUnreachable, match="REDISQ_URL"):
-        entry(open_server(own_server.url), "check")
+        open_server(own_server.url).check()
 
 
-def test_the_embedded_server_is_opened_revived_and_left(
-    tmp_path: Path, entry: Callable[[Server, str], Any]
-) -> None:
+def test_the_embedded_server_is_opened_revived_and_left(tmp_path: Path) -> None:
     """``embedded://`` is the project's server; one that was killed is started by the wait."""
     with open_server("embedded://", project_dir=tmp_path) as server:
-        entry(server, "wait")
-        assert entry(server, "check") == []
+        server.wait()
+        assert server.check() == []
         folder = tmp_path / ".scrapy" / "redisq"
         assert repr(server) == f"Server('embedded://{folder}')"
         with server.client() as client:
@@ -638,7 +620,7 @@ def test_the_embedded_server_is_opened_revived_and_left(
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: not embedded.status(folder).running, 10, "the server is dead")
-        entry(server, "wait")
+        server.wait()
         with server.client() as client:
             assert client.get("key") == b"value"
     assert not embedded.status(folder).running
@@ -713,13 +695,11 @@ def make_certificates(folder: Path) -> None:
     )
 
 
-def test_tls_with_a_known_authority_works(
-    tls_server: tuple[str, Path], entry: Callable[[Server, str], Any]
-) -> None:
+def test_tls_with_a_known_authority_works(tls_server: tuple[str, Path]) -> None:
     """``ssl_ca_certs`` in the URL names the authority."""
     address, authority = tls_server
     server = open_server(f"rediss://{address}?ssl_ca_certs={authority}")
-    entry(server, "wait")
+    server.wait()
     with server.client() as client:
         assert client.ping()
 
@@ -736,7 +716,6 @@ def test_tls_to_a_cluster(tls_server: tuple[str, Path]) -> None:
     with Cluster(binaries()["redis-7"], *options, masters=1):
         server = open_server(f"rediss+cluster://localhost:{port}?ssl_ca_certs={authority}")
         server.wait()
-        asyncio.run(server.wait_async())
         with server.client() as client:
             assert client.eval("return redis.call('SET', KEYS[1], 1)", 1, "key") == b"OK"
 
@@ -757,21 +736,18 @@ def test_tls_to_sentinels(tls_server: tuple[str, Path]) -> None:
         url = f"rediss+sentinel://localhost:{port}/{SERVICE}?ssl_ca_certs={authority}"
         server = open_server(url)
         server.wait()
-        asyncio.run(server.wait_async())
         with server.client() as client:
             assert client.ping()
 
 
-def test_tls_that_cannot_be_verified_is_refused_at_once(
-    tls_server: tuple[str, Path], entry: Callable[[Server, str], Any]
-) -> None:
+def test_tls_that_cannot_be_verified_is_refused_at_once(tls_server: tuple[str, Path]) -> None:
     """An unknown authority, or the certificate of another host: named, and not waited for."""
     address, authority = tls_server
     other_name = address.replace("localhost", "127.0.0.1")
     for url in (f"rediss://{address}", f"rediss://{other_name}?ssl_ca_certs={authority}"):
         begun = time.monotonic()
         with pytest.raises(ServerUnreachable, match="certificate"):
-            entry(open_server(url), "wait")
+            open_server(url).wait()
         assert time.monotonic() - begun < 3
 
 
@@ -779,7 +755,6 @@ def test_tls_that_cannot_be_verified_is_refused_at_once(
 def test_tls_to_a_port_without_and_back(
     tls_server: tuple[str, Path],
     own_server: RedisServer,
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
     scheme: str,
     other: str,
@@ -788,7 +763,7 @@ def test_tls_to_a_port_without_and_back(
     address = tls_server[0] if scheme == "redis" else f"127.0.0.1:{own_server.port}"
     url = f"{scheme}://{address}"
     with pytest.raises(ServerUnreachable, match="Does this port speak TLS"):
-        entry(open_server(url, connect_timeout=4, socket_timeout=0.4), "wait")
+        open_server(url, connect_timeout=4, socket_timeout=0.4).wait()
     warning = warnings_in(caplog)[0]
     assert "Does this port speak TLS? " in warning
     assert f"begin with {other}, not {scheme}" in warning
@@ -796,11 +771,10 @@ def test_tls_to_a_port_without_and_back(
 
 def test_tls_unverified_on_demand_is_a_warning(
     tls_server: tuple[str, Path],
-    entry: Callable[[Server, str], Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Only by writing it into the URL, and it is said."""
     address, _ = tls_server
-    entry(open_server(f"rediss://{address}?ssl_cert_reqs=none"), "wait")
+    open_server(f"rediss://{address}?ssl_cert_reqs=none").wait()
     (warning,) = warnings_in(caplog)
     assert "not verified" in warning
