@@ -21,10 +21,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Zygote:
-    """One of them, with a Redis of its own. Addresses are not random, nor is the environment: what
-    is ordered by them would be another one each time."""
+    """One of them, with a Redis of its own, for the project in ``folder``. Addresses are not
+    random, nor is the environment: what is ordered by them would be another one each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = ROOT) -> None:
         self._server = RedisServer(any_server("redis-7"), "--save", "3600", "1000000000")
         fixed = ["setarch", "-R"] if shutil.which("setarch") else []
         self._process = subprocess.Popen(
@@ -38,7 +38,7 @@ class Zygote:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            cwd=folder,
             env={"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", "HOME": tempfile.gettempdir()},
         )
 
@@ -61,9 +61,9 @@ class Zygote:
 
 
 @contextmanager
-def zygote() -> Iterator[Zygote]:
+def zygote(folder: Path = ROOT) -> Iterator[Zygote]:
     """One, as long as it is needed."""
-    one = Zygote()
+    one = Zygote(folder)
     try:
         yield one
     finally:
@@ -74,6 +74,7 @@ def crawl_all(
     tasks: Iterable[dict[str, Any]],
     told: Callable[[dict[str, Any], Zygote], bool],
     cores: int | None = None,
+    folder: Path = ROOT,
 ) -> None:
     """Crawl all ``tasks``; ``told(result, zygote)`` is called for each: whether to go on."""
     left = iter(tasks)
@@ -83,7 +84,7 @@ def crawl_all(
 
     def work() -> None:
         try:
-            with zygote() as mine:
+            with zygote(folder) as mine:
                 while not ended.is_set():
                     with lock:
                         task = next(left, None)

@@ -89,6 +89,7 @@ class People:
     def _is_heard(self, action: Callable[[Frontier], Any]) -> bool:
         try:
             server = open_server(self._world.network.url)
+            server.wait()
             with Frontier(server, "sim", self._world.config()) as frontier:
                 told = action(frontier)
         except (redis.RedisError, RedisqError, Waits) as error:

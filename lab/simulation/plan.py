@@ -69,6 +69,7 @@ FAULTS = {
     "push": 0.25,
     "failover": 0.15,
     "leave": 0.15,
+    "stranger": 0.1,
 }
 """What may go wrong -> how often it does in a crawl."""
 
@@ -124,7 +125,7 @@ def draw(seed: int) -> Plan:
     """The plan of a seed. Each feature and kind of fault is drawn by a chance of its own: where one
     is added, the others stay as they are."""
     chance = random.Random(f"plan {seed}")
-    pages = chance.choice([10, 20, 30, 40, 60, 100])
+    pages = chance.choice([10, 20, 20, 30, 40, 60])
     features = frozenset(
         name for name, often in FEATURES.items() if random.Random(f"{name} {seed}").random() < often
     )

@@ -8,6 +8,7 @@ import re
 from lab.simulation.clock import BOOTED
 from lab.simulation.site import BURST, DELAY, NEVER, RATE, RETRY_AFTER
 from lab.simulation.world import END, World
+from scrapy_redisq.errors import ConfigurationMismatch
 from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.serialization.fields import loads_fields
 
@@ -135,8 +136,14 @@ def _workers(world: World) -> list[str]:
     may_be_lost = world.lost_run or (
         len(world.runs) > 1 and any(map(world.met.get, ("freeze", "cut", "messages")))
     )
+    strangers = any(worker.is_strange for worker in world.workers)
     for worker in world.workers:
         if worker.process.dead:
+            continue
+        same = worker.run == world.network.first.run
+        if worker.is_strange and worker.reason and not worker.error and same:
+            problems.append(f"w{worker.number} has joined a crawl with other arguments")
+        if strangers and isinstance(worker.error, ConfigurationMismatch):
             continue
         if worker.error is not None:
             problems.append(f"w{worker.number} ended with {worker.error!r}")

@@ -50,6 +50,7 @@ SETTINGS: dict[str, Any] = {
     "COOKIES_ENABLED": False,
     "CONCURRENT_ITEMS": 8,  # so many tasks are made for each response
     "ITEM_PIPELINES": {"lab.simulation.spider.Refuse": 1, "lab.simulation.spider.Sink": 2},
+    "REDISQ_CONNECT_TIMEOUT": 120,  # one fault may follow the other
     "REDISQ_RETRY_DELAYS": [0.2],
     "REDISQ_SET_ASIDE_WAIT": 5,
     "RETRY_TIMES": RETRY_TIMES,
@@ -66,10 +67,14 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Worker:
-    """One `scrapy crawl`. ``reason`` is what its spider was closed with, "" until then."""
+    """One `scrapy crawl`. ``reason`` is what its spider was closed with, "" until then.
+    ``is_strange``: of another crawl on the same name. ``run``: the one that was there when it was
+    started."""
 
     process: Process
     crawler: Any
+    is_strange: bool = False
+    run: bytes | None = None
     task: asyncio.Task[None] | None = None
     reason: str = ""
     stopped: int = 0
@@ -161,15 +166,14 @@ class World:
     def config(self) -> FrontierConfig:
         """What a push finds in the project."""
         kind = "exact" if "Exact" in self.plan.settings["DUPEFILTER_CLASS"] else "bloom"
-        settings = RedisqSettings.read(self._runner.settings)
-        return settings.frontier_config(dupefilter=kind).laid_out(self.plan.masters)
+        return RedisqSettings.read(self._runner.settings).frontier_config(dupefilter=kind)
 
-    def start_worker(self) -> Worker:
+    def start_worker(self, **arguments: str) -> Worker:
         process = Process(len(self.workers) + 1)
         context = contextvars.copy_context()
         context.run(WORKER.set, process)
         crawler = context.run(self._runner.create_crawler, spiders.SimulatedSpider)
-        worker = Worker(process, crawler)
+        worker = Worker(process, crawler, bool(arguments), self.network.first.run)
         self.workers.append(worker)
 
         def closed(reason: str) -> None:
@@ -178,7 +182,7 @@ class World:
 
         crawler.signals.connect(closed, signals.spider_closed, weak=False)
         self.say(f"w{worker.number} starts")
-        worker.task = context.run(self._runner.crawl, crawler)
+        worker.task = context.run(self._runner.crawl, crawler, **arguments)
         worker.task.add_done_callback(lambda task: self._left(worker, task))
         return worker
 
@@ -375,6 +379,10 @@ class World:
     async def _leave(self, fault: Fault, worker: Worker) -> None:
         await self._stop(fault, worker)
         self.start_worker()
+
+    async def _stranger(self, fault: Fault, worker: Worker) -> None:
+        if self.network.first.run and not self.is_complete():
+            self.start_worker(of="another crawl")
 
     async def _join(self, fault: Fault, worker: Worker) -> None:
         self.start_worker()

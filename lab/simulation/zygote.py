@@ -78,7 +78,9 @@ def main(path: str) -> None:
     each child has to begin with the same memory. It reads its own task.
     """
     gc.disable()  # when it runs is not the seed's
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     _rehearse(path)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     gc.freeze()
     while os.read(0, 1):
         child = os.fork()

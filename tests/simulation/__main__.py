@@ -1,7 +1,8 @@
 """``python -m tests.simulation``: crawls on virtual time, each a seed. See `lab.simulation`.
 
 Options: ``--seed N`` the first one, ``--count N``, ``--minutes N``, ``--one`` with its events,
-``--pages N`` and ``--without PART,PART`` for a smaller one, ``--no-shorten``.
+``--pages N`` and ``--without PART,PART`` for a smaller one, ``--no-shorten``;
+``--mutants [WORD...]`` says which of the seeds finds each fault of `tests.mutants`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from lab.simulation.fleet import Zygote, crawl_all, shortened, zygote
 from lab.simulation.plan import FAULTS, FEATURES
+from tests.simulation.mutants import find
 
 EVENTS = 60
 """Of a shortened history, the first are shown."""
@@ -33,7 +35,10 @@ def main() -> int:
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--no-shorten", action="store_true")
     parser.add_argument("--twice", action="store_true", help="both must have the same events")
+    parser.add_argument("--mutants", nargs="*", metavar="WORD", help="which seed finds them")
     given = parser.parse_args()
+    if given.mutants is not None:
+        return not find(given.mutants, given.seed, given.count or 100)
     task = {"pages": given.pages, "without": [part for part in given.without.split(",") if part]}
     if given.one:
         with zygote() as one:
