@@ -8,7 +8,7 @@ rest is imported when it is run:
 ``main``     runs one of them; errors become one line and an exit code
 ``project``  what the frontier's workers would read from the same settings
 ``status``, ``slots``, ``pause`` (and resume), ``workers``, ``url``, ``push``, ``dead``, ``reset``,
-``server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
+``embedded_server``, ``doctor``, ``autoscale``, ``exporter``, ``dashboard``  the sub commands
 ``export``   files of dead letters
 ``display``, ``slot_table``, ``table``  tables for people; ``fleet_display`` what autoscale shows
 ``watching`` shows something once, or again and again

@@ -20,7 +20,7 @@ from scrapy_redisq.commands.fleet_display import FleetDisplay
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS, whole_number
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import SettingError
-from scrapy_redisq.ops.autoscale import CrawlCommand, Orders, Pace, Supervisor
+from scrapy_redisq.ops.autoscale import Bounds, CrawlCommand, Job, Supervisor
 from scrapy_redisq.ops.autoscale.machine import processors
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapys_limits import downloads_at_once
@@ -118,25 +118,20 @@ def run(arguments: Namespace, project: Project) -> int:
             return 0
         shown = FleetDisplay()
         shown.logs = _log_folder(arguments, project, shown.is_live)
-        orders = _orders(arguments, project, words, run_name, shown.logs)
-        supervisor = Supervisor(frontier, orders, shown)
+        at_once, bounds = downloads_at_once(project.scrapys), _bounds(arguments)
+        job = Job(words, run_name, at_once, shown.logs, bounds)
+        supervisor = Supervisor(frontier, job, shown)
         with _signals(supervisor), shown:
             return supervisor.run()
 
 
-def _orders(
-    arguments: Namespace, project: Project, words: list[str], run_name: str, logs: Path | None
-) -> Orders:
-    return Orders(
-        words=words,
-        run_name=run_name,
-        concurrency=downloads_at_once(project.scrapys),
-        logs=logs,
+def _bounds(arguments: Namespace) -> Bounds:
+    return Bounds(
         least=arguments.min,
         most=arguments.max if arguments.max is not None else max(processors(), arguments.min),
         most_cpu=arguments.max_cpu / 100,
         grace=arguments.grace or math.inf,
-        pace=Pace(patience=arguments.patience),
+        patience=arguments.patience,
     )
 
 

@@ -102,7 +102,7 @@ class FleetDisplay:
 
 def _line(supervisor: Supervisor) -> Text:
     fleet, load = supervisor.fleet, supervisor.load
-    text = f"{len(fleet.running)} of {fleet.least} to {fleet.most} workers"
+    text = f"{len(fleet.running)} of {fleet.bounds.least} to {fleet.bounds.most} workers"
     if supervisor.because:
         text += f", {supervisor.wanted} wanted: {supervisor.because}"
     told = []

@@ -19,8 +19,8 @@ from scrapy_redisq.commands.options import add_command, add_json, add_watch
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.watching import REFRESH, show
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.names import frontier_names
-from scrapy_redisq.control.status import absent
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.errors import FrontierError, ServerBusy
 from scrapy_redisq.frontier.trouble import TROUBLE

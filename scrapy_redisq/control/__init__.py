@@ -2,13 +2,13 @@
 
 ``frontier``      `Frontier`, which is all of it; ``stored`` is what its parts stand on
 ``looks``         where all of it stands, why, and what it takes
-``slots``         what people see of slots and say about them
+``slot_status``   what people see of slots and say about them
 ``dead_letters``  the same of requests that failed for good
 ``told_letters``  one of these in JSON's types
 ``names``         which frontiers there are
-``workers``       what people see of workers and tell them
+``worker_orders`` what people see of workers and tell them
 ``past``          what the frontier keeps of its past
-``status``        statuses, of what scripts reply
+``frontier_status``  where all of it stands, of what scripts reply
 ``urls``          what became of a URL
 ``memory``        what takes how much memory
 ``why``           why nothing happens, of what was looked at
@@ -18,6 +18,6 @@
 
 from scrapy_redisq.control.dead_letters import DeadLetter
 from scrapy_redisq.control.frontier import Frontier, Pushed
-from scrapy_redisq.control.slots import SlotStatus
+from scrapy_redisq.control.slot_status import SlotStatus
 
 __all__ = ["DeadLetter", "Frontier", "Pushed", "SlotStatus"]

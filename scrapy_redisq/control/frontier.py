@@ -15,9 +15,9 @@ from scrapy.http import Request
 
 from scrapy_redisq.control.looks import LookMethods
 from scrapy_redisq.control.seeds import Seed, SeedReader
-from scrapy_redisq.control.slots import SlotMethods
+from scrapy_redisq.control.slot_status import SlotMethods
 from scrapy_redisq.control.urls import WAITS, UrlMethods
-from scrapy_redisq.control.workers import WorkerMethods
+from scrapy_redisq.control.worker_orders import WorkerMethods
 from scrapy_redisq.errors import (
     FrontierLost,
     RedisqError,

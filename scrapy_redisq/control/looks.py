@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scrapy_redisq.control import memory
+from scrapy_redisq.control.frontier_status import absent, config_of, summary
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.scaling import Bounds, Wanted, wanted_workers
-from scrapy_redisq.control.status import absent, config_of, summary
 from scrapy_redisq.control.why import corrupt, explain, unreachable
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError
 from scrapy_redisq.frontier import calls

@@ -73,7 +73,7 @@ def wanted_workers(
     if run and other not in {None, run} and status["state"] != "resetting":
         refused = status["state"] == "running"
         return Wanted(0 if refused else 1, f"the run {other} is not finished, and {run} not begun")
-    look = _Look(status, list(waits))
+    look = _Work(status, list(waits))
     if reason := look.over():
         return Wanted(0, reason)
     if status["crawl_paused"]:
@@ -91,7 +91,7 @@ def wanted_workers(
     return Wanted(workers, because)
 
 
-class _Look:
+class _Work:
     def __init__(self, status: Mapping[str, Any], waits: list[Waits]) -> None:
         self._status = status
         self._first = list({wait.shard: wait for wait in reversed(waits)}.values())

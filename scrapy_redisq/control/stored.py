@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from scrapy_redisq.control.status import config_of
+from scrapy_redisq.control.frontier_status import config_of
 from scrapy_redisq.errors import FrontierCorrupt, FrontierError, RedisqError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import pairs

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from scrapy.http import Request
 
 from scrapy_redisq.control.dead_letters import DeadLetter, LetterMethods, dead_letter
+from scrapy_redisq.control.frontier_status import config_of
 from scrapy_redisq.control.past import PastMethods
 from scrapy_redisq.control.seeds import SeedReader
-from scrapy_redisq.control.status import config_of
 from scrapy_redisq.errors import FrontierError, RedisqError, Undecodable, reason
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig

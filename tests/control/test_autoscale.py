@@ -22,12 +22,12 @@ from scrapy_redisq.commands.autoscale import _signals
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.frontier.calls import RunTerms
 from scrapy_redisq.ops.autoscale import (
+    Bounds,
     CrawlCommand,
     Fleet,
+    Job,
     Load,
     Machine,
-    Orders,
-    Pace,
     Process,
     Supervisor,
 )
@@ -86,8 +86,8 @@ class Rig:
         self.fleet = Fleet(
             lambda number: Pretended(self, number),
             self.said.append,
+            Bounds(**{"least": 1, "most": 8, **options}),
             clock=lambda: self.now,
-            **{"least": 1, "most": 8, **options},
         )
 
     @property
@@ -123,7 +123,7 @@ def test_it_grows_one_by_one_and_stops_the_newest() -> None:
     assert newest.signals == ["TERM"]
     assert rig.go(300, 0) == [1, 2]
     assert rig.go(300, 100)[-1] == 11
-    assert len(rig.fleet.running) == rig.fleet.most
+    assert len(rig.fleet.running) == rig.fleet.bounds.most
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_one_that_is_told_to_stop_takes_its_time() -> None:
 
 def test_what_crashes_is_replaced() -> None:
     """After a pause that doubles, and begins anew with one that has worked for a while."""
-    rig = Rig(least=2, pace=Pace(first_pause=2))
+    rig = Rig(least=2, first_pause=2)
     rig.go(20, 2)
     rig.end(1, 137)
     assert rig.go(1, 2) == [2]
@@ -499,22 +499,13 @@ def test_a_run_that_somebody_else_begins_meanwhile(
     again."""
     said: list[str] = []
     audience: Any = SimpleNamespace(say=said.append, show=said.append)
-    orders = Orders(
-        words=["sleep", "100"],
-        run_name="monday",
-        concurrency=16,
-        logs=tmp_path,
-        least=1,
-        most=1,
-        most_cpu=0.0,
-        grace=math.inf,
-        pace=Pace(first_pause=0.0),
-    )
+    bounds = Bounds(least=1, most=1, most_cpu=0.0, first_pause=0.0)
+    job = Job(["sleep", "100"], "monday", 16, tmp_path, bounds)
     with (
         redis_server.client() as client,
         Frontier.from_url(redis_server.url, "books", config=EXACT) as frontier,
     ):
-        supervisor = Supervisor(frontier, orders, audience)
+        supervisor = Supervisor(frontier, job, audience)
 
         def step() -> int | None:
             supervisor.fleet.reap()

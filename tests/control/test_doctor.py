@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from lab.cluster import Cluster
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.status import absent
+from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.ops.doctor import Level, Line, Report, crawl, project, rights, speed
 from scrapy_redisq.ops.doctor.crawl import memory
 from scrapy_redisq.ops.doctor.report import note, ok, problem, warning

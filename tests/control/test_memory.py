@@ -11,8 +11,8 @@ import pytest
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control import memory as memory_module
+from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.memory import Found, growth_of, summary
-from scrapy_redisq.control.status import absent
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier.calls import parts
 from scrapy_redisq.server.condition import Condition

@@ -10,8 +10,8 @@ import redis
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.scaling import wanted_workers
-from scrapy_redisq.control.status import absent
 from scrapy_redisq.frontier.calls import RunTerms, Waits
 from scrapy_redisq.frontier.limits import parse_limit
 from tests.harness.worker import EXACT, NAME, Worker, ask

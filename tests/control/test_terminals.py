@@ -23,7 +23,7 @@ from scrapy_redisq.commands import display
 from scrapy_redisq.commands.slot_table import SlotSummary, slot_table
 from scrapy_redisq.control import Frontier, SlotStatus, told_letters
 from scrapy_redisq.control import dead_letters as letters
-from scrapy_redisq.control.status import absent
+from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.told_letters import as_json
 from scrapy_redisq.frontier.limits import SlotLimit
 from scrapy_redisq.frontier.operations import Finish

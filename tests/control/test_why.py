@@ -12,7 +12,7 @@ import redis
 
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.control.status import absent
+from scrapy_redisq.control.frontier_status import absent
 from scrapy_redisq.control.why import explain
 from scrapy_redisq.frontier.calls import RunTerms, Waits
 from scrapy_redisq.frontier.growth import GrowthLimit

@@ -8,9 +8,9 @@
 """
 
 from scrapy_redisq.ops.autoscale.crawl_command import CrawlCommand
-from scrapy_redisq.ops.autoscale.fleet import Fleet, Pace
+from scrapy_redisq.ops.autoscale.fleet import Bounds, Fleet
 from scrapy_redisq.ops.autoscale.machine import Load, Machine
 from scrapy_redisq.ops.autoscale.process import Process
-from scrapy_redisq.ops.autoscale.supervisor import Orders, Supervisor
+from scrapy_redisq.ops.autoscale.supervisor import Job, Supervisor
 
-__all__ = ["CrawlCommand", "Fleet", "Load", "Machine", "Orders", "Pace", "Process", "Supervisor"]
+__all__ = ["Bounds", "CrawlCommand", "Fleet", "Job", "Load", "Machine", "Process", "Supervisor"]

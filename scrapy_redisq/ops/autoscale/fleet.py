@@ -11,22 +11,32 @@ from dataclasses import dataclass
 from scrapy_redisq.ops.autoscale.machine import Load
 from scrapy_redisq.ops.autoscale.process import Process
 
+BETWEEN = 3.0
+"""Seconds between two starts, or two stops, so that the first is seen in CPU and memory."""
+
+AT_ONCE = 10.0
+"""A worker that ends within so many seconds has not worked."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds before the next start at most, after workers that ended at once."""
+
+TRIES = 5
+"""Starts that end at once, one after the other, before it is given up."""
+
 
 @dataclass(frozen=True)
-class Pace:
-    """Seconds, and how often."""
+class Bounds:
+    """Within which a fleet is held. ``least`` and ``most``: workers. ``most_cpu``: the share of the
+    CPUs from which on no worker is started. ``grace``: seconds that one has to stop in. There have
+    been too many for ``patience`` seconds before the newest is stopped. ``first_pause``: seconds
+    before the next start after one that ended at once, which double with each."""
 
-    between: float = 3.0
-    """Between two starts, or two stops, so that the first is seen in CPU and memory."""
+    least: int
+    most: int
+    most_cpu: float = 0.9
+    grace: float = math.inf
     patience: float = 30.0
-    """There have been too many workers for so long before the newest is stopped."""
-    at_once: float = 10.0
-    """A worker that ends earlier has not worked."""
     first_pause: float = 1.0
-    """Before the next start after one that ended at once; doubles with each."""
-    longest_pause: float = 60.0
-    tries: int = 5
-    """Starts that end at once, one after the other, before it is given up."""
 
 
 class Fleet:
@@ -37,18 +47,12 @@ class Fleet:
         self,
         start: Callable[[int], Process],
         say: Callable[[str], object],
+        bounds: Bounds,
         *,
-        least: int,
-        most: int,
-        most_cpu: float = 0.9,
-        grace: float = math.inf,
-        pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start, self._say, self._clock = start, say, clock
-        self.least, self.most, self._most_cpu = least, most, most_cpu
-        self._pace = pace or Pace()
-        self._grace = grace
+        self.bounds = bounds
         self._over_since: float | None = None
         self.processes: list[Process] = []
         self.codes: list[int] = []
@@ -80,9 +84,9 @@ class Fleet:
                 self.processes.remove(process)
                 self._ended.append((process, code, process.age))
                 self.codes.append(code)
-            elif self._pace.at_once <= process.age < self._clock() - self._failed:
+            elif AT_ONCE <= process.age < self._clock() - self._failed:
                 self.failures = 0  # one that was started after it works
-            if code is None and process.overdue > self._grace and not process.killed:
+            if code is None and process.overdue > self.bounds.grace and not process.killed:
                 self._say(
                     f"worker {process.number} (pid {process.pid}) does not stop: it is killed"
                 )
@@ -100,7 +104,7 @@ class Fleet:
         self._finished = finished
         for process, code, age in ended:
             text = f"worker {process.number} (pid {process.pid}) ended with exit code {code}"
-            at_once = age < self._pace.at_once
+            at_once = age < AT_ONCE
             if process.stopping or (code == 0 and (over or not at_once)):
                 self._say(text)
                 continue
@@ -112,23 +116,19 @@ class Fleet:
             self._finished_then = self._finished
         self.failures += 1
         self._failed = self._clock()
-        longest, first = self._pace.longest_pause, self._pace.first_pause
+        longest, first = LONGEST_PAUSE, self.bounds.first_pause
         pause = min(longest, first * 2 ** min(self.failures - 1, 30))
         self._next_start = self._clock() + pause
         self._say(f"{text}; the next starts in {pause:g} s at the earliest")
 
     def has_failed(self, finished: int | None = None) -> bool:
         """Every start has ended at once, nobody is left, and no page was finished meanwhile."""
-        return (
-            not self.processes
-            and self.failures >= self._pace.tries
-            and finished == self._finished_then
-        )
+        return not self.processes and self.failures >= TRIES and finished == self._finished_then
 
     def see_off(self) -> None:
         """The run is complete: who has not left after the grace period is told to."""
         self._over_since = self._over_since or self._clock()
-        if self._clock() - self._over_since > self._grace:
+        if self._clock() - self._over_since > self.bounds.grace:
             for process in self.running:
                 self._say(f"worker {process.number} (pid {process.pid}) stays: it is stopped")
                 process.stop()
@@ -139,11 +139,11 @@ class Fleet:
         """One step towards ``wanted`` workers, as far as bounds and the machine allow. None is
         stopped while another one still ends: until then nobody knows what that has brought."""
         now = self._clock()
-        target = min(self.most, max(self.least, wanted))
+        target = min(self.bounds.most, max(self.bounds.least, wanted))
         running = self.running
         may_stop = now >= self._next_change and len(running) == len(self.processes)
         self.held_back = ""
-        if load.is_short and len(running) > max(1, self.least):
+        if load.is_short and len(running) > max(1, self.bounds.least):
             if may_stop:
                 self._stop_newest("memory is short")
             return
@@ -153,7 +153,7 @@ class Fleet:
             self._start_some(target, load, now)
         elif len(running) > target:
             self._too_many_since = self._too_many_since or now
-            if may_stop and now >= self._too_many_since + self._pace.patience:
+            if may_stop and now >= self._too_many_since + self.bounds.patience:
                 self._stop_newest(f"{target} would do")
 
     def _start_some(self, target: int, load: Load, now: float) -> None:
@@ -162,11 +162,11 @@ class Fleet:
             self.held_back = f"the next start is in {self._next_start - now:.0f} s"
             return
         while len(self.running) < target and not self.stops:
-            few = len(self.running) < self.least
+            few = len(self.running) < self.bounds.least
             if self.running and not few:
                 if now < self._next_change:
                     return
-                if not load.has_room(max(one.rss for one in self.running), self._most_cpu):
+                if not load.has_room(max(one.rss for one in self.running), self.bounds.most_cpu):
                     self.held_back = "CPU or memory has no room for one more"
                     return
             self._started += 1
@@ -182,16 +182,16 @@ class Fleet:
             if self.stops and not process.stopping:  # the signal has come meanwhile
                 process.stop()
             self._say(f"worker {process.number} started (pid {process.pid})")
-            self._next_change = now + self._pace.between
+            self._next_change = now + BETWEEN
             if self.failures:
-                self._next_start = now + self._pace.first_pause
+                self._next_start = now + self.bounds.first_pause
                 return
 
     def _stop_newest(self, why: str) -> None:
         process = self.running[-1]
         self._say(f"worker {process.number} (pid {process.pid}) is stopped: {why}")
         process.stop()
-        self._next_change = self._clock() + self._pace.between
+        self._next_change = self._clock() + BETWEEN
 
     def stop(self) -> None:
         """Stop all: gracefully, the second time at once, from the third on by SIGKILL."""

@@ -15,7 +15,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.scaling import OVER
 from scrapy_redisq.errors import FrontierError, ServerError
 from scrapy_redisq.ops.autoscale.crawl_command import CrawlCommand
-from scrapy_redisq.ops.autoscale.fleet import Fleet, Pace
+from scrapy_redisq.ops.autoscale.fleet import Bounds, Fleet
 from scrapy_redisq.ops.autoscale.machine import Load, Machine, exists
 from scrapy_redisq.ops.autoscale.process import Process
 
@@ -27,20 +27,16 @@ LOOK = 1.0
 
 
 @dataclass(frozen=True)
-class Orders:
+class Job:
     """What is to be run: ``words``, the workers' command, for the run ``run_name`` ("": they name
     it themselves); ``concurrency``: requests that a worker has in progress. ``logs``: the folder
-    of what they say, None: where this process does. The other fields as `Fleet` has them."""
+    of what they say, None: where this process does."""
 
     words: list[str]
     run_name: str
     concurrency: int
     logs: Path | None
-    least: int
-    most: int
-    most_cpu: float
-    grace: float
-    pace: Pace
+    bounds: Bounds
 
 
 class Audience(Protocol):
@@ -60,20 +56,12 @@ class Supervisor:
     at now, else "". ``wanted``: workers that would have work, ``because`` of what.
     """
 
-    def __init__(self, frontier: Frontier, orders: Orders, audience: Audience) -> None:
+    def __init__(self, frontier: Frontier, job: Job, audience: Audience) -> None:
         self._frontier = frontier
-        self._orders = orders
-        self._run_name = orders.run_name
+        self._job = job
+        self._run_name = job.run_name
         self._audience = audience
-        self.fleet = Fleet(
-            self._start,
-            audience.say,
-            least=orders.least,
-            most=orders.most,
-            most_cpu=orders.most_cpu,
-            grace=orders.grace,
-            pace=orders.pace,
-        )
+        self.fleet = Fleet(self._start, audience.say, job.bounds)
         self._machine, self.load = Machine(), Load()
         self.status: dict[str, Any] | None = None
         self.wanted, self.because = 0, ""
@@ -99,13 +87,13 @@ class Supervisor:
                 time.sleep(TICK)
 
     def _start(self, number: int) -> Process:
-        logs = self._orders.logs
+        logs = self._job.logs
         log = logs / f"worker-{number}.log" if logs else None
         return Process(number, self._command(), log)
 
     def _command(self) -> list[str]:
         """Of a run that has begun no worker makes another one, whatever REDISQ_RESUME says."""
-        words = self._orders.words
+        words = self._job.words
         begun = self._run_name and self.status and self.status["run_name"] == self._run_name
         if begun and CrawlCommand(words).spider:
             return [*words, "-s", "REDISQ_RESUME=True"]
@@ -131,8 +119,8 @@ class Supervisor:
         try:
             status = self._frontier.status()
             wanted = self._frontier.wanted_workers(
-                least=self.fleet.least,
-                concurrency=self._orders.concurrency,
+                least=self.fleet.bounds.least,
+                concurrency=self._job.concurrency,
                 status=status,
                 run=self._begins(status),
             )

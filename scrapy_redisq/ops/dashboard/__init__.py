@@ -10,7 +10,7 @@
 ``reads``      what GET answers
 ``changes``    what POST does
 ``streams``    server-sent events
-``servers``    what the Redis servers say of themselves
+``redis_servers``  what the Redis servers say of themselves
 ``static/``    the pages: HTML, CSS and JavaScript as they are served
 
 It asks Redis nothing while nobody looks, and once however many do.

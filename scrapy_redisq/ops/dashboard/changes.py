@@ -9,8 +9,9 @@ import msgspec
 from aiohttp import web
 
 from scrapy_redisq.control import DeadLetter, Frontier
-from scrapy_redisq.ops.dashboard import hosts, letters
 from scrapy_redisq.ops.dashboard.hosts import Host
+from scrapy_redisq.ops.dashboard.hosts import Match as HostMatch
+from scrapy_redisq.ops.dashboard.letters import Match as LetterMatch
 from scrapy_redisq.ops.dashboard.reads import CRAWLS, crawl_of
 
 T = TypeVar("T")
@@ -21,13 +22,6 @@ MOST_NAMED = 10_000
 routes = web.RouteTableDef()
 
 Names = Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_NAMED)]
-
-
-class HostMatch(msgspec.Struct, forbid_unknown_fields=True):
-    """As the query of the list; nothing given: all."""
-
-    q: str = ""
-    state: str = ""
 
 
 class HostChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,15 +43,6 @@ class WorkerChange(msgspec.Struct, forbid_unknown_fields=True):
     action: Literal["quiet", "work", "stop"]
     ids: Names | None = None
     all: bool = False
-
-
-class LetterMatch(msgspec.Struct, forbid_unknown_fields=True):
-    """As the query of the list; nothing given: all."""
-
-    reason: str | None = None
-    error: str | None = None
-    status: int | None = None
-    slot: str | None = None
 
 
 class LetterChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,7 +119,7 @@ def _hosts_of(frontier: Frontier, change: HostChange) -> Iterable[str]:
     if change.hosts is not None:
         return list(dict.fromkeys(change.hosts))
     assert change.match is not None
-    match = hosts.Match.of(change.match.q, change.match.state)
+    match = change.match
     # All of them before the first is changed, which may move other hosts in the list.
     return [slot.slot for slot in frontier.slots() if match(Host.of(slot))]
 
@@ -206,9 +191,7 @@ def _letters_of(frontier: Frontier, change: LetterChange) -> Iterator[DeadLetter
     if change.ids is not None:
         return frontier.dead_letters(change.ids)
     assert change.match is not None
-    match = letters.Match(
-        change.match.reason, change.match.error, change.match.status, change.match.slot
-    )
+    match = change.match
     return (letter for letter in frontier.dead() if match(letter))
 
 

@@ -16,7 +16,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.control.names import frontier_names
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.ops.dashboard import servers
+from scrapy_redisq.ops.dashboard import redis_servers
 from scrapy_redisq.ops.dashboard.figures import figures
 from scrapy_redisq.ops.dashboard.hosts import Host
 from scrapy_redisq.ops.dashboard.letters import Letter
@@ -216,7 +216,7 @@ class Crawls:
             raise
 
     def _servers(self) -> list[dict[str, Any]]:
-        return servers.told(self._client)
+        return redis_servers.told(self._client)
 
     def _doctor(self, name: str | None) -> Shared[dict[str, Any]]:
         def look() -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from scrapy_redisq.control import SlotStatus
 
@@ -54,25 +56,19 @@ SORTS: dict[str, tuple[Callable[[Host], Any], bool]] = {
 """By what hosts can be sorted, and whether the largest come first unless somebody says."""
 
 
-class Match(NamedTuple):
-    """Which hosts are meant: part of the name, and a state ("trouble": any but limited)."""
+class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which hosts are meant: ``q``, part of the name, and a state; nothing given: all."""
 
-    text: str = ""
-    state: str = ""
+    q: str = ""
+    state: Literal["", "trouble", "paused", "set_aside", "parked", "failing", "limited"] = ""
+    """"trouble": any but limited."""
 
     def __call__(self, host: Host) -> bool:
-        if self.text and self.text not in host.slot:
+        if self.q.strip().lower() not in host.slot:
             return False
         if self.state == "trouble":
             return not TROUBLE.isdisjoint(host.states)
         return not self.state or self.state in host.states
-
-    @classmethod
-    def of(cls, text: str, state: str) -> Match:
-        """Raises ValueError for another state."""
-        if state not in ("", "trouble", *STATES):
-            raise ValueError(f"state is one of trouble, {', '.join(STATES)}")
-        return cls(text.strip().lower(), state)
 
 
 def page_of(

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from scrapy_redisq.control import DeadLetter
 
 GROUPS = ("reason", "error", "status", "slot")
@@ -31,7 +33,7 @@ class Letter(NamedTuple):
         )
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which are meant; None: any. ``error`` "" are those without an exception."""
 
     reason: str | None = None
@@ -52,7 +54,7 @@ def groups(letters: Iterable[Letter], match: Match) -> dict[str, list[dict[str, 
     """For each of `GROUPS` its commonest values among the letters that match all else, with how
     many there are."""
     counters: dict[str, Counter[Any]] = {name: Counter() for name in GROUPS}
-    others = {name: match._replace(**{name: None}) for name in GROUPS}
+    others = {name: msgspec.structs.replace(match, **{name: None}) for name in GROUPS}
     for letter in letters:
         for name in GROUPS:
             if others[name](letter):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 from aiohttp import web
 
 from scrapy_redisq.control import DeadLetter
@@ -14,6 +15,8 @@ from scrapy_redisq.control.told_letters import as_json, exported
 from scrapy_redisq.ops.dashboard import hosts, letters
 from scrapy_redisq.ops.dashboard.crawls import Crawl, Crawls, aged
 from scrapy_redisq.ops.dashboard.guard import SESSION, Rules
+
+T = TypeVar("T")
 
 CRAWLS: web.AppKey[Crawls] = web.AppKey("crawls", Crawls)
 RULES: web.AppKey[Rules] = web.AppKey("rules", Rules)
@@ -97,7 +100,7 @@ async def memory(request: web.Request) -> web.Response:
 async def list_hosts(request: web.Request) -> web.Response:
     """The page is chosen of a list that may be some seconds old, its rows are read now."""
     crawl, query = await crawl_of(request), request.query
-    match = hosts.Match.of(query.get("q", ""), query.get("state", ""))
+    match = match_of(query, hosts.Match)
     sort = query.get("sort", "queued")
     if sort not in hosts.SORTS:
         raise ValueError(f"sort is one of {', '.join(hosts.SORTS)}")
@@ -141,19 +144,9 @@ async def one_host(request: web.Request) -> web.Response:
 # Dead letters
 
 
-def letter_match(query: Mapping[str, str]) -> letters.Match:
-    """Raises ValueError for a status that is no number."""
-    return letters.Match(
-        query.get("reason"),
-        query.get("error"),
-        _number(query, "status", 0, 999) if "status" in query else None,
-        query.get("slot"),
-    )
-
-
 @routes.get("/api/crawls/{name}/dead")
 async def list_letters(request: web.Request) -> web.Response:
-    crawl, match = await crawl_of(request), letter_match(request.query)
+    crawl, match = await crawl_of(request), match_of(request.query, letters.Match)
     offset, limit = _page(request.query)
     known, is_all = await crawl.letters.get()
 
@@ -177,7 +170,7 @@ async def list_letters(request: web.Request) -> web.Response:
 @routes.get("/api/crawls/{name}/dead/export")
 async def export(request: web.Request) -> web.StreamResponse:
     """A file as ``dead export`` writes it, of those that match; JSON, one on each line."""
-    crawl, match = await crawl_of(request), letter_match(request.query)
+    crawl, match = await crawl_of(request), match_of(request.query, letters.Match)
     run = request.app[CRAWLS].run
     found = (letter for letter in crawl.frontier.dead() if match(letter))
     response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
@@ -215,6 +208,15 @@ async def url(request: web.Request) -> web.Response:
     frontier = await crawls.to_push(request.match_info["name"])
     given, slot = request.query.get("url", ""), request.query.get("slot") or None
     return web.json_response(await crawls.run(lambda: frontier.url(given, slot=slot)))
+
+
+def match_of(query: Mapping[str, str], kind: type[T]) -> T:
+    """Raises ValueError for a state that there is not, or a status that is no number."""
+    given = {name: query[name] for name in get_type_hints(kind) if name in query}
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
 
 
 def _page(query: Mapping[str, str]) -> tuple[int, int]:

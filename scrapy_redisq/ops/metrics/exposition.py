@@ -12,7 +12,7 @@ import redis
 
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, RedisqError, SettingError
-from scrapy_redisq.ops.metrics.families import METRICS, Histogram, Look, samples
+from scrapy_redisq.ops.metrics.families import METRICS, Histogram, Scraped, samples
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -74,7 +74,7 @@ class Exposition:
         }
         began = time.monotonic()
         frontiers = [*frontiers]
-        looks: list[tuple[Frontier, Look]] = []
+        looks: list[tuple[Frontier, Scraped]] = []
         lost = 0.0
         for frontier in frontiers:
             asked_at = time.monotonic()
@@ -110,14 +110,14 @@ class Exposition:
         families["redisq_up"].add_metric([], int(up))
         return [family for family in families.values() if family.samples]
 
-    def _look(self, frontier: Frontier) -> Look:
+    def _look(self, frontier: Frontier) -> Scraped:
         status = frontier.status()
         if status["state"] == "absent":
             self._memory.pop(frontier.name, None)
-            return Look(status, {}, 0, None)
+            return Scraped(status, {}, 0, None)
         wanted = frontier.wanted_workers(status=status).workers
         why = frontier.why(status)
-        return Look(status, why, wanted, None)
+        return Scraped(status, why, wanted, None)
 
     def _measure(self, frontiers: Iterable[Frontier]) -> None:
         """Look at the memory of those of which that was longest ago."""

@@ -72,7 +72,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class Scraped:
     """What was read of one frontier; ``memory`` is read less often."""
 
     status: Mapping[str, Any]
@@ -91,7 +91,7 @@ class Histogram(NamedTuple):
 Sample = tuple[str, tuple[str, ...], float | Histogram]
 
 
-def samples(look: Look) -> Iterator[Sample]:
+def samples(look: Scraped) -> Iterator[Sample]:
     """-> metric, labels behind ``crawl``, value."""
     status, why = look.status, look.why
     for state in STATES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scrapy_redisq.control.status import workers_of
+from scrapy_redisq.control.frontier_status import workers_of
 from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.frontier import calls
 
