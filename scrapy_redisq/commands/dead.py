@@ -18,6 +18,7 @@ from scrapy_redisq.commands.options import add_command, add_json, add_limit, add
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.control.told_letters import as_json, summary, utc
+from scrapy_redisq.control.words import counted
 
 SHOWN = 20
 """Dead letters listed for people if nobody says how many."""
@@ -145,8 +146,7 @@ def _change(arguments: Namespace, frontier: Frontier) -> int:
     ids = list(dict.fromkeys(arguments.ids)) or None
     change = frontier.requeue if arguments.action == "requeue" else frontier.purge
     changed = change(ids, reason=arguments.reason, slot=arguments.slot)
-    what = "1 dead letter" if changed == 1 else f"{changed:,} dead letters"
-    print(f"{clean(frontier.name)}: {what} {arguments.action}d")
+    print(f"{clean(frontier.name)}: {counted(changed, 'dead letter')} {arguments.action}d")
     left = 0
     if arguments.action == "requeue":
         left = _without_request(arguments, frontier, ids)

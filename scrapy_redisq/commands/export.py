@@ -18,6 +18,7 @@ from scrapy_redisq.commands.display import clean
 from scrapy_redisq.control import DeadLetter, Frontier
 from scrapy_redisq.control.dead_letters import place_of
 from scrapy_redisq.control.told_letters import exported
+from scrapy_redisq.control.words import counted
 from scrapy_redisq.errors import RedisqError
 
 BATCH = 200
@@ -49,7 +50,7 @@ def export(arguments: Namespace, frontier: Frontier) -> int:
             written = _write(frontier.name, letters, file.write)
     else:
         written = _replace(path, lambda write: _write(frontier.name, letters, write))
-    what = "1 dead letter" if written == 1 else f"{written:,} dead letters"
+    what = counted(written, "dead letter")
     print(f"{clean(frontier.name)}: {what} exported to {clean(arguments.file)}")
     return 0
 
@@ -118,8 +119,7 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
                 else:
                     kept += 1
             purged += len(frontier.purge_same(same))
-    what = "1 dead letter" if purged == 1 else f"{purged:,} dead letters"
-    print(f"{clean(frontier.name)}: {what} purged")
+    print(f"{clean(frontier.name)}: {counted(purged, 'dead letter')} purged")
     if gone := len(seen) - purged - kept:
         print(f"{gone:,} of the file are not there any more", file=sys.stderr)
     if kept:

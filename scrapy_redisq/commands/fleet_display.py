@@ -15,6 +15,7 @@ from rich.text import Text
 from scrapy_redisq.commands import display
 from scrapy_redisq.commands.status import Rates
 from scrapy_redisq.commands.table import Cell, Column, Table
+from scrapy_redisq.control.words import size_text
 from scrapy_redisq.ops.autoscale import Supervisor
 
 LINE_EVERY = 30.0
@@ -109,7 +110,7 @@ def _line(supervisor: Supervisor) -> Text:
     if load.cpu is not None:
         told.append(f"CPU {load.cpu:.0%}")
     if load.free is not None:
-        told.append(f"{load.free / 2**30:,.1f} GiB of memory free")
+        told.append(f"{size_text(load.free)} of memory free")
     told += filter(None, [fleet.held_back])
     if fleet.stops:
         told.append("stopping" if fleet.stops == 1 else "stopping at once")
@@ -122,7 +123,7 @@ def _processes(supervisor: Supervisor) -> Table:
             f"worker {process.number}",
             str(process.pid),
             display.duration(process.age),
-            f"{process.rss / 2**20:,.0f} MiB",
+            size_text(process.rss),
             Text("stopping", style="yellow") if process.stopping else "",
         ]
         for process in supervisor.fleet.processes

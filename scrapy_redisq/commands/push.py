@@ -16,6 +16,7 @@ from scrapy_redisq.commands.display import clean, one_line
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS, add_command, add_name
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.control import Frontier, Pushed
+from scrapy_redisq.control.words import counted
 
 READ_BYTES = 65_536
 """What a pipe holds on Linux."""
@@ -40,9 +41,8 @@ class _Total:
     bad: int = 0
 
     def __str__(self) -> str:
-        requests = "1 new request" if self.new == 1 else f"{self.new:,} new requests"
-        duplicates = "1 duplicate" if self.duplicates == 1 else f"{self.duplicates:,} duplicates"
-        return f"{requests}, {duplicates}" + (f", {self.bad:,} bad" if self.bad else "")
+        told = f"{counted(self.new, 'new request')}, {counted(self.duplicates, 'duplicate')}"
+        return told + (f", {self.bad:,} bad" if self.bad else "")
 
 
 TEXT = """\

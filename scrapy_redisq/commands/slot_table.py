@@ -11,6 +11,7 @@ from rich.text import Text
 from scrapy_redisq.commands.display import ago, clean, duration
 from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.control import SlotStatus
+from scrapy_redisq.control.words import counted
 from scrapy_redisq.frontier.limits import SlotLimit
 
 
@@ -65,7 +66,7 @@ def title(frontier: str, summary: SlotSummary) -> Text:
 
 
 def _slots(number: int) -> str:
-    return "1 slot" if number == 1 else f"{number:,} slots" if number else "no slots"
+    return counted(number, "slot") if number else "no slots"
 
 
 def row_of(slot: SlotStatus) -> list[Cell]:
@@ -141,7 +142,7 @@ def trouble_of(slot: SlotStatus) -> Text:
     if slot.set_aside:
         parts.append(f"set aside {ago(slot.set_aside)} ago")
     if slot.failures:
-        parts.append("1 failure" if slot.failures == 1 else f"{slot.failures:,} failures")
+        parts.append(counted(slot.failures, "failure"))
     if slot.back_off:
         parts.append(f"back-off {_wait(slot.back_off)}")
     elif slot.parked and not slot.failures:

@@ -25,6 +25,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.slot_table import SlotSummary, limit_text, slot_table
 from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier, SlotStatus
+from scrapy_redisq.control.words import counted
 from scrapy_redisq.frontier.limits import OPTION_TAKES, parse_limit
 
 SHOWN = 50
@@ -197,8 +198,7 @@ def _drop(arguments: Namespace, frontier: Frontier) -> int:
     slot = _name_of(arguments, frontier)
     if arguments.yes:
         dropped = frontier.drop(slot)
-        what = "1 request" if dropped == 1 else f"{dropped:,} requests"
-        print(f"{clean(frontier.name)}: {what} of {clean(slot)} dropped")
+        print(f"{clean(frontier.name)}: {counted(dropped, 'request')} of {clean(slot)} dropped")
         return 0
     print(
         f"{clean(frontier.name)}: {frontier.slot(slot).queued:,} queued requests of {clean(slot)} "

@@ -24,8 +24,7 @@ from scrapy_redisq.commands.project import Project
 from scrapy_redisq.commands.table import Cell, Column, Table
 from scrapy_redisq.commands.watching import show
 from scrapy_redisq.control import Frontier
-
-MANY_BYTES = 1_000_000_000
+from scrapy_redisq.control.words import counted, size_text
 
 _DONE = {
     "quiet": "told to be quiet: nothing more is claimed and what is held is finished, until they "
@@ -139,7 +138,7 @@ def _tell(arguments: Namespace, frontier: Frontier) -> int:
 
 
 def _workers(number: int) -> str:
-    return "1 worker was" if number == 1 else f"{number:,} workers were"
+    return f"{counted(number, 'worker')} {'was' if number == 1 else 'were'}"
 
 
 # Listing
@@ -188,7 +187,7 @@ def worker_table(workers: Sequence[dict[str, Any]]) -> Table:
             f"{worker['items']:,}",
             _known(worker["pages_per_minute"], lambda rate: f"{rate:,.1f}"),
             _known(worker["cpu_seconds"], duration),
-            _known(worker["rss_bytes"], _size),
+            _known(worker["rss_bytes"], size_text),
             ago(worker["since"]),
             f"{duration(worker['seen_ago'])} ago",
         ]
@@ -213,9 +212,3 @@ def _state(worker: dict[str, Any]) -> Text:
 
 def _known(value: Any, text: Any) -> str:
     return "" if value is None else str(text(value))
-
-
-def _size(number: int) -> str:
-    if number >= MANY_BYTES:
-        return f"{number / 1e9:,.1f} GB"
-    return f"{number / 1e6:,.0f} MB"

@@ -14,6 +14,7 @@
 ``why``           why nothing happens, of what was looked at
 ``scaling``       how many workers would have work, of what was looked at
 ``seeds``         entries, of what producers push
+``words``         numbers, sizes and times for people
 """
 
 from scrapy_redisq.control.dead_letters import DeadLetter

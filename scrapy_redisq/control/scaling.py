@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from scrapy_redisq.control.words import counted
 from scrapy_redisq.frontier.calls import Waits
 
 CONCURRENCY = 16
@@ -137,10 +138,12 @@ class _Work:
         due_soon = self._due_soon()
         requests = status["queued"] + status["leased"] + due_soon
         share = max(concurrency, (pace or 0) * HALF_A_MINUTE)
-        found = [(math.ceil(requests / share), f"{_n(requests, 'request')} could be in progress")]
+        found = [
+            (math.ceil(requests / share), f"{counted(requests, 'request')} could be in progress")
+        ]
         if self._waits:
             downloads = min(requests, self._downloads() + due_soon)
-            text = f"hosts have room for {_n(downloads, 'download')} at a time"
+            text = f"hosts have room for {counted(downloads, 'download')} at a time"
             found.append((math.ceil(downloads / concurrency), text))
         starts = self._starts()
         if pace and starts is not None:
@@ -178,7 +181,3 @@ class _Work:
             return None
         scale = self._scale()
         return float(sum(wait.starts * scale[wait.shard] for wait in self._waits))
-
-
-def _n(number: float, what: str) -> str:
-    return f"{number:,.0f} {what}{'' if round(number) == 1 else 's'}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from scrapy_redisq.control.words import counted, size_text, time_text
 from scrapy_redisq.frontier.calls import Waits
 from scrapy_redisq.frontier.growth import NO_LIMIT, Fill, GrowthLimit
 from scrapy_redisq.server.condition import Condition
@@ -174,15 +175,15 @@ class _Look:
     def words(self) -> dict[str, str]:
         """What sentences name."""
         return {
-            "used": _mib(self.full[0].used) if self.full else "",
-            "most": _mib(self.full[0].most) if self.full else "",
+            "used": size_text(self.full[0].used) if self.full else "",
+            "most": size_text(self.full[0].most) if self.full else "",
             "refuses": self.refuses,
-            "finished": _n(self.status["finished"], "request"),
-            "leased": _n(self.leased, "request"),
-            "posted": _n(self.status.get("posted", 0), "finished page"),
-            "workers": _n(len(self.alive), "worker"),
-            "starting": _n(min(self.starting, len(self.alive)), "worker"),
-            "free": _n(self.free, "host"),
+            "finished": counted(self.status["finished"], "request"),
+            "leased": counted(self.leased, "request"),
+            "posted": counted(self.status.get("posted", 0), "finished page"),
+            "workers": counted(len(self.alive), "worker"),
+            "starting": counted(min(self.starting, len(self.alive)), "worker"),
+            "free": counted(self.free, "host"),
         }
 
     def how(self, kind: str, n: int) -> str:
@@ -204,29 +205,29 @@ class _Look:
 
     def idle_text(self) -> str:
         have = "has" if self.idle == 1 else "have"
-        return f"{self.idle:,} of {_n(len(self.alive), 'worker')} {have} nothing to do"
+        return f"{self.idle:,} of {counted(len(self.alive), 'worker')} {have} nothing to do"
 
     def also(self, reason: str) -> list[str]:
         """What is true besides."""
         told = [
-            f"Redis is {server.share:.0%} full ({_mib(server.most)})."
+            f"Redis is {server.share:.0%} full ({size_text(server.most)})."
             for server in self.servers
             if not server.is_full and server.share >= NEARLY_FULL
         ]
         if reason in {"working", "in_progress", "unclaimed"}:
             for kind in ("parked", "aside", "paused"):
                 if n := self.kept_back.get(kind):
-                    told.append(f"{_n(n, 'host')} {self.how(kind, n)}.")
+                    told.append(f"{counted(n, 'host')} {self.how(kind, n)}.")
             if self.idle:
                 told.append(f"{self.idle_text()}.")
         if reason not in {"quiet", "no_workers"} and self.quiet:
-            told.append(f"Quiet: {self.quiet:,} of {_n(len(self.alive), 'worker')}.")
+            told.append(f"Quiet: {self.quiet:,} of {counted(len(self.alive), 'worker')}.")
         if reason not in {"sink_away", "no_workers"} and self.cut_off:
-            told.append(f"The sink of {_n(self.cut_off, 'worker')} is away.")
+            told.append(f"The sink of {counted(self.cut_off, 'worker')} is away.")
         if self.starts and reason in {"delay", "working", "concurrency"}:
             told.append(f"Delays and rates allow {_number(self.starts)} starts a minute.")
         if reason in {*KINDS, "set_aside"} and self.leased:
-            told.append(f"{_n(self.leased, 'request')} in progress.")
+            told.append(f"{counted(self.leased, 'request')} in progress.")
         return told
 
 
@@ -241,7 +242,7 @@ def _away(look: _Look) -> str:
 
 
 def _paused(look: _Look) -> str:
-    held = f"; {_n(look.leased, 'request')} with workers" if look.leased else ""
+    held = f"; {counted(look.leased, 'request')} with workers" if look.leased else ""
     return (
         f"The crawl is paused by a person since {look.status['crawl_paused']}{held}: nothing is "
         f"started before scrapy redisq resume {shlex.quote(look.status['frontier'])}."
@@ -251,12 +252,10 @@ def _paused(look: _Look) -> str:
 def _no_workers(look: _Look) -> str:
     text = "No worker is alive"
     if look.dead and look.leased:
-        silent = _time(min(worker["seen_ago"] for worker in look.dead))
+        silent = time_text(min(worker["seen_ago"] for worker in look.dead))
         hold = "hold" if len(look.dead) > 1 else "holds"
-        text += (
-            f" ({_n(len(look.dead), 'worker')} that gave no sign of life for {silent} still {hold} "
-            f"{_n(look.leased, 'request')})"
-        )
+        dead, held = counted(len(look.dead), "worker"), counted(look.leased, "request")
+        text += f" ({dead} that gave no sign of life for {silent} still {hold} {held})"
     return f"{text}; {_resuming(look.status)} resumes the run."
 
 
@@ -277,19 +276,19 @@ def _resuming(status: Mapping[str, Any]) -> str:
 def _in_progress(look: _Look) -> str:
     left = []
     if look.leased:
-        left.append(f"{_n(look.leased, 'request')} of {_n(len(look.alive), 'worker')}")
+        left.append(f"{counted(look.leased, 'request')} of {counted(len(look.alive), 'worker')}")
     if look.kept:
-        kept, workers = _n(look.kept, "request"), _n(look.keeping, "worker")
+        kept, workers = counted(look.kept, "request"), counted(look.keeping, "worker")
         left.append(f"{kept} that cannot be stored, in {workers}")
     if look.delayed:
-        delayed = _n(look.delayed, "delayed request")
-        left.append(f"{delayed}, the next in {_time(look.first_delayed)}")
+        delayed = counted(look.delayed, "delayed request")
+        left.append(f"{delayed}, the next in {time_text(look.first_delayed)}")
     return f"All that is left is in progress: {', and '.join(left)}."
 
 
 def _delayed(look: _Look) -> str:
-    text = f"Only {_n(look.delayed, 'delayed request')} (retries and other delays)"
-    first, last = _time(look.first_delayed), _time(look.last_delayed)
+    text = f"Only {counted(look.delayed, 'delayed request')} (retries and other delays)"
+    first, last = time_text(look.first_delayed), time_text(look.last_delayed)
     if look.delayed == 1:
         return f"{text} is left, due in {first}."
     return f"{text} are left: the next is due in {first}, the last in {last}."
@@ -306,24 +305,24 @@ def _kept_back(look: _Look) -> str:
         about = "about " if look.estimated else ""
         text += ": " + ", ".join(f"{about}{n:,} {look.how(kind, n)}" for kind, n in kinds.items())
     if kinds.keys() == {"aside"} and look.stuck >= 0:
-        text += f", for {_time(look.stuck)} nothing else is left"
+        text += f", for {time_text(look.stuck)} nothing else is left"
     if {"concurrency", "delay"} & kinds.keys() and look.idle:
         text += f"; {look.idle_text()}"
     if {"delay", "parked", "aside"} & kinds.keys() and look.next_start is not None:
-        at = f"in {_time(look.next_start)}" if look.next_start >= 0.1 else "due now"
+        at = f"in {time_text(look.next_start)}" if look.next_start >= 0.1 else "due now"
         text += f"; the next start is {at}"
     return f"{text}."
 
 
 def _working(look: _Look) -> str:
     works = "work" if len(look.alive) > 1 else "works"
-    text = f"{_n(len(look.alive), 'worker')} {works} on {_n(look.leased, 'request')}"
+    text = f"{counted(len(look.alive), 'worker')} {works} on {counted(look.leased, 'request')}"
     if look.status.get("scheduling") == "priority":
         return f"{text}."
-    text += f" of {_n(look.busy, 'host')}"
+    text += f" of {counted(look.busy, 'host')}"
     if more := max(0, look.free - round(look.in_use)):
         about = "about " if look.estimated else ""
-        text += f"; {about}{_n(more, 'more host')} could start now"
+        text += f"; {about}{counted(more, 'more host')} could start now"
     return f"{text}."
 
 
@@ -417,23 +416,5 @@ def _words(arguments: str) -> list[str]:
         return []
 
 
-def _n(number: float, what: str) -> str:
-    return f"{number:,.0f} {what}{'' if round(number) == 1 else 's'}"
-
-
 def _number(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:,.1f}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s" if seconds % 1 else f"{seconds:.0f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.1f} h"
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"

@@ -176,7 +176,7 @@ def test_each_reason(reason: str) -> None:
     assert why["reason"] == reason.split(" ", maxsplit=1)[0].rstrip(",")
     assert text in why["text"]
     if reason == "working":
-        assert why["also"] == ["Redis is 95% full (0 MiB).", "1 host parked after 429."]
+        assert why["also"] == ["Redis is 95% full (100 bytes).", "1 host parked after 429."]
     if reason == "delay":
         assert why["waiting"] == {"delay": 100, "parked": 12, "set_aside": 4, "paused": 3}
 

@@ -3,7 +3,7 @@
 Each module looks at one thing and says what it found in lines: what, why it matters, what to set.
 Nothing is changed, and no look takes Redis more than about a millisecond::
 
-    report        lines, how bad each is, and the exit code; sizes and times in words
+    report        lines, how bad each is, and the exit code
     redis_server  each server: version, memory, persistence, replicas, clients
     server_info   what such a server says of itself
     speed         its round trip, latency spikes and slow calls

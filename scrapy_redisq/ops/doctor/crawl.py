@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.words import counted, size_text
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, size_text, warning
+from scrapy_redisq.ops.doctor.report import Level, Line, note, ok, problem, warning
 from scrapy_redisq.settings.settings import RedisqSettings
 
 BAD = {"redis_full", "redis_refuses", "corrupt", "shard_away", "redis_away"}
@@ -84,7 +85,7 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
     finished, dead = status["finished"], status["dead"]
     if dead:
         share = dead / max(1, finished)
-        text = f"{_n(dead, 'dead letter')}, {share:.1%} of what is finished"
+        text = f"{counted(dead, 'dead letter')}, {share:.1%} of what is finished"
         level = warning if share > MANY_DEAD else note
         yield level(
             text,
@@ -112,7 +113,7 @@ def ends(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Line]:
         )
     if foreign := status["foreign"]:
         yield warning(
-            f"{_n(foreign, 'dead letter')} {_be(foreign)} of something that nobody enqueued",
+            f"{counted(foreign, 'dead letter')} {_be(foreign)} of something that nobody enqueued",
             "Something else than scrapy-redisq writes to these keys.",
             "a database or a user (ACL) of its own",
         )
@@ -131,7 +132,7 @@ def workers(status: Mapping[str, Any], settings: RedisqSettings) -> Iterator[Lin
         "A worker gives a sign of life four times in the TTL, unless a callback blocks it: then it "
         "is taken for dead, and its pages are fetched again."
     )
-    text = f"{_n(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
+    text = f"{counted(len(alive), 'worker')} alive, each heard of within {silent:.0f} s"
     if silent > ttl / 2:
         yield warning(f"{text}, and REDISQ_LEASE_TTL is {ttl:g}", why, remedy)
     else:
@@ -194,10 +195,6 @@ def memory(told: Mapping[str, Any]) -> Iterator[Line]:
         yield ok(f"maxmemory is reached in {left / DAY:,.0f} days at the present pace")
     elif told["room_requests"] is not None:
         yield ok(f"room for about {told['room_requests']:,} more requests")
-
-
-def _n(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _be(number: int) -> str:

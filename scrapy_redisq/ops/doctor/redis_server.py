@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import redis
 
+from scrapy_redisq.control.words import size_text, time_text
 from scrapy_redisq.frontier.calls.names import NEVER
-from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, size_text, time_text, warning
+from scrapy_redisq.ops.doctor.report import Line, note, ok, problem, warning
 from scrapy_redisq.ops.doctor.server_info import Told
 from scrapy_redisq.server.requirements import OLDEST_OF_CLUSTER
 
@@ -127,7 +128,7 @@ def _persistence(told: Told) -> Iterator[Line]:
                 "BGREWRITEAOF once after each start, or ACL SETUSER … +bgrewriteaof",
             )
     elif snapshots or (snapshots is None and told.number("rdb_changes_since_last_save")):
-        ago = time.time() - told.number("rdb_last_save_time", time.time())
+        ago = max(0, time.time() - told.number("rdb_last_save_time", time.time()))
         lost = int(told.number("rdb_changes_since_last_save"))
         yield warning(
             f"snapshots only; the last {time_text(ago)} ago, {lost:,} changes since",

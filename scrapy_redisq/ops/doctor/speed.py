@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from scrapy_redisq.ops.doctor.report import Line, ms_text, note, ok, time_text, warning
+from scrapy_redisq.control.words import time_text
+from scrapy_redisq.ops.doctor.report import Line, note, ok, warning
 from scrapy_redisq.ops.doctor.rights import IN_SCRIPTS
 from scrapy_redisq.ops.doctor.server_info import Told
 
@@ -27,7 +28,7 @@ def speed(told: Told) -> Iterator[Line]:
         trips.append(time.perf_counter() - began)
     trips = trips[1:]  # the first one connects
     middle, worst = median(trips), max(trips)
-    text = f"round trip {ms_text(middle)}, at worst {ms_text(worst)} of {len(trips)}"
+    text = f"round trip {middle * 1_000:.1f} ms, at worst {worst * 1_000:.1f} ms of {len(trips)}"
     if middle > VERY_SLOW_TRIP:
         yield warning(
             text,
