@@ -122,6 +122,12 @@ class Network:
                 found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
         return found
 
+    def is_done(self) -> bool:
+        """Whether there were requests, and all are finished, as far as each shard tells."""
+        counts = self.counts().values()
+        posts = any(server.redis.keys("redisq:*:post") for server in self.primaries)
+        return len(counts) > 0 and not posts and all(one == two for one, two in counts)
+
     # News
 
     def listen(self, listener: PubSub) -> None:

@@ -247,8 +247,10 @@ class World:
         while not self._is_over() or not begun_again:
             await asyncio.sleep(0.25)
             if not begun_again and self._is_over():
-                begun_again = True
-                await self._begin_again()
+                await asyncio.sleep(3.0)  # of what ended while they started workers are a part
+                if self._is_over():
+                    begun_again = True
+                    await self._begin_again()
                 alone_since = self.clock.now
             if self.alive():
                 alone_since = self.clock.now
@@ -273,7 +275,6 @@ class World:
 
     async def _begin_again(self) -> None:
         """Another crawl on the same name."""
-        await asyncio.sleep(3.0)  # of what ended while they started workers are a part
         self.say("-- the crawl begins again")
         if not {"REDISQ_RUN", "REDISQ_KEEP_SEEN"} & self.plan.settings.keys():
             self.table_before, self.table = self.table, {}
@@ -295,7 +296,7 @@ class World:
 
     def _is_over(self) -> bool:
         started = len(self.workers) >= len(self.plan.workers)
-        if not started or self.alive() or self.network.first.away:
+        if not started or self.alive() or any(one.away for one in self.network.primaries):
             return False
         if not (self._is_idle() if self._stays else self.is_complete()):
             return False
@@ -310,8 +311,7 @@ class World:
         """Whether all is done, as far as that can be said, and no fault comes any more."""
         if self.people.are_busy or any(fault.at > self.clock.now for fault in self.plan.faults):
             return False
-        counts = self.network.counts().values()
-        return any(created for created, _ in counts) and all(one == two for one, two in counts)
+        return self.network.is_done()
 
     async def _remember(self) -> None:
         while True:
