@@ -52,20 +52,14 @@ class Engine:
         self._crawler = crawler
         self._engine: Any = engine
         slot = getattr(engine, "_slot", None)
-        missing = [
-            name
-            for name, present in (
-                ("engine._slot.inprogress", isinstance(getattr(slot, "inprogress", None), set)),
-                ("engine._slot.nextcall", hasattr(slot, "nextcall")),
-                ("engine._start", hasattr(engine, "_start")),
-                (
-                    "engine._handle_downloader_output",
-                    hasattr(engine, "_handle_downloader_output"),
-                ),
-                ("engine.scraper", hasattr(engine, "scraper")),
-            )
-            if not present
-        ]
+        needed = {
+            "engine._slot.inprogress": isinstance(getattr(slot, "inprogress", None), set),
+            "engine._slot.nextcall": hasattr(slot, "nextcall"),
+            "engine._start": hasattr(engine, "_start"),
+            "engine._handle_downloader_output": hasattr(engine, "_handle_downloader_output"),
+            "engine.scraper": hasattr(engine, "scraper"),
+        }
+        missing = [name for name, is_there in needed.items() if not is_there]
         if missing:
             raise RedisqError(
                 f"Scrapy {scrapy.__version__} has no {', '.join(missing)}: this release of "
@@ -232,8 +226,6 @@ class Engine:
         handle_downloader_output = self._engine._handle_downloader_output
         enqueue_scrape = scraper.enqueue_scrape
         call_spider = scraper.call_spider_async
-        handle_spider_error = scraper.handle_spider_error
-        scrape = scraper._scrape
 
         def watched_enqueue_scrape(result: Any, request: Request, *args: Any) -> Any:
             if isinstance(result, Failure):
@@ -251,6 +243,28 @@ class Engine:
                 failed(request, None)
             return output
 
+        def watched_downloader_output(result: Any, request: Request) -> Any:
+            if not isinstance(result, Request):
+                return handle_downloader_output(result, request)
+            self._returned = result
+            try:
+                with dealing_with(request):
+                    return handle_downloader_output(result, request)
+            finally:
+                self._returned = None
+
+        self._engine._handle_downloader_output = watched_downloader_output
+        scraper.enqueue_scrape = watched_enqueue_scrape
+        scraper.call_spider_async = watched_call_spider
+        self._watch_errors(raised)
+        watch_output(self._crawler, item_failed)
+
+    def _watch_errors(self, raised: Callable[[Request, Failure], bool]) -> None:
+        """Of callbacks, errbacks and spider middlewares, see `watch_pages`."""
+        scraper = self._engine.scraper
+        handle_spider_error = scraper.handle_spider_error
+        scrape = scraper._scrape
+
         def watched_spider_error(failure: Failure, request: Request, *args: Any) -> None:
             try:
                 if not raised(request, failure):
@@ -266,19 +280,5 @@ class Engine:
                 failure = Failure()  # type: ignore[no-untyped-call]
                 watched_spider_error(failure, request, result)
 
-        def watched_downloader_output(result: Any, request: Request) -> Any:
-            if not isinstance(result, Request):
-                return handle_downloader_output(result, request)
-            self._returned = result
-            try:
-                with dealing_with(request):
-                    return handle_downloader_output(result, request)
-            finally:
-                self._returned = None
-
-        self._engine._handle_downloader_output = watched_downloader_output
-        scraper.enqueue_scrape = watched_enqueue_scrape
-        scraper.call_spider_async = watched_call_spider
         scraper.handle_spider_error = watched_spider_error
         scraper._scrape = watched_scrape
-        watch_output(self._crawler, item_failed)

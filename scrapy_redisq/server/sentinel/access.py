@@ -8,11 +8,13 @@ import logging
 import math
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 from weakref import WeakSet
 
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
 
 from scrapy_redisq.errors import ServerBusy
@@ -58,14 +60,15 @@ class SentinelAccess:
         self._address = address
         self._options = {
             **options,
-            **_typed(address.options),
+            **_typed(address.options, of_servers=True),
             "username": address.username,
             "password": address.password,
             "db": address.db,
         }
         answer_within = min(timeout, LONGEST_ANSWER)
         asking = {"socket_timeout": answer_within, "socket_connect_timeout": answer_within}
-        given = {**NAMELESS, **options, **_tls_options(address.options), **asking}
+        tls = _typed(address.options, of_servers=False)
+        given = {**NAMELESS, **options, **tls, **asking}
         self.finder = Finder(address, {**given, "retry": Retry(NoBackoff(), 0)})
         self._connections: WeakSet[Any] = WeakSet()
         self._told: Place | None = None
@@ -198,23 +201,14 @@ class SentinelAccess:
         self.finder.close()
 
 
-def _typed(options: Mapping[str, str]) -> dict[str, Any]:
-    """The options of a URL as redis-py takes them."""
-    typed: dict[str, Any] = _tls_options(options)
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        if name in options:
-            typed[name] = float(options[name])
-    if "protocol" in options:
-        typed["protocol"] = int(options["protocol"])
-    if "client_name" in options:
-        typed["client_name"] = options["client_name"]
-    return typed
+_OF_SERVERS = {"client_name", "protocol", "socket_connect_timeout", "socket_timeout"}
 
 
-def _tls_options(options: Mapping[str, str]) -> dict[str, Any]:
-    typed: dict[str, Any] = {
-        name: value for name, value in options.items() if name.startswith("ssl_")
+def _typed(options: Mapping[str, str], *, of_servers: bool) -> dict[str, Any]:
+    """The options of a URL as redis-py takes them: those of TLS, and those of servers alone."""
+    given = {
+        name: value
+        for name, value in options.items()
+        if name.startswith("ssl_") or (of_servers and name in _OF_SERVERS)
     }
-    if "ssl_check_hostname" in typed:
-        typed["ssl_check_hostname"] = typed["ssl_check_hostname"].lower() in {"true", "yes", "1"}
-    return typed
+    return dict(parse_url(f"redis://?{urlencode(given)}"))  # type: ignore[no-untyped-call]
