@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 import redis
@@ -43,19 +44,22 @@ Client: TypeAlias = "redis.Redis | Cluster"
 AsyncClient: TypeAlias = "redis.asyncio.Redis | AsyncCluster"
 
 
-class Access(Protocol):
-    """What differs from one kind of address to the other. Blocking, where it is not asyncio."""
+class Access(ABC):
+    """What differs from one kind of address to the other. Blocking, where it is not asyncio.
 
+    What is not abstract is right where clients find the server by themselves, and nobody would tell
+    of another one.
+    """
+
+    @abstractmethod
     def client(self, timeout: float) -> Client:
         """A client; connections and answers may take ``timeout`` seconds."""
 
+    @abstractmethod
     def async_client(self, timeout: float) -> AsyncClient:
         """The same for asyncio."""
 
-    def find(self) -> None:
-        """Look which server it is; raises `redis.ConnectionError` if that cannot be told, with
-        ``final`` if it never will."""
-
+    @abstractmethod
     def confirm(self, timeout: float) -> None:
         """Return if what the clients reach is, now, the server that has the last word.
 
@@ -63,16 +67,22 @@ class Access(Protocol):
         followed by `drop`.
         """
 
-    async def drop(self) -> None:
+    def find(self) -> None:  # noqa: B027
+        """Look which server it is; raises `redis.ConnectionError` if that cannot be told, with
+        ``final`` if it never will."""
+
+    async def drop(self) -> None:  # noqa: B027
         """Close the connections of asyncio clients that may lead to another server by now."""
 
-    async def follow(self) -> None:
-        """Until cancelled: `drop` as soon as it is another server."""
+    async def follow(self) -> None:  # noqa: B027
+        """Until cancelled: `drop` as soon as it is another server. Ends at once where there is
+        nobody who would tell."""
 
     def vouched(self) -> float:
         """When it was last certain that the clients reach the right server, by time.monotonic()."""
+        return time.monotonic()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Close what `find` has opened; clients are their users' to close."""
 
 
@@ -132,7 +142,7 @@ async def cancel(task: asyncio.Future[Any]) -> None:
         await asyncio.wait([task], timeout=CANCEL_AGAIN)
 
 
-class OneServerAccess:
+class OneServerAccess(Access):
     """One address. What it leads to may change: its name may be another server's by now."""
 
     def __init__(self, address: OneServer, options: Mapping[str, Any]) -> None:
@@ -148,9 +158,6 @@ class OneServerAccess:
         self._pools.add(client.connection_pool)
         return client
 
-    def find(self) -> None:
-        """Nothing to look for."""
-
     def confirm(self, timeout: float) -> None:
         with self.client(timeout) as client:
             try:
@@ -164,12 +171,3 @@ class OneServerAccess:
         for pool in list(self._pools):
             # The listener's is in use, and of no weight.
             await pool.disconnect(inuse_connections=False)
-
-    async def follow(self) -> None:
-        """There is nobody who would tell."""
-
-    def vouched(self) -> float:
-        return time.monotonic()
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +16,7 @@ import redis.asyncio
 from redis.exceptions import ResponseError
 
 from scrapy_redisq.errors import ServerBusy
-from scrapy_redisq.server.access import async_options, blocking_options, closed_meanwhile
+from scrapy_redisq.server.access import Access, async_options, blocking_options, closed_meanwhile
 from scrapy_redisq.server.address import ClusterNodes
 from scrapy_redisq.server.cluster.hash_slots import AWAY, Command, HashSlots, Node, Send, Steps, T
 
@@ -267,8 +266,9 @@ def _result(replies: list[Any]) -> Any:
     return reply
 
 
-class ClusterAccess:
-    """`scrapy_redisq.server.access.Access` to a cluster: all clients have one map."""
+class ClusterAccess(Access):
+    """Access to a cluster: all clients have one map. They leave a node when it says so, or says
+    nothing. Within REDISQ_REWIND a master that the other masters have lost stops taking writes."""
 
     def __init__(self, address: ClusterNodes, options: Mapping[str, Any]) -> None:
         self._address = address
@@ -289,23 +289,7 @@ class ClusterAccess:
 
         return AsyncCluster(self._hash_slots, connect)
 
-    def find(self) -> None:
-        """Clients look for themselves."""
-
     def confirm(self, timeout: float) -> None:
         with self.client(timeout) as client:
             if not client.confirm():
                 raise ServerBusy("most masters of the cluster do not answer, or name others")
-
-    async def drop(self) -> None:
-        """Clients leave a node when it says so, or says nothing."""
-
-    async def follow(self) -> None:
-        """There is nobody who would tell."""
-
-    def vouched(self) -> float:
-        # Within REDISQ_REWIND a master that the other masters have lost stops taking writes.
-        return time.monotonic()
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -20,6 +20,7 @@ from redis.retry import Retry
 from scrapy_redisq.errors import ServerBusy
 from scrapy_redisq.server.access import (
     NAMELESS,
+    Access,
     async_options,
     blocking_options,
 )
@@ -51,8 +52,8 @@ REPLICATED_WITHIN = 0.5
 """Seconds that replicas may take to have what the primary has."""
 
 
-class SentinelAccess:
-    """`scrapy_redisq.server.access.Access` to the primary that Sentinels name."""
+class SentinelAccess(Access):
+    """Access to the primary that Sentinels name."""
 
     def __init__(
         self, address: SentinelService, options: Mapping[str, Any], timeout: float
