@@ -31,26 +31,15 @@ def add_options(commands: Any) -> None:
     dead = add_command(
         commands,
         "dead",
-        help="requests that failed for good: look at them, try them again",
-        text="Requests that failed for good: look at them, try them again, delete them.",
+        help="requests that failed for good: look at them, try them again, delete them",
     )
     actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = add_command(
-        actions,
-        "list",
-        help="show dead letters, newest first",
-        text="Show the dead letters of a frontier, newest first.",
-    )
+    listing = add_command(actions, "list", help="show dead letters, newest first")
     add_name(listing)
     _add_filters(listing)
     add_limit(listing, SHOWN)
     add_json(listing, "one JSON object for each, with all of the request")
-    show = add_command(
-        actions,
-        "show",
-        help="all that is known of one",
-        text="Show all that is known of one dead letter.",
-    )
+    show = add_command(actions, "show", help="show all that is known of one dead letter")
     add_name(show)
     show.add_argument("id", metavar="ID", type=_letter_id, help="such as 0-17")
     add_json(show)
@@ -71,7 +60,7 @@ def add_options(commands: Any) -> None:
         text="Delete dead letters: those chosen, or all; who sits at a terminal is asked\n"
         "without --all. They remain counted.\n"
         "With --exported just those that a file of export holds, as far as they are still there\n"
-        "and the same: none that has come since, or that was changed in the file.",
+        "and the same (digest): none that has come since.",
     )
     add_name(purge)
     _add_choice(purge)

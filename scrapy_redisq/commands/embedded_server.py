@@ -31,7 +31,7 @@ def add_options(commands: Any) -> None:
         "stop": "stop it; its data stays. While it is in use, the last user to leave stops it",
         "status": "say whether it runs, where, and how large it is; starts nothing",
     }.items():
-        add_command(actions, action, help=text, text=text)
+        add_command(actions, action, help=text)
     actions.choices["stop"].add_argument(
         "--force", action="store_true", help="at once, although others use it"
     )

@@ -21,10 +21,6 @@ from scrapy_redisq.control.told_letters import exported
 from scrapy_redisq.control.words import counted
 from scrapy_redisq.errors import RedisqError
 
-BATCH = 200
-BATCH_BYTES = 4_000_000
-"""Lines of an export that are compared with the frontier at a time, and bytes of them."""
-
 
 class NoExport(RedisqError):
     """Raised when a file is not what ``dead export`` writes. The message says why."""
@@ -98,46 +94,25 @@ def purge_exported(arguments: Namespace, frontier: Frontier) -> int:
     Nothing is deleted if anything in the file is not what `export` writes. 1 if letters were kept
     because they differ from those of the file.
     """
-    seen: set[str] = set()
-    purged = kept = 0
-    # Once: another export may replace it meanwhile.
     with Path(arguments.exported).open("rb") as file:
-        if not file.seekable():
-            raise NoExport(f"{file.name}: a pipe cannot be looked through before it is used")
-        for _ in _lines(file, frontier.name):
-            pass  # all of the file is looked at before the first letter is deleted
-        file.seek(0)
-        for batch in _batches(_lines(file, frontier.name)):
-            told = {line["id"]: line for line in batch if line["id"] not in seen}
-            seen |= told.keys()
-            same = []
-            for letter in frontier.dead_letters(told):
-                # As it is read from a file, where there are no tuples.
-                now = json.loads(json.dumps(exported(frontier.name, letter)))
-                if now == told.get(letter.id):
-                    same.append(letter)
-                else:
-                    kept += 1
-            purged += len(frontier.purge_same(same))
+        told = {line["id"]: line["digest"] for line in _lines(file, frontier.name)}
+    kept = 0
+
+    def same() -> Iterator[DeadLetter]:
+        nonlocal kept
+        for letter in frontier.dead_letters(told):
+            if told.get(letter.id) == letter.digest:
+                yield letter
+            else:
+                kept += 1
+
+    purged = len(frontier.purge_same(same()))
     print(f"{clean(frontier.name)}: {counted(purged, 'dead letter')} purged")
-    if gone := len(seen) - purged - kept:
+    if gone := len(told) - purged - kept:
         print(f"{gone:,} of the file are not there any more", file=sys.stderr)
     if kept:
         print(f"{kept:,} are not as they are in the file, and were kept", file=sys.stderr)
     return 1 if kept else 0
-
-
-def _batches(lines: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line["entry"])
-        if len(batch) == BATCH or size > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _lines(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
@@ -146,7 +121,7 @@ def _lines(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
         try:
             letter = json.loads(line)
             place_of(letter["id"])
-            whole = isinstance(letter["frontier"], str) and isinstance(letter["entry"], str)
+            whole = isinstance(letter["frontier"], str) and isinstance(letter["digest"], str)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             whole = False
         if not whole:

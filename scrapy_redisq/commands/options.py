@@ -20,11 +20,14 @@ Exit codes: 0 done, 1 it failed or was refused, 2 it was called in a wrong way.
 
 
 def add_command(
-    commands: Any, name: str, *, help: str, text: str, **options: Any
+    commands: Any, name: str, *, help: str, text: str = "", **options: Any
 ) -> argparse.ArgumentParser:
-    """A sub command, or an action of one, with ``text`` above its options."""
+    """A sub command, or an action of one, with ``text`` above its options, or else its ``help``."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=help, description=text, **{"epilog": GLOBAL_OPTIONS, **options}
+        name,
+        help=help,
+        description=text or f"{help[0].upper()}{help[1:]}.",
+        **{"epilog": GLOBAL_OPTIONS, **options},
     )
     return parser
 

@@ -54,9 +54,10 @@ def as_json(letter: DeadLetter) -> dict[str, Any]:
 
 
 def exported(name: str, letter: DeadLetter) -> dict[str, Any]:
-    """All that is known of a letter; ``entry`` is what is stored of its request."""
+    """All that is known of a letter; ``entry`` is what is stored of its request. A letter is the
+    same as long as it has this ``digest``."""
     entry = base64.b64encode(letter.entry).decode()
-    return {"frontier": name, **as_json(letter), "entry": entry}
+    return {"frontier": name, **as_json(letter), "entry": entry, "digest": letter.digest}
 
 
 def _plain(value: Any) -> Any:
