@@ -134,8 +134,8 @@ def draw(seed: int) -> Plan:
     for kind, often in FAULTS.items():
         chance = random.Random(f"{kind} {seed}")
         while chance.random() < often and not calm and len(faults) < 8:
-            at = chance.choice([chance.uniform(0, 1), chance.uniform(0, 6), chance.uniform(0, 20)])
-            lasts = chance.choice([0.05, 0.5, 2.0, 8.0, 20.0])
+            at = chance.choice([chance.uniform(0, 1), chance.uniform(0, 4), chance.uniform(0, 12)])
+            lasts = chance.choice([0.05, 0.5, 2.0, 5.0, 12.0])
             faults.append(Fault(kind, round(at, 3), lasts, chance.randrange(4)))
     chance = random.Random(f"settings {seed}")
     workers = [0.0] + [
@@ -143,7 +143,7 @@ def draw(seed: int) -> Plan:
         for _ in range(chance.randrange(4))
     ]
     settings: dict[str, Any] = {
-        "REDISQ_LEASE_TTL": chance.choice([2, 6, 6, 20]),
+        "REDISQ_LEASE_TTL": chance.choice([2, 4, 6, 10]),
         "CONCURRENT_REQUESTS": chance.choice([1, 2, 4, 4, 8]),
         "REDISQ_ORDER": chance.choice(["fifo", "fifo", "lifo"]),
         "REDISQ_SCHEDULING": chance.choice(["slot", "slot", "slot", "priority"]),

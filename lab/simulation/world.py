@@ -327,7 +327,7 @@ class World:
 
     def _some_servers(self, fault: Fault) -> list[SimulatedServer]:
         """That one, or all."""
-        return list(self.network.servers) if fault.lasts in (0.5, 8.0) else [self._server(fault)]
+        return list(self.network.servers) if fault.lasts in (0.5, 5.0) else [self._server(fault)]
 
     async def _happen(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at)
