@@ -1,8 +1,7 @@
 """Rows per second of `DatabasePipeline`, and what it costs a crawl.
 
-The sink's own part, rows by the seconds in ``write``, stands beside the same rows written by the
-driver alone; its crawl beside that of the usual pipeline, and of no pipeline at all, which is as
-fast as Scrapy hands items over.
+Its crawl stands beside that of the usual pipeline, and of no pipeline at all, which is as fast as
+Scrapy hands items over.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 
 from benchmarks.common import Figures, Result, Target, alternating, medians, ratio
 from benchmarks.crawls.pages import Pages
-from benchmarks.sinks.drivers import WAYS, copy
-from benchmarks.sinks.ways import ALCHEMY, BATCH, DEFAULT, NONE, OURS, USUAL, Contest
+from benchmarks.crawls.sinks import BATCH, NONE, OURS, USUAL, Contest
 from lab.databases import Database, MariaServer, PostgresServer, SQLiteDatabase
 from lab.servers import RedisServer, any_server
 
@@ -29,7 +27,6 @@ DATABASES: dict[str, Callable[[], Database]] = {
 }
 
 FASTER_THAN_USUAL = 10
-OF_LIMIT = 0.5
 OF_CRAWL = 0.9
 
 
@@ -49,7 +46,7 @@ FULL = Size(rows=20_000, usual_rows=4_000, rounds=5, pages=1500, links=(50, 10),
 QUICK = Size(rows=100, usual_rows=20, rounds=1, pages=0, links=(), crawl_rounds=0)
 
 COLUMNS = ["what", "database", "rows/s", "x usual", "x no pipeline", "sink rows/s"]
-COLUMNS += ["x limit", "rows/batch", "CPU µs/row", "database CPU µs/row"]
+COLUMNS += ["rows/batch", "CPU µs/row", "database CPU µs/row"]
 COLUMNS += ["pages/s", "CPU ms/page"]
 
 
@@ -59,14 +56,14 @@ class Bench:
     def __init__(self, size: Size, databases: dict[str, Database], redis: RedisServer) -> None:
         self.size = size
         self.databases = databases
-        self.contest = Contest(redis, size.rows)
+        self.contest = Contest(redis)
         self.rows: list[dict[str, Any]] = []
         self.targets: list[Target] = []
 
     # Rows per second
 
     def compare(self, name: str) -> None:
-        """All ways into one database."""
+        """One page of items into one database."""
         database, size = self.databases[name], self.size
         with Pages(1, links=0) as site:
             shop_page = partial(self.contest.one_page, database, site)
@@ -74,42 +71,18 @@ class Bench:
                 NONE: partial(shop_page, NONE, size.rows),
                 USUAL: partial(shop_page, USUAL, size.usual_rows),
                 OURS: partial(shop_page, OURS, size.rows),
-                DEFAULT: partial(shop_page, DEFAULT, size.rows),
-                ALCHEMY: partial(shop_page, ALCHEMY, size.usual_rows),
             }
-            for which, way in WAYS.items():
-                if name == "PostgreSQL" or way is not copy:
-                    for most in (BATCH, size.rows):
-                        what = f"{which}, {most:,} a transaction"
-                        variants[what] = partial(self.contest.bare, database, way, most)
             runs = alternating(variants, size.rounds)
-        limit = max(
-            (what for what in runs if what.endswith(f" {BATCH} a transaction")),
-            key=lambda what: medians(runs[what])["sink rows/s"],
-        )
         for what, measured in runs.items():
             figures = medians(measured)
             row: dict[str, Any] = {"what": what, "database": name, **figures}
             row["rows"] = int(figures["rows"])
-            row["x limit"] = ratio(measured, runs[limit], "sink rows/s") if what != NONE else ""
-            if "rows/s" in figures:
-                row["x usual"] = ratio(measured, runs[USUAL], "rows/s")
-                row["x no pipeline"] = ratio(measured, runs[NONE], "rows/s")
-            if what == limit:
-                row["what"] = f"{what}: the limit"
+            row["x usual"] = ratio(measured, runs[USUAL], "rows/s")
+            row["x no pipeline"] = ratio(measured, runs[NONE], "rows/s")
             self.rows.append(row)
-        self._judge(name, runs, limit)
-
-    def _judge(self, name: str, runs: dict[str, list[Figures]], limit: str) -> None:
-        usual = ratio(runs[OURS], runs[USUAL], "rows/s")
-        itself = ratio(runs[OURS], runs[USUAL], "sink rows/s")
-        of_limit = ratio(runs[OURS], runs[limit], "sink rows/s")
-        for what, wanted, measured in (
-            ("rows/s of the crawl beside the usual pipeline", FASTER_THAN_USUAL, usual),
-            ("rows/s of the sink itself beside the usual pipeline", FASTER_THAN_USUAL, itself),
-            ("rows/s of the sink itself beside the limit", OF_LIMIT, of_limit),
-        ):
-            self.goal(f"{name}: {what}", wanted, measured)
+        for whose, unit in ("the crawl", "rows/s"), ("the sink itself", "sink rows/s"):
+            what = f"{name}: rows/s of {whose} beside the usual pipeline"
+            self.goal(what, FASTER_THAN_USUAL, ratio(runs[OURS], runs[USUAL], unit))
 
     # Pages per second
 
@@ -167,7 +140,7 @@ def run(*, quick: bool) -> Result:
         software = ", ".join(_versions(databases))
     return Result(
         "sink",
-        "Rows into databases, beside the usual pipeline, Scrapy's pace and the driver alone",
+        "Rows into databases, beside the usual pipeline and Scrapy's pace",
         COLUMNS,
         bench.rows,
         targets=bench.targets,
@@ -179,8 +152,7 @@ def run(*, quick: bool) -> Result:
             "rows/s: from the first response to the close of the spider. Scrapy's pace, with no "
             "pipeline, is the most that any pipeline can reach there.",
             "sink rows/s: by the seconds in `write`, or in the usual pipeline's execute and "
-            "commit, in which Scrapy's own thread runs, too. The limit is the fastest way with "
-            f"{BATCH} rows a transaction, by a process that does nothing else.",
+            "commit, in which Scrapy's own thread runs, too.",
             "All are durable: SQLite with WAL and synchronous = FULL, PostgreSQL and MariaDB with "
             "fsync at each commit, as they are by default. The usual pipeline: INSERT … ON "
             "CONFLICT DO UPDATE (MariaDB: ON DUPLICATE KEY UPDATE) and COMMIT in process_item.",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy
 from scrapy.crawler import Crawler
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 SINCE = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WORDS = ("plain", "oak", "chair", "with", "four", "legs", "and", "a", "woven", "seat")
@@ -54,12 +53,10 @@ def values(dialect: str, item: Product) -> tuple[Any, ...]:
     return astuple(item)
 
 
-def insert(dialect: str, *, upsert: bool) -> str:
-    """``INSERT`` of a product; ``upsert``: it takes the place of the one with the same URL."""
+def insert(dialect: str) -> str:
+    """An upsert of a product: it takes the place of the one with the same URL."""
     places = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(COLUMNS))
     statement = f"INSERT INTO product ({', '.join(COLUMNS)}) VALUES ({places})"
-    if not upsert:
-        return statement
     if dialect == "mysql":
         sets = ", ".join(f"{name} = VALUES({name})" for name in COLUMNS[1:])
         return f"{statement} ON DUPLICATE KEY UPDATE {sets}"
@@ -97,7 +94,7 @@ class UsualPipeline:
         self.url = url
         self.stats = stats
         self.dialect = sqlalchemy.make_url(url).get_backend_name()
-        self.statement = insert(self.dialect, upsert=True)
+        self.statement = insert(self.dialect)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> UsualPipeline:
@@ -120,27 +117,3 @@ class UsualPipeline:
     def write(self, item: Product) -> None:
         self.cursor.execute(self.statement, values(self.dialect, item))
         self.connection.commit()
-
-
-class AlchemyPipeline(UsualPipeline):
-    """The same by SQLAlchemy."""
-
-    def open_spider(self) -> None:
-        self.engine = sqlalchemy.create_engine(self.url)
-        self.table = sqlalchemy.Table("product", sqlalchemy.MetaData(), autoload_with=self.engine)
-
-    def close_spider(self) -> None:
-        self.engine.dispose()
-
-    def write(self, item: Product) -> None:
-        insert: Any = {"mysql": mysql, "postgresql": postgresql, "sqlite": sqlite}[
-            self.dialect
-        ].insert(self.table)
-        if self.dialect == "mysql":
-            sets = {name: insert.inserted[name] for name in COLUMNS[1:]}
-            insert = insert.on_duplicate_key_update(sets)
-        else:
-            sets = {name: insert.excluded[name] for name in COLUMNS[1:]}
-            insert = insert.on_conflict_do_update(index_elements=["url"], set_=sets)
-        with self.engine.begin() as connection:
-            connection.execute(insert, asdict(item))

@@ -1,20 +1,18 @@
-"""Ways into a database: crawls with and without a pipeline, and the driver alone."""
+"""Crawls with and without a pipeline, and the table that all of them write into."""
 
 from __future__ import annotations
 
 import json
-import time
-from contextlib import closing
 from typing import Any
 
 import sqlalchemy
+from sqlalchemy.dialects import mysql
 
 from benchmarks.common import Figures
 from benchmarks.crawls import workers
 from benchmarks.crawls.pages import Pages
 from benchmarks.crawls.spiders import shop
 from benchmarks.crawls.workers import REDISQ_BLOOM, DidNotRun
-from benchmarks.sinks.drivers import Way, check, empty
 from lab.databases import Database
 from lab.servers import RedisServer
 
@@ -22,26 +20,55 @@ BATCH = 500
 """Rows of a transaction, batch_rows of DatabasePipeline; and CONCURRENT_ITEMS."""
 
 NONE, USUAL, OURS = "no pipeline", "usual pipeline", "DatabasePipeline"
-ALCHEMY = f"{USUAL}, by SQLAlchemy"
-DEFAULT = f"{OURS}, CONCURRENT_ITEMS 100"
 PIPELINES = {
     NONE: {},
     USUAL: {"shop.UsualPipeline": 300},
-    ALCHEMY: {"shop.AlchemyPipeline": 300},
     OURS: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
-    DEFAULT: {"scrapy_redisq.pipelines.DatabasePipeline": 300},
 }
 TABLES = {"shop.Product": {"table": "product", "key": ["url"]}}
 
 
+METADATA = sqlalchemy.MetaData()
+URL = sqlalchemy.String(500).with_variant(
+    mysql.VARCHAR(500, collation="utf8mb4_nopad_bin"), "mysql"
+)
+TIME = sqlalchemy.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
+TABLE = sqlalchemy.Table(
+    "product",
+    METADATA,
+    sqlalchemy.Column("url", URL, primary_key=True),
+    sqlalchemy.Column("title", sqlalchemy.Text),
+    sqlalchemy.Column("description", sqlalchemy.Text),
+    sqlalchemy.Column("price", sqlalchemy.Double),
+    sqlalchemy.Column("stock", sqlalchemy.BigInteger),
+    sqlalchemy.Column("available", sqlalchemy.Boolean),
+    sqlalchemy.Column("brand", sqlalchemy.Text),
+    sqlalchemy.Column("crawled_at", TIME),
+)
+"""All contestants write into it."""
+
+
+def empty(database: Database) -> None:
+    """A new database with the table in it; SQLite's in WAL mode."""
+    database.fresh()
+    shop.connect(database.url).close()
+    engine = sqlalchemy.create_engine(database.url, poolclass=sqlalchemy.NullPool)
+    METADATA.create_all(engine)
+    engine.dispose()
+
+
+def check(database: Database, rows: int) -> None:
+    """Raise `DidNotRun` unless the table has so many rows."""
+    found = database.query("SELECT COUNT(*) FROM product")[0][0]
+    if found != rows:
+        raise DidNotRun(f"{database.kind} has {found} of {rows} rows")
+
+
 class Contest:
-    """All ways into a database, each from the start into an empty one.
+    """All ways into a database, each from the start into an empty one."""
 
-    ``rows``: how many the drivers alone write.
-    """
-
-    def __init__(self, redis: RedisServer, rows: int) -> None:
-        self._redis, self._rows = redis, rows
+    def __init__(self, redis: RedisServer) -> None:
+        self._redis = redis
 
     def one_page(self, database: Database, site: Pages, pipeline: str, rows: int) -> Figures:
         """A crawl of one page with all the items, into an empty table."""
@@ -58,24 +85,6 @@ class Contest:
         if sink["batches"]:
             figures["rows/batch"] = rows / sink["batches"]
         return figures
-
-    def bare(self, database: Database, way: Way, most: int) -> Figures:
-        """The same rows by the driver alone, ``most`` of them a transaction."""
-        empty(database)
-        dialect = sqlalchemy.make_url(database.url).get_backend_name()
-        rows = [
-            shop.values(dialect, shop.product("http://127.0.0.1:12345/index.html", number))
-            for number in range(self._rows)
-        ]
-        with closing(shop.connect(database.url)) as connection:
-            cursor = connection.cursor()
-            began = time.perf_counter()
-            for first in range(0, len(rows), most):
-                way(cursor, dialect, rows[first : first + most])
-                connection.commit()
-            seconds = time.perf_counter() - began
-        check(database, len(rows))
-        return {"rows": len(rows), "sink rows/s": len(rows) / seconds}
 
     def pages(self, database: Database, site: Pages, pipeline: str) -> Figures:
         """A crawl of the whole site, three items a page."""
@@ -100,7 +109,7 @@ class Contest:
         empty(database)
         before = database.cpu_seconds()
         settings = {
-            "CONCURRENT_ITEMS": 100 if follow or pipeline == DEFAULT else BATCH,
+            "CONCURRENT_ITEMS": 100 if follow else BATCH,
             "ITEM_PIPELINES": json.dumps(PIPELINES[pipeline]),
             "REDISQ_DATABASE_URL": database.url,
             "REDISQ_TABLES": json.dumps(TABLES),
