@@ -68,9 +68,8 @@ class Site:
             page.links = [link for link in page.links if link < plan.pages]
             if page.redirect is not None and page.redirect >= plan.pages:
                 page.redirect = None
-        # Where all that a worker may hold waits for a sink that takes nothing else, it waits.
-        leases = 2 * plan.settings["CONCURRENT_REQUESTS"]
-        for page in [page for page in self.pages if page.refused][min(leases, FAILING) - 1 :]:
+        # A sink that takes nothing of several rows and has not taken any is away.
+        for page in [page for page in self.pages if page.refused][FAILING - 1 :]:
             page.refused = False
         for number in range(1, plan.pages):  # each is linked by one before it
             before = self.pages[(number - 1) // 3]

@@ -8,9 +8,9 @@
     BatchPipeline      the base of all of them, and of your own
 
 ``batch`` is the base, which stands on ``rows``, ``waiting``, ``writer`` and ``doubt``;
-``database/`` and ``parquet/`` have rooms of their own and stand on ``annotations``, ``values`` and
-``exact_json`` (what fields hold, and what of it may stand in a column) and ``thread``;
-``redis_items`` on ``encoding`` (JSON and msgpack of items).
+``database/`` and ``parquet/`` have rooms of their own and stand on ``annotations`` and ``values``
+(what fields hold, and what of it may stand in a column), all three on ``encoding`` (JSON and
+msgpack of values).
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from scrapy.crawler import Crawler
@@ -52,7 +51,8 @@ class BatchPipeline:
     """How long a row may wait for others. 0: a batch goes as soon as the one before is written.
 
     Otherwise Scrapy does not wait for the item, so that it does not hold the response; the page's
-    lease is kept until the item is written.
+    lease is kept until the item is written. A row that could not be written and is tried again is
+    not waited for either.
     """
 
     silent_seconds: float = 5.0
@@ -92,7 +92,7 @@ class BatchPipeline:
         when the crawl is being closed and REDISQ_CLOSE_TIMEOUT has passed.
 
         Whatever it raises, the rows are tried again; a row becomes a dead letter if it fails while
-        others of its `kinds` pass. Errors that say more: `SinkUnavailable`, no row is at fault.
+        others of its `kind` pass. Errors that say more: `SinkUnavailable`, no row is at fault.
         `RowRefused`: those that it names are, or the one that is found by halving; with
         `ReferenceMissing` later. `ConnectionLost`: a row is if it is so each time.
         `BatchTooLarge`: tried again in smaller batches. `SinkMismatch`: the crawl ends.
@@ -113,9 +113,9 @@ class BatchPipeline:
         takes time, most of all for items of ``start()``, of which it is made of all they hold."""
         return True
 
-    def kinds(self, row: Row) -> Collection[object]:
-        """What a row that fails is compared by: with other rows that have these, such as tables."""
-        return (type(row.item),)
+    def kind(self, row: Row) -> object:
+        """What a row that fails is compared by: with other rows of the same, such as its table."""
+        return type(row.item)
 
     async def rewrite(self, rows: list[Row]) -> None:
         """Write rows once more that have been written, to know whether the sink takes any.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 __all__ = ["Doubt", "Doubts"]
@@ -29,12 +29,10 @@ END = 300.0
 FAILING = 5
 """So many different rows that fail one after the other, and the sink is away."""
 
-FIRST, FIRST_OF_SLOW = 0.2, 10.0
-"""Seconds until a row that was set aside is tried again, each time twice as long; the same for a
-row that keeps the sink busy for as long as a time limit allows, or costs it a connection."""
-
-LAST, LAST_ALONE = 2.0, 60.0
-"""The most of them; the same while no new row passes, and for a slow row."""
+FIRST, FIRST_OF_SLOW, LAST = 0.2, 10.0, 30.0
+"""Seconds until a row that was set aside is tried again; the same for a row that keeps the sink
+busy for as long as a time limit allows, or costs it a connection. Each time twice as long, at most
+the last of these."""
 
 
 @dataclass(eq=False)
@@ -48,12 +46,10 @@ class Doubt:
     tries: int = 0
     due: float = 0.0
     """When it is to be tried again (time.monotonic())."""
-    dear: bool = False
-    """Each try costs a time limit or a connection: other rows that pass do not hasten it."""
     together: bool = False
     """It waits for other rows, and is tried again with those that do so, too."""
-    passed: dict[object, int] = field(default_factory=dict)
-    """What had passed when it failed, of each kind."""
+    passed: int | None = None
+    """How many batches with rows of its kind had passed when it failed."""
 
 
 Row = TypeVar("Row")
@@ -62,11 +58,11 @@ Row = TypeVar("Row")
 class Doubts(Generic[Row]):
     """The rows that were set aside, and what has passed meanwhile.
 
-    ``kinds`` tells what a row is to be compared by: rows of the same tables.
+    ``kind`` tells what a row is to be compared by: rows of the same table.
     """
 
-    def __init__(self, kinds: Callable[[Row], Collection[object]]) -> None:
-        self._kinds = kinds
+    def __init__(self, kind: Callable[[Row], object]) -> None:
+        self._kind = kind
         self._aside: deque[Row] = deque()
         self._doubts: dict[Row, Doubt] = {}
         self._passed: Counter[object] = Counter()
@@ -83,30 +79,20 @@ class Doubts(Generic[Row]):
         """Whether nothing has passed while several have failed, old rows neither."""
         return len(self._failing) >= FAILING and not self._answers
 
-    def waits(self, row: Row) -> bool:
-        """Whether it is one of many that fail, and no other one of its kinds has passed since."""
-        return not self.of(row).compared and len(self._failing) >= FAILING
-
     def passed(self, rows: Collection[Row]) -> None:
         """These have been written."""
-        latest = {kind: row for row in rows for kind in self._kinds(row)}
+        latest = {self._kind(row): row for row in rows}
         self._passed.update(latest.keys())
         self._latest.update(latest)
         self._failing.clear()
         self._answers = False
         for row in rows:
             self._doubts.pop(row, None)
-        soon = time.monotonic() + FIRST
-        for row in self._aside:  # now there is something to compare with
-            if self._doubts[row].passed and not self._doubts[row].dear:
-                self._doubts[row].due = min(self._doubts[row].due, soon)
 
     def others(self, row: Row) -> list[Row]:
-        """The last rows that have passed of all of its kinds; else those of any kind."""
-        kinds = self._kinds(row)
-        if any(kind not in self._latest for kind in kinds):
-            kinds = self._latest.keys()
-        return list(dict.fromkeys(self._latest[kind] for kind in kinds))
+        """The last row of its kind that has passed; else the last ones of each kind."""
+        kind = self._kind(row)
+        return [self._latest[kind]] if kind in self._latest else list(self._latest.values())
 
     def of(self, row: Row) -> Doubt:
         """What is known of it."""
@@ -116,19 +102,21 @@ class Doubts(Generic[Row]):
         """They failed as one batch: what passes from now on passes while they fail."""
         for row in rows:
             doubt = self.of(row)
-            doubt.passed = doubt.passed or self._passed_like(row)
+            if doubt.passed is None:
+                doubt.passed = self._passed[self._kind(row)]
 
     def others_passed(self, row: Row) -> bool:
-        """Whether new ones of all of its kinds have passed since it last failed."""
-        doubt, now = self.of(row), self._passed_like(row)
-        return bool(doubt.passed) and all(now[kind] > doubt.passed[kind] for kind in now)
+        """Whether new ones of its kind have passed since it last failed."""
+        passed = self.of(row).passed
+        return passed is not None and self._passed[self._kind(row)] > passed
 
     def asks(self, row: Row, *, at_end: bool) -> bool:
         """Whether it would help to know if old rows pass: no new one may come for long. A sink
         that only appends has them twice then."""
-        if self._answers and self.waits(row) and not at_end:
+        many = len(self._failing) >= FAILING - 1
+        if self._answers and many and not (at_end or self.of(row).compared):
             return False
-        return len(self._failing) >= FAILING - 1 or self.of(row).tries >= PROOFS
+        return many or self.of(row).tries >= PROOFS
 
     def failed(
         self, row: Row, *, others_pass: bool | None, at_end: bool = False, slow: bool = False
@@ -140,7 +128,7 @@ class Doubts(Generic[Row]):
         """
         doubt = self.of(row)
         new_passed = self.others_passed(row)
-        doubt.passed = self._passed_like(row)
+        doubt.passed = self._passed[self._kind(row)]
         doubt.compared = doubt.compared or new_passed
         if new_passed and not slow:
             doubt.proofs += 1
@@ -152,16 +140,12 @@ class Doubts(Generic[Row]):
                 doubt.proofs += others_pass
         return doubt.proofs >= PROOFS and (doubt.compared or at_end)
 
-    def _passed_like(self, row: Row) -> dict[object, int]:
-        return {kind: self._passed[kind] for kind in self._kinds(row)}
-
     def set_aside(self, row: Row, *, together: bool = False, slow: bool = False) -> None:
-        """It is tried again later, alone, or with other rows; a ``slow`` one is dear."""
+        """It is tried again later, alone, or with other rows; a ``slow`` one not so soon."""
         doubt = self.of(row)
-        doubt.together, doubt.dear = together, slow
+        doubt.together = together
         first = FIRST_OF_SLOW if slow else FIRST
-        last = LAST if not slow and (doubt.compared or together) else LAST_ALONE
-        doubt.due = time.monotonic() + min(first * 2**doubt.tries, last)
+        doubt.due = time.monotonic() + min(first * 2**doubt.tries, LAST)
         doubt.tries = min(doubt.tries + 1, 20)
         self._aside.append(row)
 

@@ -12,8 +12,9 @@ import msgspec
 from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import RowRefused, reason
+from scrapy_redisq.pipelines.values import WrongValue
 
-__all__ = ["encode", "unwritable"]
+__all__ = ["encode", "json_text", "unwritable"]
 
 
 def encode(values: Any) -> bytes:
@@ -85,6 +86,16 @@ def _checked(value: Any) -> Any:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_checked).encode
+
+
+def json_text(value: Any) -> str:
+    """The value as JSON that loses nothing, for columns of JSON and of text; or `WrongValue`."""
+    try:
+        return encode(value).decode()
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise WrongValue(f"no JSON: {reason(problem)}") from None
+    except RecursionError:
+        raise WrongValue("too deep for JSON, or a key that is no text") from None
 
 
 def unwritable(name: object, why: str | BaseException) -> RowRefused:

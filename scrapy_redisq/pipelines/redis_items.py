@@ -39,19 +39,10 @@ ENCODED = "\0encoded"
 class RedisPipeline(BatchPipeline):
     """Puts items into the Redis list or stream REDISQ_ITEMS_KEY, as scrapy-redis does.
 
-    A list has the items alone, in JSON, as scrapy-redis writes them. An entry of a stream has the
-    fields ``key`` and ``item``. Either keeps the last REDISQ_ITEMS_MAX items if that is not 0; a
-    stream now and then some more. How many were dropped is the stat ``redisq/sink/dropped``.
-
-    `DatabasePipeline` is better for whatever should be there once and stay. This one is
-
-    - at least once: after a crash, or an answer that was lost, an item may be there twice. The key
-      of a stream's entry is the same then; in a list nothing tells.
-    - no upsert: a page that is crawled again adds its items again.
-    - in memory: without REDISQ_ITEMS_MAX and with a slow consumer Redis gets full, and with it the
-      frontier, if they share the server; with it, unread items are dropped.
-    - as durable as the server: ``appendfsync everysec`` may lose a second's items in a power
-      failure, whose pages are finished.
+    At least once: after a crash, or an answer that was lost, an item may be there twice. A stream's
+    entry has the fields ``key``, the same then, and ``item``; in a list nothing tells. Either keeps
+    the last REDISQ_ITEMS_MAX items if that is not 0; how many were dropped is the stat
+    ``redisq/sink/dropped``. See ``docs/sinks.md`` for what a database does better.
     """
 
     _server: Server | None = None

@@ -62,6 +62,15 @@ class Endings:
         """The requests in progress."""
         return self._worker.sink_pages if self._worker else None
 
+    def hold(self, waiting: Waiting) -> None:
+        """Scrapy does not wait for it any more, its page does."""
+        if waiting.written is None or self.pages is None or not self.pages.has(waiting.page):
+            return
+        self.pages.hold(waiting.page)
+        if not waiting.written.done():
+            waiting.written.set_result(None)
+        waiting.written = None
+
     def written(self, waiting: Waiting) -> None:
         """It is in the sink."""
         self._end(waiting, None)
@@ -81,7 +90,7 @@ class Endings:
         """
         if self.pages is None or not self.pages.give_back_later(waiting.page, delays):
             return False
-        words = "what it refers to is not there yet; its page is fetched again later"
+        words = "it cannot be written yet; its page is fetched again later"
         self._end(waiting, lambda: ItemReturned(words, log_level=self._told(waiting.page)))
         return True
 

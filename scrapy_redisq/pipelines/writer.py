@@ -39,7 +39,7 @@ from scrapy_redisq.errors import (
     message_of,
 )
 from scrapy_redisq.pipelines import doubt
-from scrapy_redisq.pipelines.doubt import FAILING, Doubts
+from scrapy_redisq.pipelines.doubt import Doubts
 from scrapy_redisq.pipelines.rows import Row
 from scrapy_redisq.pipelines.thread import Calls
 from scrapy_redisq.pipelines.waiting import Endings, Waiting
@@ -64,6 +64,9 @@ LATE_PATIENCE = 5.0
 RETRY_FIRST, RETRY_LAST = 0.05, 2.0
 """Seconds between attempts while a sink is away; each pause is twice the one before."""
 
+HELD = 100
+"""So many rows that are set aside do not keep Scrapy from working on other pages."""
+
 AWAY_AFTER = 3
 """Attempts in a row that fail before the sink is said to be away: a deadlock is not worth it."""
 
@@ -76,6 +79,10 @@ REFERENCE_TRIES = 4
 
 REFERENCE_DELAYS = (3.0, 10.0, 30.0, 100.0, 300.0)
 """Seconds after which its page is then fetched again, each time; after that it is refused."""
+
+
+ELSEWHERE = (3.0,) * 1000
+"""The same for a page of which this worker cannot tell whether it is at fault."""
 
 
 class _Unknown(WriteFailed):
@@ -96,14 +103,14 @@ class Writer:
         self, pipeline: BatchPipeline, calls: Calls, endings: Endings, worker: Worker | None
     ) -> None:
         self.failed: SinkMismatch | None = None
-        self.doubts: Doubts[Waiting] = Doubts(lambda waiting: pipeline.kinds(waiting.row))
+        self.doubts: Doubts[Waiting] = Doubts(lambda waiting: pipeline.kind(waiting.row))
         self._pipeline = pipeline
         self._calls = calls
         self._crawler = pipeline.crawler
         self._endings = endings
         self._worker = worker
         self._waiting: deque[Waiting] = deque()
-        self._told_of_doubt = self._told_of_waiting = False
+        self._told_of_doubt = False
         self._added_at = 0.0
         """When (time.monotonic()) the last row came."""
         self._most_rows = 0
@@ -177,9 +184,10 @@ class Writer:
                     logger.exception("The item pipeline failed in an unexpected way")
                     self.fail(SinkMismatch(message_of(error)))
                     self._give_back(batch)
+                self._gave_up_doubts |= bool(losses) and self._patience_ended()
             self._end_doubts()
             if not self.doubts:
-                self._told_of_doubt = self._told_of_waiting = False
+                self._told_of_doubt = False
 
     def _end_doubts(self) -> None:
         """Give back what is in doubt once there is no time to learn more of it."""
@@ -321,30 +329,31 @@ class Writer:
             if self.doubts.failed(waiting, others_pass=others_pass, at_end=at_end, slow=slow):
                 self._refuse([waiting], error.why if isinstance(error, _Unknown) else error)
                 return
-        self.doubts.set_aside(waiting, slow=slow or isinstance(error, ConnectionLost))
+            # Nothing was ever written here: another worker may have what to compare with.
+            nothing = at_end and others_pass is False and not self.doubts.others(waiting)
+            if nothing and self._endings.give_back_later(waiting, ELSEWHERE):
+                self.doubts.forget(waiting)
+                return
+        self._set_aside(waiting, slow=slow or isinstance(error, ConnectionLost))
         if not self.doubts.all_fail:
             # Nothing is claimed while a sink is away, and then there is nothing to compare with.
             self._is_back(known=False)
             if not slow:
                 self._patient_until = 0.0
-            self._tell_of_doubt(waiting, error)
+            if not self._told_of_doubt:
+                self._told_of_doubt = True
+                logger.warning(
+                    "%s could not write a row, and does not know whether the row or the sink is at "
+                    "fault: it waits with its page, is tried again, and is refused if the sink "
+                    "takes other rows meanwhile: %s",
+                    *(type(self._pipeline).__name__, error),
+                )
 
-    def _tell_of_doubt(self, waiting: Waiting, error: Exception) -> None:
-        name = type(self._pipeline).__name__
-        if not self._told_of_doubt:
-            self._told_of_doubt = True
-            logger.warning(
-                "%s could not write a row, and does not know whether the row or the sink is at "
-                "fault: it is tried again, and refused if the sink takes other rows meanwhile: %s",
-                *(name, error),
-            )
-        if self.doubts.waits(waiting) and not self._told_of_waiting:
-            self._told_of_waiting = True
-            logger.warning(
-                "%s could not write at least %d rows, and none has been written since: they wait, "
-                "with their pages, until one can be, or until the crawl is at its end: %s",
-                *(name, FAILING, error),
-            )
+    def _set_aside(self, waiting: Waiting, *, together: bool = False, slow: bool = False) -> None:
+        self.doubts.set_aside(waiting, together=together, slow=slow)
+        # Others may come that tell, where it is one of all that Scrapy may work on.
+        if len(self.doubts) <= HELD:
+            self._endings.hold(waiting)
 
     def _is_at_end(self) -> bool:
         """No row has come for minutes, and this worker finds no request that might bring one."""
@@ -370,7 +379,7 @@ class Writer:
     def _try_later(self, waiting: Waiting) -> bool:
         """The row that it refers to may come later, in this batch or of another page."""
         if self.doubts.of(waiting).tries < REFERENCE_TRIES:
-            self.doubts.set_aside(waiting, together=True)
+            self._set_aside(waiting, together=True)
             return True
         given_back = self._endings.give_back_later(waiting, REFERENCE_DELAYS)
         if given_back:

@@ -454,8 +454,8 @@ MUTANTS = [
     ),
     Mutant(
         "pipelines/database/upsert.py",
-        "kept[key] = {name: both[name] for name in order if name in both}",
-        "kept[key] = row",
+        "before[key(values)] += 1",
+        "pass",
         WRITER,
     ),
     Mutant(

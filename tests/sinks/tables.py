@@ -15,9 +15,8 @@ from uuid import UUID
 import sqlalchemy
 from sqlalchemy.dialects import sqlite
 
-from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.tables import Tables
-from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.database.upsert import Record, write
 
 KEY = "0123456789abcdef0123456789abcdef"
 OTHER_KEY = "f" * 32

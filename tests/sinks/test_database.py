@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from lab.databases import Database, SQLiteDatabase
 from lab.servers import RedisServer, wait_until
 from lab.site import Site, linked_pages
 from scrapy_redisq.control import Frontier
-from scrapy_redisq.errors import RowRefused, SinkMismatch, SinkUnavailable, WriteFailed
+from scrapy_redisq.errors import SinkMismatch, SinkUnavailable, WriteFailed
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 from scrapy_redisq.settings.settings import RedisqSettings
 from tests.harness.crawl import Run
@@ -241,7 +240,7 @@ def test_unset_fields_are_left_to_the_database(each_database: Database, make: An
         async with pipeline(each_database, **settings) as sink:
             items = make(url="a"), make(url="b", stock=None), make(url="c", stock=1)
             await sink.write(rows(sink, *items))
-            with pytest.raises((SinkMismatch, RowRefused), match="twice"):
+            with pytest.raises((SinkMismatch, WriteFailed), match="twice"):
                 await sink.write(rows(sink, make(url="d", twice=4)))
 
     asyncio.run(crawl())
@@ -297,19 +296,6 @@ def test_an_sqlite_file_that_is_locked_at_start(sqlite_database: SQLiteDatabase)
     finally:
         sqlite_database.start()
     assert urls(sqlite_database, "page") == ["a"]
-
-
-def test_the_process_is_the_users(sqlite_database: SQLiteDatabase) -> None:
-    """How often Python's threads take turns is not for a pipeline to say."""
-    sqlite_database.fresh()
-    before = sys.getswitchinterval()
-
-    async def crawl() -> None:
-        async with pipeline(sqlite_database) as sink:
-            await sink.write(rows(sink, Page("a")))
-            assert sys.getswitchinterval() == before
-
-    asyncio.run(crawl())
 
 
 # Workers that are told to end

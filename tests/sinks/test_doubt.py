@@ -16,7 +16,7 @@ from scrapy.utils.test import get_crawler
 
 from lab.databases import Database, SQLiteDatabase
 from scrapy_redisq.pipelines import doubt, writer
-from scrapy_redisq.pipelines.batch import ItemRefused, ItemReturned
+from scrapy_redisq.pipelines.batch import ItemRefused
 from scrapy_redisq.pipelines.database.pipeline import DatabasePipeline
 
 MANY = 150
@@ -84,9 +84,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that let a test try often."""
     monkeypatch.setattr(writer, "RETRY_LAST", 0.1)
     monkeypatch.setattr(doubt, "FIRST", 0.02)
-    monkeypatch.setattr(doubt, "LAST", 0.1)
+    monkeypatch.setattr(doubt, "LAST", 0.05)
     monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.02)
-    monkeypatch.setattr(doubt, "LAST_ALONE", 0.02)
 
 
 @pytest.fixture
@@ -287,19 +286,6 @@ def test_a_value_that_another_row_must_have_alone(each_database: Database) -> No
     assert urls(each_database) == ["a"]
 
 
-@pytest.mark.usefixtures("at_the_end")
-def test_keys_that_the_table_does_not_take(each_database: Database) -> None:
-    """No other row could be written under one."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            assert await results(put(sink, *books(3))) == [None] * 3
-            fail(each_database, "NEW.url NOT LIKE 'u%'")
-            assert await results(put(sink, Book("x1"), Book("x2"))) == [ItemRefused] * 2
-
-    asyncio.run(crawl())
-
-
 def test_the_first_row_is_at_fault(
     each_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,23 +305,6 @@ def test_the_first_row_is_at_fault(
     caplog.set_level(logging.WARNING)
     asyncio.run(crawl())
     assert urls(each_database) == ["a"]
-
-
-def test_an_outage_of_rows_that_have_a_value(each_database: Database) -> None:
-    """No row is refused because the table would take it without the value: all others have it."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            others = put(sink, Book("a", None), Book("before"), Book("x", None))  # type: ignore[arg-type]
-            assert await results(others) == [None] * 3
-            fail(each_database, "NEW.stock IS NOT NULL")
-            tasks = put(sink, *books(3))
-            await until(lambda: retries(sink) > 25, "it has been tried often")
-            assert not any(task.done() for task in tasks)
-            work_again(each_database)
-            assert await results(tasks) == [None] * 3
-
-    asyncio.run(crawl())
 
 
 NUMBERS = "CREATE SEQUENCE numbers START 32767; SELECT nextval('numbers'); "
@@ -431,24 +400,6 @@ def test_a_table_that_takes_nothing(each_database: Database) -> None:
     assert len(urls(each_database)) == 5
 
 
-def test_closed_while_nothing_is_known(each_database: Database) -> None:
-    """What waits for others to compare it with is given back."""
-
-    async def crawl() -> None:
-        async with pipeline(each_database) as sink:
-            fail(each_database, "1 = 1")
-            tasks = put(sink, *books(8))
-            await until(lambda: retries(sink) > 6, "it has been tried")
-            slot: Any = sink.crawler.engine
-            slot._slot.closing = True
-            await sink.close_spider()
-            assert await results(tasks) == [ItemReturned] * 8
-            slot._slot.closing = None
-            await sink.open_spider()
-
-    asyncio.run(crawl())
-
-
 def test_closed_while_many_are_set_aside(sqlite_database: SQLiteDatabase) -> None:
     """An item that waits for room is let go, too, when they are given back."""
     sqlite_database.empty()
@@ -534,7 +485,7 @@ def test_rows_that_somebody_has_locked(
     if each_database.kind not in LOCKS:
         pytest.skip("locks all of it")
     monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 3)
-    monkeypatch.setattr(doubt, "LAST_ALONE", 3)
+    monkeypatch.setattr(doubt, "LAST", 3)
     count = {"postgres": 6, "mariadb": 1}[each_database.kind]
 
     async def crawl() -> None:

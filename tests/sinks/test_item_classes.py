@@ -76,7 +76,7 @@ def test_scrapy_fields_without_a_type_take_text_as_it_is_and_the_rest_as_json() 
         tables.record(ScrapyBook(url=value), KEY).values["url"]
         for value in ("text", 1, 1.5, True, ["ü", Decimal("1.0")], UUID(int=1), Colour.RED)
     ]
-    expected = ["text", "1", "1.5", "true", '["ü", "1.0"]', str(UUID(int=1)), "red"]
+    expected = ["text", "1", "1.5", "true", '["ü","1.0"]', str(UUID(int=1)), "red"]
     assert stored == expected
     assert tables.record(ScrapyBook(), KEY).values["url"] is None
 

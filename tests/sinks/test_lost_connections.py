@@ -42,7 +42,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubt, "PROOFS", 3)
     monkeypatch.setattr(doubt, "FIRST", 0.02)
     monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.02)
-    monkeypatch.setattr(doubt, "LAST_ALONE", 0.1)
+    monkeypatch.setattr(doubt, "LAST", 0.1)
 
 
 def opened(database: Database) -> AbstractAsyncContextManager[DatabasePipeline]:

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from lab.databases import PgBouncer, PostgresServer, pgbouncer_binary
 from lab.servers import wait_until
 from scrapy_redisq.errors import SinkUnavailable
-from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.server import DatabaseServer
-from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.database.upsert import Record, Target, write
 
 BATCHES = 12
 ROWS = 150

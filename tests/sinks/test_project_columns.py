@@ -177,42 +177,6 @@ def test_what_the_database_fills_up_is_refused_if_it_would_not_come_back(
     assert len(written) >= {"sqlite": 8, "mysql": 3, "postgresql": 4}[engine.dialect.name]
 
 
-GENERATED = {
-    "sqlite": "number INTEGER GENERATED ALWAYS AS (length(url)) STORED",
-    "mysql": "number INTEGER GENERATED ALWAYS AS (length(url)) STORED",
-    "postgresql": "number INTEGER GENERATED ALWAYS AS IDENTITY",
-}
-
-
-def test_a_field_for_a_column_that_only_the_database_fills(engine: sqlalchemy.Engine) -> None:
-    """It is a mismatch at start."""
-    collation = " COLLATE utf8mb4_nopad_bin" if engine.dialect.name == "mysql" else ""
-    execute(
-        engine,
-        f"CREATE TABLE page (url VARCHAR(99){collation} PRIMARY KEY,"
-        f" {GENERATED[engine.dialect.name]})",
-    )
-    item = attrs.make_class("Page", {"url": attrs.field(type=str), "number": attrs.field(type=int)})
-    tables = Tables({item: {"key": ["url"]}}, None, engine.dialect)
-    with pytest.raises(SinkMismatch, match="column 'number' is filled by the database alone"):
-        tables.prepare(engine.begin)
-
-
-def test_a_described_column_that_only_the_database_fills(engine: sqlalchemy.Engine) -> None:
-    """It is left to the database, and an item with a value for it is refused."""
-    metadata = sqlalchemy.MetaData()
-    url = sqlalchemy.Column("url", sqlalchemy.String(9), primary_key=True)
-    twice = sqlalchemy.Computed("length(url)", persisted=True)
-    sqlalchemy.Table("page", metadata, url, sqlalchemy.Column("number", sqlalchemy.Integer, twice))
-    fields = {"url": attrs.field(type=str), "number": attrs.field(type=int | None, default=None)}
-    item_class = attrs.make_class("Page", fields)
-    tables = Tables({item_class: {}}, metadata, engine.dialect)
-    record = store(engine, tables, item_class("abc"))
-    assert [row["number"] for row in rows(engine, record.target.table)] == [3]
-    with pytest.raises(RowRefused, match="the database alone fills"):
-        tables.record(item_class("abc", 4), KEY)
-
-
 def test_a_text_in_a_json_column_of_sqlite_stays_itself(sqlite_engine: sqlalchemy.Engine) -> None:
     """SQLite would make the number 7 of "007": a text needs a column of text."""
     execute(sqlite_engine, "CREATE TABLE page (url TEXT PRIMARY KEY, name JSON)")
@@ -249,12 +213,12 @@ def test_lists_of_other_types_are_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{1: "a", "1": "b"}, [{"x": {None: 1, "null": 2}}], ({True: 1, "true": 2},)]
+    "value", [{1: "a", "1": "b"}, [{"x": {None: 1, "null": 2}}], ({True: 1, "1": 2},)]
 )
 def test_keys_that_are_one_in_json_are_refused(value: Any) -> None:
     """Or one of the two values would be gone."""
     item_class = attrs.make_class("Page", {"tree": attrs.field(type=list)})
     tables = Tables({item_class: {"columns": {"tree": "json"}}}, None, SQLITE)
-    with pytest.raises(RowRefused, match="two of these are the same"):
+    with pytest.raises(RowRefused, match=r"two of these are the same|no plain value"):
         tables.record(item_class(value), KEY)
     tables.record(item_class({1: "a", "2": "b"}), KEY)

@@ -49,7 +49,7 @@ def test_each_type_comes_back_from_its_column(engine: sqlalchemy.Engine) -> None
     assert (row["colour"], row["size"], row["mixed"]) == ("blue", 2, "PAIR")
     assert (row["uuid"], row["path"], row["pages"]) == (str(UUID(int=5)), "/a/b", 3)
     assert (row["none"], row["default"]) == (None, None)
-    assert (row["anything"], row["either"]) == ('[1, "x"]', "7")
+    assert (row["anything"], row["either"]) == ('[1,"x"]', "7")
     document = {name: as_json(row[name]) for name in ("tags", "details", "reviews")}
     assert document == {
         "tags": ["a", "ü"],
@@ -125,8 +125,8 @@ def test_a_value_comes_back_equal_or_is_refused(engine: sqlalchemy.Engine, item:
         ("size", "2", "takes int"),
         ("tags", [float("nan")], "no JSON"),
         ("tags", [float("inf")], "no JSON"),
-        ("tags", [object()], "object has no form in JSON"),
-        ("tags", [{(1, 2): 3}], "keys in JSON are text"),
+        ("tags", [object()], "object is no plain value"),
+        ("tags", [{(1, 2): 3}], "a key that is no text"),
         ("tags", ["\udc00"], "surrogate"),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: Any, words: str)
         ("text", Colour.RED, "red"),
         ("colour", "red", "red"),
         ("data", bytearray(b"x"), b"x"),
-        ("tags", {3, 1, 2}, "[1, 2, 3]"),
+        ("tags", {3, 1, 2}, "[1,2,3]"),
         ("tags", [b"\xff", Colour.RED, Size.LARGE, {1: time(1, 2)}], None),
     ],
 )
@@ -159,7 +159,7 @@ def test_what_is_lossless_and_obvious_is_converted(name: str, value: Any, stored
     item = Everything(**{**vars(EVERYTHING), name: value})
     record = Tables({}, None, SQLITE).record(item, KEY)
     if stored is None:
-        stored = '["/w==", "red", 2, {"1": "01:02:00"}]'
+        stored = '["/w==","red",2,{"1":"01:02:00"}]'
     assert record.values[name] == stored
     assert type(record.values[name]) is type(stored)
 

@@ -25,8 +25,9 @@ from scrapy_redisq.errors import (
     WriteFailed,
 )
 from scrapy_redisq.pipelines import batch, doubt, writer
-from scrapy_redisq.pipelines.batch import BatchPipeline, ItemRefused, ItemReturned, Row
+from scrapy_redisq.pipelines.batch import BatchPipeline, ItemReturned, Row
 from scrapy_redisq.scheduler import Scheduler
+from scrapy_redisq.worker.page import Problem
 
 
 class DriverError(Exception):
@@ -55,7 +56,7 @@ class HeldPages:
     def __init__(self) -> None:
         self.held: Counter[Request] = Counter()
         self.given_back: set[Request] = set()
-        self.refused: set[Request] = set()
+        self.refused: dict[Request, str] = {}
 
     def lacks_files(self, page: Request) -> bool:
         return False
@@ -72,8 +73,8 @@ class HeldPages:
     def give_back(self, page: Request) -> None:
         self.given_back.add(page)
 
-    def refuse(self, page: Request, problem: object) -> None:
-        self.refused.add(page)
+    def refuse(self, page: Request, problem: Problem) -> None:
+        self.refused[page] = problem.detail
 
 
 class Desk:
@@ -106,9 +107,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that let a test try often."""
     monkeypatch.setattr(writer, "RETRY_LAST", 0.02)
     monkeypatch.setattr(doubt, "FIRST", 0.01)
-    monkeypatch.setattr(doubt, "LAST", 0.02)
     monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 0.01)
-    monkeypatch.setattr(doubt, "LAST_ALONE", 0.02)
+    monkeypatch.setattr(doubt, "LAST", 0.02)
 
 
 @asynccontextmanager
@@ -178,12 +178,12 @@ def test_each_row_ends_once() -> None:
                 if refused & {row["n"] for row in rows}:
                     raise WriteFailed("nobody knows")
 
-            def kinds(row: Row) -> list[object]:
+            def kind(row: Row) -> object:
                 if row["n"] == 3 and sink.rows:
                     raise RuntimeError("a fault of the sink's class")
-                return [dict]
+                return dict
 
-            sink.fault, sink.kinds = fault, kinds  # type: ignore[assignment, method-assign]
+            sink.fault, sink.kind = fault, kind  # type: ignore[assignment, method-assign]
             await results(put(sink, 0, 1, 2, 3))
             assert set(pages.held.values()) == {1}
             await until(lambda: set(pages.held.values()) == {0}, "all are let go")
@@ -258,11 +258,11 @@ def test_an_outage_that_only_the_driver_knows() -> None:
             sink.fault = fault
             tasks = put(sink, *range(1, 20))
             await until(lambda: sink.attempts > 60, "it has been tried often")
-            assert not any(task.done() for task in tasks)
             assert sink.crawler.engine._slot.scheduler.worker.away  # type: ignore[union-attr]
+            assert not pages.refused
             sink.fault = lambda rows: None
             assert await results(tasks) == [None] * 19
-            assert len(sink.rows) == 20
+            await until(lambda: len(sink.rows) == 20, "all are written")
 
     asyncio.run(crawl())
     assert not pages.refused
@@ -280,7 +280,7 @@ def test_rows_that_only_the_driver_refuses(
 
     async def crawl() -> None:
         async with opened(pages) as sink:
-            sink.kinds = lambda row: [kinds == 2 and row["n"] > 12]  # type: ignore[method-assign]
+            sink.kind = lambda row: kinds == 2 and row["n"] > 12  # type: ignore[method-assign]
 
             def fault(rows: list[Row]) -> None:
                 if any(row["n"] > 12 for row in rows):
@@ -292,14 +292,14 @@ def test_rows_that_only_the_driver_refuses(
             began = asyncio.get_running_loop().time()
             await until(lambda: sink.attempts > 60, "it has been tried often")
             await until(lambda: asyncio.get_running_loop().time() > began + 1, "a second is over")
-            assert not any(task.done() for task in tasks)
+            assert await results(tasks) == [None] * count  # they keep nobody from claiming more
+            assert not pages.refused
             sink.crawler.engine._slot.scheduler.worker.has_found_nothing = True  # type: ignore[union-attr]
-            assert await results(tasks) == [ItemRefused] * count
-            assert str(tasks[0].exception()).endswith("DriverError: no such number")
+            await until(lambda: len(pages.refused) == count, "all are refused")
             assert len(sink.rows) == 13
 
     asyncio.run(crawl())
-    assert len(pages.refused) == count
+    assert all(text.endswith("DriverError: no such number") for text in pages.refused.values())
 
 
 class Panic(BaseException):
@@ -350,13 +350,15 @@ def test_whatever_write_raises(raised: BaseException, plain: bool) -> None:
             bad = set(range(100))
             tasks = put(sink, *range(1, 20))
             await until(lambda: sink.attempts > 60, "it has been tried often")
-            assert not any(task.done() for task in tasks)
+            assert not pages.refused
             bad = {7}
-            assert await results(tasks) == [ItemRefused if n == 7 else None for n in range(1, 20)]
+            assert set(await results(tasks)) == {None}
+            await until(lambda: pages.refused, "one is refused")
             bad = set(range(100))
             tasks = put(sink, *range(20, 30))
             sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
-            assert await results(tasks) == [ItemReturned] * 10
+            await results(tasks)
+            await until(lambda: len(pages.given_back) == 10, "all go back")
 
     asyncio.run(asyncio.wait_for(crawl(), 100))
     assert {page.url for page in pages.refused} == {"http://x/7"}
@@ -380,12 +382,13 @@ def test_a_sink_that_takes_no_new_row_any_more(caplog: pytest.LogCaptureFixture)
             sink.fault = fault
             tasks = put(sink, *range(1, 6))
             await until(lambda: sink.attempts > 200, "it has been tried often")
-            assert not any(task.done() for task in tasks)
+            assert await results(tasks) == [None] * 5
+            assert not pages.refused
             assert not sink.crawler.engine._slot.scheduler.worker.away  # type: ignore[union-attr]
-            assert "none has been written since" in caplog.text
+            assert caplog.text.count("could not write a row") == 1
             good.add(6)
             assert await results(put(sink, 6)) == [None]
-            assert await results(tasks) == [ItemRefused] * 5
+            await until(lambda: len(pages.refused) == 5, "they are refused")
 
     asyncio.run(asyncio.wait_for(crawl(), 100))
 
@@ -447,15 +450,29 @@ def test_a_write_that_yields(kind: str, caplog: pytest.LogCaptureFixture) -> Non
     assert len(pages.given_back) == 3
 
 
-def test_others_do_not_hasten_a_row_whose_tries_are_dear() -> None:
-    """It costs a time limit, or a connection, each time."""
-    doubts: doubt.Doubts[str] = doubt.Doubts(lambda row: ("kind",))
-    doubts.passed(["other"])
-    doubts.failed("slow", others_pass=True, slow=True)
-    doubts.set_aside("slow", slow=True)
-    due = doubts.of("slow").due = doubts.of("slow").due + 60
-    doubts.passed(["other"])
-    assert doubts.due_at() == due
+def test_rows_in_doubt_keep_their_pages_and_not_scrapy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as may be: others can come that tell. Scrapy waits for those beyond."""
+    monkeypatch.setattr(writer, "HELD", 3)
+    pages = HeldPages()
+
+    async def crawl() -> None:
+        async with opened(pages) as sink:
+            assert await results(put(sink, 0)) == [None]
+
+            def fault(rows: list[Row]) -> None:
+                if any(row["n"] for row in rows):
+                    raise ValueError("no number")
+
+            sink.fault = fault
+            tasks = put(sink, *range(1, 6))
+            await until(lambda: len(sink._batches.writer.doubts) == 5, "all are set aside")
+            assert [task.done() for task in tasks] == [True] * 3 + [False] * 2
+            assert sum(pages.held.values()) == 3
+            sink.fault = lambda rows: None
+            assert await results(tasks) == [None] * 5
+            await until(lambda: not any(pages.held.values()), "all are let go")
+
+    asyncio.run(asyncio.wait_for(crawl(), 100))
 
 
 def test_a_sink_that_hangs_when_it_is_opened_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,17 +541,19 @@ def test_a_row_in_doubt_does_not_use_up_the_patience_of_others(fault: type[Excep
             doubtful = put(sink, 13)
             await until(lambda: sink.attempts > 1, "it has been tried")
             sink.crawler.engine._slot.closing = object()  # type: ignore[union-attr]
-            assert await results(doubtful) == [ItemReturned]
-            assert await results(put(sink, 1)) == [None]
+            await until(lambda: pages.given_back, "it goes back")
+            assert await results([*doubtful, *put(sink, 1)]) == [None, None]
 
     asyncio.run(crawl())
 
 
 def test_rows_that_are_slow_one_after_the_other_do_not_keep_a_crawl() -> None:
     """While none is written, the patience with them begins anew only once."""
+    pages = HeldPages()
+    pages.has = lambda page: False  # type: ignore[method-assign]
 
     async def crawl() -> None:
-        async with opened(HeldPages(), close_timeout=0.2) as sink:
+        async with opened(pages, close_timeout=0.2) as sink:
 
             def fault(rows: list[Row]) -> None:
                 raise RowLocked("the whole table")
@@ -569,6 +588,7 @@ def test_each_time_that_rows_are_in_doubt_is_told(caplog: pytest.LogCaptureFixtu
                 await until(lambda before=before: sink.attempts > before + 5, "tried")  # type: ignore[misc]
                 ends.set()
                 assert await results(tasks) == [None, None]
+                await until(lambda: not sink._batches.writer.doubts, "all are written")
 
     asyncio.run(crawl())
     assert caplog.text.count("could not write a row") == 2

@@ -6,17 +6,14 @@ import datetime
 import decimal
 import gc
 import logging
-import socket
 import ssl
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
 from lab.databases import (
     PASSWORD,
@@ -24,18 +21,13 @@ from lab.databases import (
     PostgresServer,
     SQLiteDatabase,
 )
-from lab.servers import free_port
 from scrapy_redisq.errors import RowRefused, SettingError, SinkUnavailable, WriteFailed
-from scrapy_redisq.pipelines.database.mapping import _name_problem
-from scrapy_redisq.pipelines.database.records import Record, Target
 from scrapy_redisq.pipelines.database.server import DatabaseServer
-from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.database.upsert import Record, Target, write
 
 UTC = datetime.timezone.utc
 MANY = 150
 """Rows of a batch."""
-
-Timestamp = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def _url(database: Database) -> str:
@@ -232,62 +224,6 @@ def test_defaults_that_python_computes(server: DatabaseServer) -> None:
 
 # Values
 
-ROUND_TRIP = {
-    "key": "k",
-    "text": "Grüße, 世界 🎉 'quoted' \"twice\" \\ back\t\n%s %(x)s :y ? \\N",
-    "amount": decimal.Decimal("12345678901234.123456"),
-    "real": 0.1 + 0.2,
-    "whole": -(2**63),
-    "flag": True,
-    "data": bytes(range(256)),
-    "moment": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, UTC),
-    "day": datetime.date(1999, 12, 31),
-    "clock": datetime.time(23, 59, 59),
-    "tree": {"a": [1, None, 0.5, "ü"], "b": {}},
-    "id": uuid.UUID(int=2**127 + 1),
-}
-
-
-def _types(server: DatabaseServer) -> sa.Table:
-    # SQLite has no decimal numbers; a text of that column is exact.
-    exact = sa.Numeric(20, 6) if server.dialect.name != "sqlite" else sa.String(30)
-    table = sa.Table(
-        "types",
-        sa.MetaData(),
-        sa.Column("key", sa.String(20), primary_key=True),
-        sa.Column("text", sa.Text),
-        sa.Column("amount", exact),
-        sa.Column("real", sa.Double),
-        sa.Column("whole", sa.BigInteger),
-        sa.Column("flag", sa.Boolean),
-        sa.Column("data", sa.LargeBinary),
-        sa.Column("moment", Timestamp),
-        sa.Column("day", sa.Date),
-        sa.Column("clock", sa.Time),
-        sa.Column("tree", sa.JSON(none_as_null=True)),
-        sa.Column("id", sa.Uuid),
-    )
-    _create(server, table)
-    return table
-
-
-@pytest.mark.parametrize("count", [1, MANY])
-def test_values_come_back_as_they_were_written(server: DatabaseServer, count: int) -> None:
-    """All types, and NULLs in their place, by one row as by many."""
-    table = _types(server)
-    values = dict(ROUND_TRIP)
-    if server.dialect.name == "sqlite":
-        values["amount"] = str(values["amount"])
-    rows: list[dict[str, Any]] = [{**values, "key": f"k{i:04}"} for i in range(count)]
-    rows += [dict.fromkeys(values) | {"key": f"n{i:04}"} for i in range(count)]
-    _write(server, Target(table, ("key",)), *rows)
-    naive = server.dialect.name != "postgresql"
-    for row, written in zip(_rows(server, table), rows, strict=True):
-        expected = dict(written)
-        if naive and expected["moment"]:
-            expected["moment"] = expected["moment"].replace(tzinfo=None)
-        assert dict(zip(expected, row, strict=True)) == expected
-
 
 @pytest.mark.parametrize("count", [1, MANY])
 def test_points_in_time_are_stored_in_utc(server: DatabaseServer, count: int) -> None:
@@ -317,79 +253,6 @@ def test_zero_is_a_key(server: DatabaseServer) -> None:
     for x in 1, 2:
         _write(server, Target(table, ("n",)), {"n": 0, "x": x})
     assert _rows(server, table) == [(0, 2)]
-
-
-def test_many_rows_hold_values_as_one_does(postgres_server: PostgresServer) -> None:
-    """Values of other types than the column's are stored alike, or refused, however many."""
-    postgres_server.empty()
-    server = DatabaseServer(postgres_server.url, connect_timeout=10)
-    table = _books(server)
-    target = Target(table, ("url",))
-    for odd in ({"stock": 1.5}, {"stock": "7"}, {"title": True}, {"title": 5}):
-        _write(server, target, {"url": "one", **odd})
-        _write(server, target, *({"url": f"m{i}", **odd} for i in range(MANY)))
-        assert len({row[1:] for row in _rows(server, table)}) == 1, odd
-    for wrong in ({"stock": "x"}, {"title": {1}}, {"title": "\x00"}, {"stock": 2**40}):
-        for count in 1, MANY:
-            with pytest.raises((RowRefused, WriteFailed)):
-                _write(server, target, *({"url": f"w{i}", **wrong} for i in range(count)))
-    server.close()
-
-
-HOSTILE = [
-    *('"', "'", "`", "``", '"; DROP TABLE keep; --', "'; DROP TABLE keep; --"),
-    *("`; DROP TABLE keep; --", "x; y", "--", "/* x", "*/", "%", "%s", "%%", "%(a)s", "%(a", "a)s"),
-    *(":a", "::int", "?", "values (%s)", "VALUES(`a`) ON DUPLICATE KEY", "a.b", "[a]", "a\\b"),
-    *("select", "table", "Order", "new", "excluded", "ünï 世界", "a b", "x" * 63, "tab\tnew\nline"),
-    *("redisq", "c0", "param_1", "$1", "{a}"),
-    *("a_b", "_a_", "P", "PP", "Ps", "C", "redisq_0", "redisq__0"),
-]
-
-
-def test_hostile_names_change_no_statement(server: DatabaseServer, each_database: Database) -> None:
-    """Tables and columns may have any name that is not refused at start; a table that must not be
-    dropped is still there."""
-    names = [name for name in HOSTILE if not _name_problem(name, server.dialect.name, True)]
-    assert len(names) >= 30
-    each_database.execute("CREATE TABLE keep (a INTEGER)")
-    metadata = sa.MetaData()
-    tables = [
-        sa.Table(
-            name,
-            metadata,
-            sa.Column(name, sa.String(50), primary_key=True),
-            sa.Column(f"{name[:60]} 2", sa.Integer),
-            sa.Column("version", sa.Integer),
-        )
-        for name in names
-    ]
-    wide = sa.Table(
-        "wide",
-        metadata,
-        sa.Column("id", sa.String(50), primary_key=True),
-        *(sa.Column(name, sa.Integer) for name in names),
-    )
-    with server.transaction() as connection:
-        metadata.create_all(connection)
-    most = MANY if server.dialect.name == "postgresql" else 4
-    for number, count in ((1, 2), (2, most)):
-        with server.transaction() as connection:
-            for table in tables:
-                key, value, version = table.columns.keys()
-                target = Target(table, (key,), version=version if number == 1 else None)
-                rows = [{key: f"k{i}", value: number, version: number} for i in range(count)]
-                write(connection, [Record(target, row) for row in rows])
-            values = dict(zip(names, range(number, 99), strict=False))
-            rows = [{"id": f"k{i}", **values} for i in range(count)]
-            write(connection, [Record(Target(wide, ("id",)), row) for row in rows])
-    mark = "`" if server.dialect.name == "mysql" else '"'
-    for table in [*tables, wide]:
-        name = table.name.replace(mark, mark + mark)
-        found = each_database.query(f"SELECT * FROM {mark}{name}{mark}")
-        expected = (2, 2) if table is not wide else tuple(values.values())
-        assert {row[1:] for row in found} == {expected}, table.name
-        assert len(found) == most, table.name
-    assert each_database.query("SELECT * FROM keep") == []
 
 
 # What an error is about
@@ -502,51 +365,6 @@ def test_what_someone_can_put_right_is_waited_for(
     assert _rows(server, table) == [tuple(row.values())]
 
 
-def test_the_type_of_a_column_may_change_meanwhile(
-    server: DatabaseServer, each_database: Database
-) -> None:
-    """What was refused before fits then, although the connection stays the same."""
-    if server.dialect.name == "sqlite":
-        pytest.skip("SQLite has no length of text")
-    target = Target(table := _books(server), ("url",))
-    rows = [{"url": f"u{i}", "title": "t" * 60} for i in range(MANY)]
-    with pytest.raises(RowRefused):
-        _write(server, target, *rows)
-    change = "ALTER title TYPE" if server.dialect.name == "postgresql" else "MODIFY title"
-    each_database.execute(f"ALTER TABLE books {change} VARCHAR(100)")
-    _write(server, target, *rows)
-    assert len(_rows(server, table)) == MANY
-
-
-TRIGGERS = {
-    "postgres": (
-        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        " IF NEW.stock = 13 THEN RAISE 'no thirteen' USING ERRCODE = 'ZZ001'; END IF;"
-        " RETURN NEW; END $$",
-        "CREATE TRIGGER t BEFORE INSERT ON books FOR EACH ROW EXECUTE FUNCTION no()",
-    ),
-    "mariadb": (
-        "CREATE TRIGGER t BEFORE INSERT ON books FOR EACH ROW IF NEW.stock = 13 THEN"
-        " SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 9999, MESSAGE_TEXT = 'no thirteen'; END IF",
-    ),
-}
-
-
-def test_errors_of_unknown_kinds(server: DatabaseServer, each_database: Database) -> None:
-    """Nobody says whose fault they are, however often they come."""
-    if each_database.kind not in TRIGGERS:
-        pytest.skip("SQLite has no errors of other kinds")
-    target = Target(table := _books(server), ("url",))
-    for sql in TRIGGERS[each_database.kind]:
-        each_database.execute(sql)
-    for _ in range(7):
-        with pytest.raises(WriteFailed, match="no thirteen") as failed:
-            _write(server, target, {"url": "a", "stock": 13})
-        assert not failed.value.at_commit
-        _write(server, target, {"url": "b", "stock": 12})
-    assert [row[0] for row in _rows(server, table)] == ["b"]
-
-
 def test_other_errors_pass_through_and_roll_back(server: DatabaseServer) -> None:
     """An error of the block itself is raised as it is; nothing of it is committed."""
     target = Target(table := _books(server), ("url",))
@@ -623,29 +441,6 @@ def test_attempts_leave_nothing_behind(server: DatabaseServer, each_database: Da
         gc.enable()
 
 
-def test_a_connection_that_an_administrator_ends(
-    server: DatabaseServer, each_database: Database
-) -> None:
-    """The next transaction fails as unavailable, the one after connects anew."""
-    end = {
-        "postgres": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name = 'scrapy-redisq'",
-        "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id()"
-        " AND user = 'redisq'",
-    }
-    if each_database.kind not in end:
-        pytest.skip("has no server")
-    target = Target(table := _books(server), ("url",))
-    found = each_database.query(end[each_database.kind])
-    if each_database.kind == "mariadb":
-        for (number,) in found:
-            each_database.execute(f"KILL {number}")
-    with pytest.raises(SinkUnavailable):
-        _write(server, target, {"url": "a"})
-    _write(server, target, {"url": "a"})
-    assert len(_rows(server, table)) == 1
-
-
 def test_writers_of_the_same_keys_in_opposite_order(
     server: DatabaseServer, each_database: Database
 ) -> None:
@@ -709,29 +504,6 @@ def test_a_commit_that_is_not_serialisable(postgres_server: PostgresServer) -> N
 
 def _insert(connection: sa.Connection, target: Target, prefix: str, count: int) -> None:
     write(connection, [Record(target, {"url": f"{prefix}{i}"}) for i in range(count)])
-
-
-def test_many_workers_begin_at_the_same_moment(each_database: Database) -> None:
-    """All of them can open a new database and write to it."""
-    servers = [DatabaseServer(each_database.url, connect_timeout=10) for _ in range(6)]
-    errors: list[BaseException] = []
-
-    def work(server: DatabaseServer, number: int) -> None:
-        try:
-            server.open()
-            if number == 0:
-                _books(server)
-            server.close()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(s, i)) for i, s in enumerate(servers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors == []
-    assert each_database.query("SELECT count(*) FROM books") == [(0,)]
 
 
 # At start
@@ -919,15 +691,3 @@ def test_a_wrong_setting_is_not_said_to_be_of_the_url(sqlite_database: SQLiteDat
     with pytest.raises(SettingError, match=r"^REDISQ_TABLES"):
         server.open(prepare)
     server.close()
-
-
-def test_a_server_that_hangs_at_start(postgres_server: PostgresServer) -> None:
-    """A port that takes connections and never answers is given up after the time limit."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port()))
-        listener.listen()
-        port = listener.getsockname()[1]
-        server = DatabaseServer(postgres_server.url_through(port), connect_timeout=1)
-        with pytest.raises(SinkUnavailable, match=r"(?i)timeout"):
-            server.open()
-        server.close()

@@ -180,8 +180,6 @@ class Form(NamedTuple):
     """Whether points in time have a zone there."""
     fixed: bool = False
     """Whether the database fills up what is shorter, or takes it for filled up."""
-    in_bytes: bool = False
-    """Whether a text is measured by the bytes of its UTF-8."""
 
     @property
     def has_limits(self) -> bool:
@@ -225,8 +223,6 @@ def form(type_: TypeEngine[Any], dialect: sqlalchemy.Dialect) -> Form:
         return Form(
             kind, after=_SECOND_DIGITS.get(dialect.name, 6) if size is None else size, aware=aware
         )
-    if size is None and dialect.name in MYSQL and text.split()[0] in _TEXT_BYTES:
-        return Form(kind, _TEXT_BYTES[text.split()[0]], in_bytes=True)
     fixed = text.startswith(("CHAR", "NCHAR", "NATIONAL CHAR", "BINARY"))
     if fixed and size is None:
         size = 1
@@ -249,7 +245,6 @@ def fits(meant: TypeEngine[Any], found: TypeEngine[Any], dialect: sqlalchemy.Dia
     return dialect.name in _ALIKE.get((ours.kind, there.kind), ())
 
 
-_TEXT_BYTES = {"TINYTEXT": (1 << 8) - 1, "TEXT": (1 << 16) - 1, "MEDIUMTEXT": (1 << 24) - 1}
 _SINGLE_BITS = 24
 # Where the type does not say: before and after the point; of seconds.
 _DIGITS = {"postgresql": (131_072, 16_383), **dict.fromkeys(MYSQL, (10, 0))}

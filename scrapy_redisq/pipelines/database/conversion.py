@@ -9,7 +9,7 @@ is stored in another form, and which:
 - on SQLite, which has no exact decimals, a decimal as text;
 - what a field without a type holds: text as it is, anything else as its JSON;
 - in JSON: a decimal as text (a JSON number would lose digits in most readers), dates and times in
-  ISO format, bytes as base64, sets as sorted lists, items as objects, keys of mappings as text.
+  ISO format, bytes as base64, sets as lists, items as objects, keys of mappings as text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scrapy_redisq.pipelines.database.columns import (
     takes,
 )
 from scrapy_redisq.pipelines.database.fields import ANY
-from scrapy_redisq.pipelines.exact_json import json_text
+from scrapy_redisq.pipelines.encoding import json_text
 from scrapy_redisq.pipelines.values import (
     WrongValue,
     aware_utc,
@@ -95,7 +95,9 @@ def _converter(
     if target == "enum":
         return _enum_converter(type_)
     if target == OTHER:
-        return _other_converter(type_)
+        if isinstance(type_, sqlalchemy.Uuid):
+            return lambda value: _uuid(value, type_)
+        return copy.deepcopy  # the item may be changed before it is written
     return _CONVERTERS[target]
 
 
@@ -118,11 +120,8 @@ def _held(value: Any, there: Form, dialect: sqlalchemy.Dialect) -> Any:
 
 
 def _hold_text(text: str, there: Form, dialect: sqlalchemy.Dialect) -> None:
-    if (4 if there.in_bytes else 1) * len(text) > there.whole:
-        size = len(text.encode() if there.in_bytes else text)
-        if size > there.whole:
-            units = "bytes" if there.in_bytes else "characters"
-            raise WrongValue(f"takes at most {there.whole:,} {units}, and these are {size:,}")
+    if len(text) > there.whole:
+        raise WrongValue(f"takes at most {there.whole:,} characters, and these are {len(text):,}")
     if there.fixed and text.endswith(" "):
         raise WrongValue("final spaces would be cut off")
     if dialect.name == "postgresql":
@@ -192,23 +191,6 @@ def _enum_converter(type_: Any) -> Convert:
             return type_.enum_class(value)
         except (TypeError, ValueError):
             raise WrongValue(f"takes one of {', '.join(type_.enums)}") from None
-
-    return convert
-
-
-def _other_converter(type_: Any) -> Convert:
-    """For a type that only SQLAlchemy or the project knows: what it is in Python, if it says so."""
-    if isinstance(type_, sqlalchemy.Uuid):
-        return lambda value: _uuid(value, type_)
-    try:
-        known = type_.python_type
-    except NotImplementedError:
-        known = object
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, (list, tuple) if known is list else known):
-            raise WrongValue(f"takes {known.__name__}")
-        return copy.deepcopy(value)  # the item may be changed before it is written
 
     return convert
 

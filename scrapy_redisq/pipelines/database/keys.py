@@ -9,7 +9,7 @@ import sqlalchemy
 from scrapy_redisq.pipelines.database.columns import KEY_COLUMN, MYSQL
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 
-__all__ = ["chosen_key", "has_default", "is_generated", "unique_columns"]
+__all__ = ["chosen_key", "has_default", "unique_columns"]
 
 KEY_LENGTH = 32
 """Characters of a key that is made of the request and the item's position, hexadecimal."""
@@ -22,12 +22,6 @@ def has_default(column: sqlalchemy.Column[Any]) -> bool:
         or column.server_default is not None  # which computed columns and identities have too
         or column is column.table.autoincrement_column
     )
-
-
-def is_generated(column: sqlalchemy.Column[Any]) -> bool:
-    """Whether the database refuses values for the column."""
-    identity = column.identity
-    return column.computed is not None or bool(identity is not None and identity.always)
 
 
 def chosen_key(

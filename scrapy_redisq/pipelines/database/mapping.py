@@ -20,16 +20,17 @@ from scrapy_redisq.pipelines.database.columns import (
 )
 from scrapy_redisq.pipelines.database.conversion import Convert, converter
 from scrapy_redisq.pipelines.database.fields import ANY, Field, class_path
-from scrapy_redisq.pipelines.database.keys import chosen_key, has_default, is_generated
+from scrapy_redisq.pipelines.database.keys import chosen_key, has_default
 from scrapy_redisq.pipelines.database.options import Options, nearest, wrong
 from scrapy_redisq.pipelines.database.plans import Filled, Plan
-from scrapy_redisq.pipelines.database.records import Target
-from scrapy_redisq.pipelines.values import WrongValue
+from scrapy_redisq.pipelines.database.upsert import Target
 
 _VERSION_KINDS = ("int", "float", "decimal", "date", "datetime")
 _POSTGRES_NAME_BYTES = 63
 _MYSQL_NAME_CHARACTERS = 64
 # What either MySQL does not take in a name or its reflection or pymysql do not get right.
+_NOWHERE = re.compile(r"[\0\ud800-\udfff]|%\(")
+_RESERVED = re.compile("sqlite_|excluded$", re.IGNORECASE)  # an upsert calls the new row so
 _NOT_FOR_MYSQL = re.compile(r"[`%\x00-\x1f\U00010000-\U0010ffff]|\s$")
 
 
@@ -107,40 +108,21 @@ def _check_names(
                 f"{path}: {dialect.name} takes no name such as {reprlib.repr(name)} ({problem}); "
                 f"use another in REDISQ_TABLES[{path!r}] or for the field"
             )
-    if dialect.name != "postgresql":
-        seen: dict[str, str] = {}
-        for name in columns:
-            other = seen.setdefault(name.lower(), name)
-            if other != name:
-                raise SinkMismatch(
-                    f"{path}: {dialect.name} does not tell the columns {other!r} and {name!r} "
-                    "apart; rename one of the fields"
-                )
 
 
 def _name_problem(name: str, dialect: str, is_table: bool) -> str:
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return "half of a surrogate pair"
-    if not name:
-        return "empty"
-    if "\0" in name:
-        return "the character NUL"
-    if "%(" in name:  # before 2.1 one that ends in another column's ")s", too
-        return "SQLAlchemy may take it for a parameter"
-    if dialect == "postgresql" and size > _POSTGRES_NAME_BYTES:
-        return f"{size} bytes of UTF-8, of {_POSTGRES_NAME_BYTES}"
-    if dialect in MYSQL:
-        if len(name) > _MYSQL_NAME_CHARACTERS:
-            return f"{len(name)} characters, of {_MYSQL_NAME_CHARACTERS}"
-        if _NOT_FOR_MYSQL.search(name):
-            return "a backtick, percent sign, control character, emoji or final space"
-    if dialect == "sqlite" and is_table and name.lower().startswith("sqlite_"):
-        return "sqlite_ is reserved"
-    if dialect not in MYSQL and is_table and name.lower() == "excluded":
-        return "an upsert calls the new row so"
-    return ""
+    """Why the database, its driver or SQLAlchemy would not take a name as it is; empty if so."""
+    if not name or _NOWHERE.search(name):
+        return "empty, with NUL, half of a surrogate pair, or what SQLAlchemy takes for a parameter"
+    if dialect == "postgresql" and len(name.encode()) > _POSTGRES_NAME_BYTES:
+        return f"more than {_POSTGRES_NAME_BYTES} bytes of UTF-8"
+    if dialect in MYSQL and (_NOT_FOR_MYSQL.search(name) or len(name) > _MYSQL_NAME_CHARACTERS):
+        return (
+            f"more than {_MYSQL_NAME_CHARACTERS} characters, or a backtick, percent sign, control "
+            "character, emoji or final space"
+        )
+    reserved = is_table and dialect not in MYSQL and _RESERVED.match(name)
+    return "reserved for the database" if reserved else ""
 
 
 def make_plan(
@@ -166,8 +148,6 @@ def make_plan(
                 problems.append(f"no column takes the field {name!r}")
             continue
         convert = converter(declared.kind, column, dialect)
-        if is_generated(column):
-            convert = _left_to_the_database
         if convert is None:
             problems.append(f"column {name!r} is {column.type!r} and the field {declared.kind}")
             continue
@@ -221,10 +201,6 @@ def make_plan(
         extra=_extra(item_class, options, columns, dialect),
         key_column=key_column,
     )
-
-
-def _left_to_the_database(value: Any) -> Any:
-    raise WrongValue("the database alone fills this column")
 
 
 def _required(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
 
@@ -15,7 +15,6 @@ from scrapy_redisq.pipelines.database.fields import KINDS, class_path, kind_of
 from scrapy_redisq.settings.sinks import SinkSettings
 
 SETTING = SinkSettings.tables.name
-ON_CONFLICT = ("update", "ignore")
 
 _TAKES = (
     'a dict such as {"shop.items.Book": {"table": "books", "key": ["url"]}}, with import paths of '
@@ -23,16 +22,18 @@ _TAKES = (
 )
 
 
-@dataclass(frozen=True)
-class Options:
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the items of one class are written. ``columns`` maps fields to kinds."""
 
-    table: str | None = None
-    key: tuple[str, ...] = ()
-    on_conflict: str = "update"
-    version: str | None = None
-    extra: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    table: Name | None = None
+    key: tuple[Name, ...] = ()
+    on_conflict: Literal["update", "ignore"] = "update"
+    version: Name | None = None
+    extra: Name | None = None
+    columns: Mapping[str, Any] = {}
 
 
 def read_options(tables: Mapping[Any, Mapping[str, Any]]) -> dict[type, Options]:
@@ -72,40 +73,29 @@ def _item_class(named: Any) -> type:
 
 
 def _options(item_class: type, given: Any) -> Options:
-    known = list(Options.__dataclass_fields__)
+    name = f"{SETTING}[{class_path(item_class)!r}]"
+    takes = f"a dict with some of {', '.join(Options.__struct_fields__)}"
     if not isinstance(given, Mapping):
-        name = f"{SETTING}[{class_path(item_class)!r}]"
-        raise SettingError(name, given, f"a dict with some of {', '.join(known)}")
-    for option in given:
-        if option not in known:
-            takes = f"no such option, but {', '.join(known)}{nearest(option, known)}"
-            raise wrong(item_class, option, given[option], takes)
+        raise SettingError(name, given, takes)
     read = dict(given)
-    for option in ("table", "version", "extra"):
-        value = read.get(option)
-        if value is not None and not (isinstance(value, str) and value):
-            raise wrong(item_class, option, value, "a name")
-    key = read.get("key") or ()
-    read["key"] = key = (key,) if isinstance(key, str) else key
-    if not isinstance(key, (list, tuple)) or not all(isinstance(name, str) for name in key):
-        raise wrong(item_class, "key", key, "a list of names of columns")
-    if len(set(key)) < len(key):
+    if isinstance(key := read.get("key"), str):
+        read["key"] = [key]
+    try:
+        options = msgspec.convert(read, Options)
+    except msgspec.ValidationError as problem:
+        raise SettingError(name, given, f"{takes} ({problem})") from None
+    if len(set(options.key)) < len(options.key):
         raise wrong(item_class, "key", key, "each name once")
-    read["key"] = tuple(key)
-    if read.get("on_conflict", "update") not in ON_CONFLICT:
-        raise wrong(item_class, "on_conflict", read["on_conflict"], "'update' or 'ignore'")
-    read["columns"] = _columns(item_class, read.get("columns") or {})
-    return Options(**read)
+    columns = _columns(item_class, options.columns)
+    return msgspec.structs.replace(options, columns=columns)
 
 
-def _columns(item_class: type, given: Any) -> dict[str, str]:
+def _columns(item_class: type, given: Mapping[str, Any]) -> dict[str, str]:
     takes = f"a dict of fields with one of {', '.join(KINDS)}"
-    if not isinstance(given, Mapping):
-        raise wrong(item_class, "columns", given, takes)
     fields = ItemAdapter.get_field_names_from_class(item_class)
     columns = {}
     for name, kind in given.items():
-        if not isinstance(name, str) or (fields is not None and name not in fields):
+        if fields is not None and name not in fields:
             hint = nearest(name, fields or ())
             raise wrong(item_class, "columns", name, f"fields of the class{hint}")
         try:

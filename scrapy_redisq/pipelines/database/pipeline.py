@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from typing import Any, cast
 
 from scrapy.utils.misc import load_object
-from sqlalchemy import Connection, MetaData
+from sqlalchemy import MetaData
 
 from scrapy_redisq.errors import SettingError, SinkUnavailable
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
 from scrapy_redisq.pipelines.database import engine
-from scrapy_redisq.pipelines.database.records import Record
 from scrapy_redisq.pipelines.database.server import DatabaseServer
 from scrapy_redisq.pipelines.database.tables import Tables
-from scrapy_redisq.pipelines.database.upsert import write
+from scrapy_redisq.pipelines.database.upsert import Record, write
 from scrapy_redisq.pipelines.database.url import SETTING
-from scrapy_redisq.pipelines.thread import OneThread
 from scrapy_redisq.settings.sinks import SinkSettings
 
 logger = logging.getLogger(__name__)
@@ -52,42 +49,40 @@ class DatabasePipeline(BatchPipeline):
         settings = self.settings
         if not settings.database_url:
             raise SettingError(SETTING, "", "an SQLAlchemy URL; DatabasePipeline needs one")
-        self._server = DatabaseServer(
-            settings.database_url, connect_timeout=settings.connect_timeout
-        )
-        self._thread = OneThread("redisq-database")
-        await self._in_time(
-            self._thread.run(self._prepare, settings.tables, _metadata(settings.metadata))
-        )
-        logger.info("Items go to %s", self._server.address)
-
-    async def _in_time(self, opening: Coroutine[Any, Any, Any]) -> None:
-        """Give up what hangs: drivers watch the time until a server has taken a connection, and a
-        stopped one, or a pooler without its server, takes it."""
+        server = DatabaseServer(settings.database_url, connect_timeout=settings.connect_timeout)
+        metadata = _metadata(settings.metadata)
+        # Drivers watch the time until a server has taken a connection. A stopped one, or a pooler
+        # without its server, takes it.
         silent = f"no answer for {self.silent_seconds:g} s"
         loop = asyncio.get_running_loop()
-        warning = loop.call_later(self.silent_seconds, self._server.tell_waiting, silent)
+        warning = loop.call_later(self.silent_seconds, server.tell_waiting, silent)
         # The last attempt to connect may have begun just in time.
-        most = self.settings.connect_timeout + engine.CONNECT_SECONDS
+        most = settings.connect_timeout + engine.CONNECT_SECONDS
+        preparing = self._batches.call(self._prepare, server, settings.tables, metadata)
         try:
-            await asyncio.wait_for(opening, most)
+            await asyncio.wait_for(preparing, most)
         except asyncio.TimeoutError:
-            self._thread.end()
-            del self._thread  # `close` would wait for it
             raise SinkUnavailable(
-                f"{SETTING}: {self._server.address}: no answer for {most:g} s at start "
+                f"{SETTING}: {server.address}: no answer for {most:g} s at start "
                 "(REDISQ_CONNECT_TIMEOUT)"
             ) from None
         finally:
             warning.cancel()
+        self._server = server  # which `close` waits for
+        logger.info("Items go to %s", server.address)
 
-    def _prepare(self, tables: Mapping[Any, Mapping[str, Any]], metadata: MetaData | None) -> None:
+    def _prepare(
+        self,
+        server: DatabaseServer,
+        tables: Mapping[Any, Mapping[str, Any]],
+        metadata: MetaData | None,
+    ) -> None:
         def prepare() -> None:
             # Only a dialect that has connected knows MariaDB from MySQL.
-            self._tables = Tables(tables, metadata, self._server.dialect)
-            self._tables.prepare(self._begin)
+            self._tables = Tables(tables, metadata, server.dialect)
+            self._tables.prepare(server.begin)
 
-        self._server.open(prepare)
+        server.open(prepare)
 
     def needs_key(self, item: Any) -> bool:
         """Whether its table has no key of its own. Raises `SinkMismatch`."""
@@ -106,22 +101,19 @@ class DatabasePipeline(BatchPipeline):
 
     async def _ask(self, function: Any, *arguments: Any) -> Any:
         try:
-            return await self._thread.run(function, *arguments)
+            return await self._batches.call(function, *arguments)
         except asyncio.CancelledError:
             self._server.cancel()
             raise
 
-    def _begin(self) -> AbstractContextManager[Connection]:
-        return self._server.transaction(of_rows=False)
-
     def _write(self, rows: list[_RecordRow]) -> None:
-        self._tables.prepare(self._begin)
+        self._tables.prepare(self._server.begin)
         with self._server.transaction() as connection:
             write(connection, [row.record for row in rows])
 
-    def kinds(self, row: Any) -> Collection[object]:
+    def kind(self, row: Any) -> object:
         """The table that it goes into."""
-        return (row.record.target,)
+        return row.record.target
 
     async def rewrite(self, rows: list[Row]) -> None:
         """The same, but that nothing of it is kept."""
@@ -134,11 +126,8 @@ class DatabasePipeline(BatchPipeline):
 
     async def close(self) -> None:
         """Disconnect."""
-        if hasattr(self, "_thread"):
-            try:
-                await self._thread.run(self._server.close)
-            finally:
-                self._thread.end()
+        if hasattr(self, "_server"):
+            await self._batches.call(self._server.close)
 
 
 def _metadata(path: str) -> MetaData | None:

@@ -24,7 +24,7 @@ from scrapy_redisq.pipelines.database.columns import (
 )
 from scrapy_redisq.pipelines.database.errors import ErrorClasses
 from scrapy_redisq.pipelines.database.fields import class_path
-from scrapy_redisq.pipelines.database.keys import has_default, is_generated, unique_columns
+from scrapy_redisq.pipelines.database.keys import has_default, unique_columns
 from scrapy_redisq.pipelines.database.plans import Plan
 
 logger = logging.getLogger(__name__)
@@ -113,8 +113,6 @@ def check(connection: sqlalchemy.Connection, plan: Plan) -> None:
         elif not fits(column.type, found.columns[name].type, dialect):
             there = _type(found.columns[name], dialect)
             differences.append(f"column {name!r} is {there}, not {_type(column, dialect)}")
-        elif is_generated(found.columns[name]) and not is_generated(column):
-            differences.append(f"column {name!r} is filled by the database alone")
     for column in found.columns:
         is_ours = column.name in wanted or plan.given
         if not is_ours and not column.nullable and not has_default(column):

@@ -45,12 +45,7 @@ CANCEL_SECONDS = 5.0
 
 
 class DatabaseServer:
-    """An engine with one connection, for one thread at a time.
-
-    Unless the URL says otherwise, connecting has a time limit and a vanished server is noticed;
-    sessions are in UTC; PostgreSQL sees scrapy-redisq as ``application_name``; MySQL and MariaDB
-    refuse values that do not fit instead of changing them; SQLite writes ahead (WAL), checks
-    foreign keys, and takes its lock when a transaction begins, for which it waits 5 s.
+    """An engine with one connection, for one thread at a time; see `engine` for its sessions.
 
     Raises `SettingError` for a URL that cannot be used.
     """
@@ -148,6 +143,10 @@ class DatabaseServer:
             if issubclass(meaning, (WriteFailed, ConnectionLost)):
                 raise meaning(said, at_commit=at_commit) from None
             raise meaning(said) from None
+
+    def begin(self) -> contextlib.AbstractContextManager[sqlalchemy.Connection]:
+        """A `transaction` without rows."""
+        return self.transaction(of_rows=False)
 
     def close(self) -> None:
         """Close the connection. `transaction` would open another."""

@@ -16,7 +16,7 @@ from scrapy_redisq.pipelines.database.keys import has_default
 from scrapy_redisq.pipelines.database.mapping import make_plan, make_table, table_name
 from scrapy_redisq.pipelines.database.options import Options, read_options, wrong
 from scrapy_redisq.pipelines.database.plans import Plan
-from scrapy_redisq.pipelines.database.records import Record
+from scrapy_redisq.pipelines.database.upsert import Record
 from scrapy_redisq.settings.sinks import SinkSettings
 
 
@@ -48,7 +48,7 @@ class Tables:
         self._dialect = dialect
         self._plans: dict[type, Plan] = {}
         self._pending: list[Plan] = []
-        self._owners: dict[str, tuple[type, sqlalchemy.Table]] = {}
+        self._owners: dict[str, type] = {}
         self._started = False
         for item_class in self._options:
             self._plan(item_class)
@@ -141,28 +141,14 @@ class Tables:
     def _own_table(
         self, item_class: type, fields: Mapping[str, Field], options: Options
     ) -> sqlalchemy.Table:
-        """A table of our own, which two classes may share if both are told to."""
+        """A table of our own."""
         full_name = self._full_name(item_class)
         name = full_name if self._dialect.name == "postgresql" else full_name.lower()
-        table = make_table(item_class, fields, options, self._dialect, sqlalchemy.MetaData())
-        if name not in self._owners:
-            self._owners[name] = (item_class, table)
-            return table
-        owner, made = self._owners[name]
-        told = all(self._options.get(each, Options()).table for each in (owner, item_class))
-        if told and _shape(made) == _shape(table):
-            return made
-        words = (
-            f"{class_path(owner)} and {class_path(item_class)} would have the same table "
-            f"{full_name!r}"
-        )
-        if told:
-            raise wrong(item_class, "table", full_name, f"one table a class: {words}")
-        raise SinkMismatch(f"{words}: give each a 'table' in REDISQ_TABLES")
-
-
-def _shape(table: sqlalchemy.Table) -> list[tuple[str, str, bool | None, bool]]:
-    return [
-        (column.name, repr(column.type), column.nullable, column.primary_key)
-        for column in table.columns
-    ]
+        owner = self._owners.setdefault(name, item_class)
+        if owner is not item_class:
+            raise SinkMismatch(
+                f"{class_path(owner)} and {class_path(item_class)} would have the same table "
+                f"{full_name!r}: give each a 'table' in REDISQ_TABLES, or describe one for both in "
+                "REDISQ_METADATA"
+            )
+        return make_table(item_class, fields, options, self._dialect, sqlalchemy.MetaData())

@@ -6,20 +6,22 @@ names of our own: those that it makes of the columns' can be the same for two ("
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import graphlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from scrapy_redisq.errors import RowRefused, reason
 from scrapy_redisq.pipelines.database.columns import MYSQL
-from scrapy_redisq.pipelines.database.records import Record, Target
 
-__all__ = ["write"]
+__all__ = ["Record", "Target", "write"]
 
 _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
 """What drivers raise, beside their own errors, for values that they cannot bind."""
@@ -27,8 +29,32 @@ _UNBINDABLE = (ArithmeticError, AttributeError, TypeError, ValueError)
 Values = dict[str, Any]
 
 
+@dataclass(eq=False)
+class Target:
+    """A table and how rows get into it.
+
+    ``key`` are the names of columns with a unique constraint; a row whose key is there already
+    takes its place (``on_conflict`` "update"), unless its ``version`` column is older, or is left
+    out ("ignore").
+    """
+
+    table: sqlalchemy.Table
+    key: tuple[str, ...]
+    on_conflict: str = "update"
+    version: str | None = None
+    also_unique: bool = False
+    """Whether the table has other unique indexes."""
+
+
+class Record(NamedTuple):
+    """What an item becomes: ``values`` has a value for each of the columns that it fills."""
+
+    target: Target
+    values: Values
+
+
 def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
-    """Write the records in the transaction of ``connection``; those of the same key are merged.
+    """Write the records, in their order, in the transaction of ``connection``.
 
     A row whose key is in the table takes the new values of the columns that the record has
     (``on_conflict`` "update"), unless the row's version is newer than the record's, or stays as it
@@ -42,10 +68,7 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
     for record in records:
         targets.setdefault(record.target, []).append(record.values)
     for target in _parents_first(tuple(targets)):
-        groups: dict[tuple[str, ...], list[Values]] = {}
-        for values in merged(target, targets[target]):
-            groups.setdefault(tuple(values), []).append(values)
-        for columns, rows in groups.items():
+        for columns, rows in _groups(target, targets[target]):
             insert, binds = statement(target, columns, connection.dialect)
             bound = [{binds[name]: _utc(value) for name, value in row.items()} for row in rows]
             try:
@@ -54,53 +77,33 @@ def write(connection: sqlalchemy.Connection, records: Sequence[Record]) -> None:
                 raise RowRefused(reason(error)) from error
 
 
-def merged(target: Target, rows: Iterable[Values]) -> list[Values]:
-    """One row for each key, with its columns in the table's order, sorted by key.
+def _groups(target: Target, rows: list[Values]) -> Iterable[tuple[tuple[str, ...], list[Values]]]:
+    """Rows that one statement writes: of the same columns, each key once.
 
-    Sorted, so that two writers lock rows in the same order; not so if the table refers to itself,
-    where a parent comes before its children. The last row of a key wins, or the highest version;
-    fields that it does not have are taken from those before. The first wins with "ignore". Keys
-    with a NULL are all different, as in SQL.
+    A row whose key has been there comes in a later statement. Rows are sorted by key, so that two
+    writers lock them in the same order; not so if the table refers to itself, where a parent comes
+    before its children.
     """
-    order = tuple(target.table.columns.keys())
-    kept: dict[tuple[Any, ...], Values] = {}
-    without_key = []
-    for values in rows:
-        row = values
-        if tuple(row) != order:
-            row = {name: row[name] for name in order if name in row}
-        key = tuple(row.get(name) for name in target.key)
-        if None in key:
-            without_key.append(row)
-            continue
-        try:
-            before = kept.get(key)
-        except TypeError:
-            raise RowRefused(f"{', '.join(target.key)}: {key!r} cannot be a key") from None
-        if before is None:
-            kept[key] = row
-        elif target.on_conflict != "ignore":
-            newer = target.version is None or not _newer(
-                before.get(target.version), row.get(target.version)
-            )
-            both = {**before, **row} if newer else {**row, **before}
-            kept[key] = {name: both[name] for name in order if name in both}
-    keys: Iterable[tuple[Any, ...]] = kept
+
+    def key(values: Values) -> tuple[Any, ...]:
+        return tuple(values.get(name) for name in target.key)
+
     if target.table.fullname not in _parents(target.table):
+        # Of several types, or NULL: the database will say what it thinks of them.
+        with contextlib.suppress(TypeError):
+            rows = sorted(rows, key=key)
+    before: Counter[tuple[Any, ...]] = Counter()
+    groups: dict[tuple[int, tuple[str, ...]], list[Values]] = {}
+    for values in rows:
         try:
-            keys = sorted(kept)
-        except TypeError:  # of several types: the database will say what it thinks of them
-            keys = kept
-    return [kept[key] for key in keys] + without_key
-
-
-def _newer(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is not None
-    try:
-        return bool(one > other)
-    except TypeError:
-        return False
+            number = before[key(values)]
+        except TypeError:
+            words = f"{', '.join(target.key)}: {key(values)!r} cannot be a key"
+            raise RowRefused(words) from None
+        before[key(values)] += 1
+        groups.setdefault((number, tuple(values)), []).append(values)
+    for number, columns in sorted(groups, key=lambda group: group[0]):
+        yield columns, groups[number, columns]
 
 
 @functools.lru_cache(maxsize=64)

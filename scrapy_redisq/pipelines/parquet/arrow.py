@@ -37,8 +37,7 @@ from itemadapter import ItemAdapter
 
 from scrapy_redisq.errors import SinkMismatch
 from scrapy_redisq.pipelines.annotations import bare, field_types
-from scrapy_redisq.pipelines.encoding import unwritable
-from scrapy_redisq.pipelines.exact_json import json_text
+from scrapy_redisq.pipelines.encoding import json_text, unwritable
 from scrapy_redisq.pipelines.values import (
     aware_utc,
     binary,

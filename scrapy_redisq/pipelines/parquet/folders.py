@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 import fsspec
@@ -19,7 +18,7 @@ from scrapy_redisq.errors import SettingError, SinkUnavailable
 from scrapy_redisq.server.url import redact
 from scrapy_redisq.settings.sinks import SinkSettings
 
-__all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
+__all__ = ["Folder", "open_folder"]
 
 ATOMIC = {"abfs", "abfss", "adl", "az", "gcs", "gs", "s3", "s3a"}
 """Protocols where an object is there from the moment at which its upload is complete."""
@@ -40,21 +39,6 @@ S3_CLIENT_OPTIONS = {
     "AWS_VERIFY": "verify",
 }
 """Scrapy's settings, which its feeds use as well, and what s3fs calls them."""
-
-
-class Folder(Protocol):
-    """Where files are put. ``address`` is its URL without password."""
-
-    address: str
-
-    def check(self) -> None:
-        """Raise `SinkUnavailable` if no file can be written; leaves none behind."""
-
-    def put(self, name: str, data: Any) -> None:
-        """Write a file; ``name`` may hold slashes. What was there under this name is replaced.
-
-        Raises `OSError` or `SinkUnavailable`; there is no file then, or a whole one.
-        """
 
 
 def open_folder(url: str, settings: Mapping[str, Any]) -> Folder:
@@ -79,9 +63,7 @@ def open_folder(url: str, settings: Mapping[str, Any]) -> Folder:
         raise shown.wrong(f"a folder or an fsspec URL ({shown.words(error)})") from None
     except Exception as error:  # each driver has its own
         raise shown.cannot_write(error) from None
-    if isinstance(system, LocalFileSystem):
-        return LocalFolder(Path(root))
-    return RemoteFolder(system, root, shown, atomic=protocol in ATOMIC)
+    return Folder(system, root, shown, atomic=protocol in ATOMIC)
 
 
 def _s3_options(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,55 +103,11 @@ class Shown:
         )
 
 
-def _sync(folder: Path) -> None:
-    """Have the names in a folder outlive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+class Folder:
+    """A folder of a file system of fsspec. ``address`` is its URL without password.
 
-
-class LocalFolder:
-    """A folder of this machine. A file is written under a hidden name, which readers of data sets
-    pass over, and then renamed; both are flushed to the disk."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.address = str(root)
-
-    def check(self) -> None:
-        probe = self.root / f".redisq-{secrets.token_hex(8)}"
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
-        except OSError as error:
-            raise Shown(self.address, {}).cannot_write(error) from None
-
-    def put(self, name: str, data: Any) -> None:
-        target = self.root / name
-        hidden = target.with_name(f".{target.name}.tmp")
-        if not target.parent.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _sync(target.parent.parent)
-        try:
-            with hidden.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            hidden.replace(target)
-        except OSError:
-            with suppress(OSError):
-                hidden.unlink()
-            raise
-        _sync(target.parent)
-
-
-class RemoteFolder:
-    """A folder of any other file system of fsspec.
-
-    Where uploads are not ``atomic``, a file gets a hidden name first, as in `LocalFolder`.
+    Where uploads are not ``atomic``, a file is written under a hidden name, which readers of data
+    sets pass over, and then renamed; on this machine both are flushed to the disk.
     """
 
     def __init__(
@@ -182,6 +120,7 @@ class RemoteFolder:
         self.address = shown.address
 
     def check(self) -> None:
+        """Raise `SinkUnavailable` if no file can be written; leaves none behind."""
         for pause in CHECK_PAUSES:
             try:
                 self._write_probe()
@@ -203,11 +142,18 @@ class RemoteFolder:
             self._system.rm_file(probe)
 
     def put(self, name: str, data: Any) -> None:
+        """Write a file; ``name`` may hold slashes. What was there under this name is replaced.
+
+        Raises `SinkUnavailable`; there is no file then, or a whole one.
+        """
+        target = f"{self._root}/{name}"
         try:
             if self._atomic:
-                self._system.pipe_file(f"{self._root}/{name}", bytes(data))
+                self._system.pipe_file(target, bytes(data))
+            elif isinstance(self._system, LocalFileSystem):
+                _write_to_disk(Path(target), data)
             else:
-                self._rename_into_place(f"{self._root}/{name}", bytes(data))
+                self._rename_into_place(target, bytes(data))
         except Exception as error:
             # The file is none of the errors' business, so that it can only be the way or the
             # other end: all of them can be mended from outside.
@@ -222,3 +168,30 @@ class RemoteFolder:
         if self._system.exists(target):
             self._system.rm_file(target)
         self._system.mv(hidden, target)
+
+
+def _write_to_disk(target: Path, data: Any) -> None:
+    hidden = target.with_name(f".{target.name}.tmp")
+    if not target.parent.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sync(target.parent.parent)
+    try:
+        with hidden.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(target)
+    except OSError:
+        with suppress(OSError):
+            hidden.unlink()
+        raise
+    _sync(target.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder outlive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

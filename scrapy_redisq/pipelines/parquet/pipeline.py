@@ -14,7 +14,6 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.pipelines.batch import BatchPipeline, Row
-from scrapy_redisq.pipelines.thread import OneThread
 
 if TYPE_CHECKING:
     from scrapy_redisq.pipelines.parquet.arrow import Columns
@@ -30,23 +29,13 @@ class ParquetPipeline(BatchPipeline):
     """Writes items to Parquet files below REDISQ_PARQUET_URL, at least once.
 
     A file holds the rows of one item class, at most ``batch_rows``, and is written when the
-    oldest of them is ``batch_seconds`` old. Its name is never used again::
+    oldest of them is ``batch_seconds`` old. Its name is never used again. Scrapy does not
+    wait for it, the page's lease does. If the process dies between the two, rows are in two files
+    with the same ``redisq_key``. Dicts have columns of text, and only those of their batch.
 
-        items/shop.items.Book/books-myhost.4711-20260901T120000-5f0c2a7e-000001.parquet
-
-    Scrapy does not wait for the file, but the page's lease is kept until it is there. If the
-    process dies between the two, the page is fetched again and its rows are in two files: each
-    has the columns ``redisq_key``, the same for the same item, and ``redisq_written``. To read each
-    item once, see ``docs/sinks.md``.
-
-    The columns come from the annotations of the item's class (see ``arrow.py``), so that all files
-    of a class have the same until it is changed. Dicts have columns of text, and only those of
-    their batch.
-
-    Readers never see half a file: see ``folders.py``. What a killed process
-    leaves behind is hidden (``.….tmp``), or on S3 an incomplete upload that a lifecycle rule of the
-    bucket can remove. S3 takes its keys, endpoint and region from Scrapy's ``AWS_…`` settings or
-    from where all AWS tools look; other stores from fsspec's configuration.
+    What a killed process leaves behind is hidden (``.….tmp``), or on S3 an incomplete upload that a
+    lifecycle rule of the bucket can remove. S3 takes its keys, endpoint and region from Scrapy's
+    ``AWS_…`` settings or from where all AWS tools look; other stores from fsspec's configuration.
     """
 
     batch_rows = 10_000
@@ -68,8 +57,7 @@ class ParquetPipeline(BatchPipeline):
         self._numbers = itertools.count(1)
         self._number = next(self._numbers)
         self._columns: dict[type, Columns | None] = {}
-        self._thread = OneThread("redisq-parquet")
-        self._folder = await self._thread.run(self._open_folder, url)
+        self._folder = await self._batches.call(self._open_folder, url)
 
     def _open_folder(self, url: str) -> Folder:
         try:
@@ -100,7 +88,7 @@ class ParquetPipeline(BatchPipeline):
 
     async def write(self, rows: list[Row]) -> None:
         """One file for each item class. Rows that are tried again replace their own files."""
-        await self._thread.run(self._write, rows)
+        await self._batches.call(self._write, rows)
         self._number = next(self._numbers)
 
     def _write(self, rows: list[Row]) -> None:
@@ -120,10 +108,6 @@ class ParquetPipeline(BatchPipeline):
             names = dict.fromkeys(itertools.chain.from_iterable(rows))
             columns = self._arrow.Columns.of_names(names)
         return columns.file([(row.key, row) for row in rows])
-
-    async def close(self) -> None:
-        if hasattr(self, "_thread"):
-            self._thread.end()
 
 
 def safe_name(name: str) -> str:
