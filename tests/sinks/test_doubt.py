@@ -484,8 +484,8 @@ def test_rows_that_somebody_has_locked(
     """They wait, and do not keep others from being claimed and written; it is told of once."""
     if each_database.kind not in LOCKS:
         pytest.skip("locks all of it")
-    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 3)
-    monkeypatch.setattr(doubt, "LAST", 3)
+    monkeypatch.setattr(doubt, "FIRST_OF_SLOW", 6)
+    monkeypatch.setattr(doubt, "LAST", 6)
     count = {"postgres": 6, "mariadb": 1}[each_database.kind]
 
     async def crawl() -> None:
