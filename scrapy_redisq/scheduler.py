@@ -127,4 +127,4 @@ class Scheduler(BaseScheduler):
     @property
     def mqs(self) -> Sized:
         """What waits in this process, likewise."""
-        return range(self.worker.waiting_here() if self.worker else 0)
+        return range(self.worker.kept.waiting if self.worker else 0)

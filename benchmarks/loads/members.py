@@ -13,6 +13,7 @@ from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import SeenFilter, seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.terms import Terms
 
 NAME = "books"
 
@@ -42,5 +43,5 @@ def join(
         ),
     )
     seen = seen_filter(joined.config)
-    member = ShardSession(NAME, 0, joined, worker, ttl=600, dead_max=100, seen=seen.parameters())
+    member = ShardSession(0, joined, worker, Terms(NAME, config, 600, 5, 100, 0))
     return member, seen

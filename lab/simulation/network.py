@@ -188,28 +188,47 @@ class BlockingClient(redis.Redis):
         return self._server.execute(*command)
 
     def pipeline(self, *args: Any, **options: Any) -> Any:
-        return _Pipeline(self._server)
+        return _Pipeline(self._server, client=self)
 
 
 class _Pipeline(list[tuple[Any, ...]]):
     """Commands of one request."""
 
-    def __init__(self, server: SimulatedServer, timeout: float = 0.0) -> None:
+    def __init__(
+        self,
+        server: SimulatedServer,
+        timeout: float = 0.0,
+        client: redis.Redis | None = None,
+    ) -> None:
         self._server = server
         self._timeout = timeout
+        self._client = client
+        self._questions: list[Callable[[], Any]] = []
 
     def execute_command(self, *command: Any) -> None:
         self.append(command)
 
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: self._questions.append(lambda: getattr(self._client, name)(*args))
+
     def execute(self, raise_on_error: bool) -> list[Any]:
         self._server.refuse()
-        return [self._server.told(command) for command in self]
+        return [self._server.told(command) for command in self] + [
+            _answer(question) for question in self._questions
+        ]
 
     def __enter__(self) -> _Pipeline:
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Nothing is open."""
+
+
+def _answer(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except redis.ResponseError as error:
+        return error
 
 
 class _AsyncPipeline(_Pipeline):

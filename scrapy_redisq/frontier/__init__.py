@@ -4,10 +4,11 @@
 ``scripts``        loads them; ``calls`` what goes into each and comes out
 ``operations``     what goes into an exchange and comes out of it; ``exchange`` as its script has
                    both
+``terms``          on which a worker takes part in a run
 ``shard_session``  one worker in one shard, without any network: what is to be sent, what is held
 ``unsent``         what waits to be sent, in order, and what of it goes next
 ``unsafe``         what it may have to send again, should the shard lose the end of its log
-``held_back``      ends of pages that wait for other shards; ``posts`` what they leave for these
+``posts``          links to other shards, which the end of a page leaves in its own
 ``run_session``    one worker in all shards of a run: joining, coming back, leaving; ``runs`` the
                    steps of that over all shards
 ``shard_loop``     the asyncio task that exchanges for a worker with one shard: ``pace`` says when,

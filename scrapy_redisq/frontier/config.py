@@ -58,6 +58,11 @@ class FrontierConfig:
     arguments: str = ""
     any_shards: bool = False
 
+    @property
+    def has_several_logs(self) -> bool:
+        """There are several shards, on several servers."""
+        return self.spread and self.shards > 1
+
     def to_meta(self) -> dict[str, str]:
         """As text, which is how ``meta`` keeps it and how two configurations are compared."""
         return {name: str(getattr(self, name)) for name in STORED}

@@ -235,11 +235,6 @@ class ExchangeLoop:
             if other is not loop
         )
 
-    def release(self) -> None:
-        """Send on what was held back for requests that have been acknowledged now."""
-        self.run_session.release(closing=self.stopping)
-        self.wake()
-
     def landed(self) -> None:
         """An exchange is over."""
         self._landed.set()

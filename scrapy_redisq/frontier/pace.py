@@ -21,6 +21,10 @@ URGENT = 0.05
 BUSY = 1.0
 """Seconds between exchanges of a worker that has nothing to say but works on something."""
 
+START = 0.25
+"""Seconds that the first exchange of a worker waits for a request of ``start()`` at most: it brings
+that, and claims it, in one round trip."""
+
 IDLE_FIRST, IDLE_LAST = 0.1, 5.0
 """Seconds between exchanges of a worker that finds nothing; they grow from one to the other. It
 hears of new work, and knows when something is due."""
@@ -40,6 +44,7 @@ class Pace:
         self._heartbeat = heartbeat
         self._gather = min(FLUSH * shards, BUSY)
         self._sent_at = 0.0
+        self._began_at: float | None = time.monotonic()
         self._idle = IDLE_FIRST
         self._more = True
         self.has_enough = False
@@ -75,6 +80,7 @@ class Pace:
         milliseconds until one may have to be taken for dead.
         """
         self._sent_at = time.monotonic()
+        self._began_at = None
         if filled is not None:
             self._more = self.has_enough = filled
         elif accepted:
@@ -107,6 +113,7 @@ class Pace:
         waiting: bool,
         many: bool,
         busy: bool,
+        starting: bool = False,
         enqueues: bool = True,
         within: float = math.inf,
         urgent: bool = False,
@@ -116,14 +123,17 @@ class Pace:
 
         ``low``: the worker has little left to start. ``waiting``: there is something to send,
         ``enqueues``: requests too, ``many``: enough for a whole exchange. ``busy``: it works on
-        something. ``within``: seconds from now. ``urgent``: as soon as may be. ``proof_at``: when
-        (time.monotonic()) an exchange will show that nothing which the server has can be lost.
+        something, ``starting``: ``start()`` may have more. ``within``: seconds from now.
+        ``urgent``: as soon as may be. ``proof_at``: when (time.monotonic()) an exchange will show
+        that nothing which the server has can be lost.
         """
         since = time.monotonic() - self._sent_at
         if many:
             return 0.0
         if urgent or self.told:
             return max(0.0, URGENT - since)
+        if starting and not waiting and self._began_at is not None:
+            return max(0.0, self._began_at + START - time.monotonic())
         if self.confirms or (low and self._more):
             return max(0.0, RUNNING_LOW - since)
         pauses = [self._heartbeat, BUSY if busy else self._idle]

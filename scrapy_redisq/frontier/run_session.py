@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import redis.asyncio
 
 from scrapy_redisq.errors import FrontierCorrupt, ServerBusy
 from scrapy_redisq.frontier import calls, runs
-from scrapy_redisq.frontier.calls import ANY_RUN, Joined, RunTerms, number, pairs
-from scrapy_redisq.frontier.config import REWIND, FrontierConfig
+from scrapy_redisq.frontier.calls import Joined, number, pairs
 from scrapy_redisq.frontier.growth import Fill
-from scrapy_redisq.frontier.held_back import HeldBack
-from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     Delivered,
     Enqueue,
-    Finish,
     Letter,
     Link,
     Reply,
@@ -44,15 +39,12 @@ from scrapy_redisq.frontier.shard_session import (
     ShardSession,
 )
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.unsafe import MAX_KEPT_BYTES
 from scrapy_redisq.frontier.unsent import MAX_OPERATIONS
 
 logger = logging.getLogger(__name__)
-
-SUSPECT_FROM = 2
-"""Deliveries from which a request is a suspect. One worker's death says nothing about any of the
-requests that it held; a second one leaves few that were there both times."""
 
 AWAY = 5.0
 """Seconds without an answer after which a shard's links are left to their posts."""
@@ -70,37 +62,6 @@ class MayBeAlone(Protocol):
     async def look(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Terms:
-    """How a worker takes part. Durations in seconds."""
-
-    name: str
-    config: FrontierConfig
-    lease_ttl: float
-    max_deliveries: int
-    dead_max: int
-    max_entry_bytes: int
-    run: RunTerms = ANY_RUN
-    started: float = field(default_factory=time.monotonic)
-    """When the worker was, by time.monotonic()."""
-    limits: Mapping[str, str] = field(default_factory=dict)
-    """Of slots by pattern, see ``lua/shared/slots/state.lua``."""
-    throttle: str = ""
-    """Terms of AutoThrottle, see ``lua/shared/slots/state.lua``."""
-    back_off: BackOff = BACK_OFF
-    rewind: float = REWIND
-    """For so long what no page stands for is kept after it was acknowledged, see `ShardSession`."""
-    young: float = REWIND
-    """A run that began no longer ago is begun anew where shard 0 has lost it."""
-    history: int = 0
-    """Finished requests that are kept for people, over all shards; 0: none."""
-    release: str = ""
-    settings: str = ""
-    """What the worker runs, for people, see `calls.Registration`."""
-    wait_replicas: int = 0
-    """Replicas that are to have what is sent to a shard before it counts as safe at once."""
-
-
 class RunSession:
     """One worker's sessions in all shards of a run."""
 
@@ -116,7 +77,6 @@ class RunSession:
         self.sessions: list[ShardSession] = []
         self.buried = 0
         """Requests of dead workers that this one made dead letters of."""
-        self._held_back = HeldBack(soon_safe=terms.wait_replicas > 0 or terms.rewind <= 0)
         self._told_of: set[int] = set()
         self._take_after = 0.0
         # Kept until a join has been answered: one that is repeated under another id would leave a
@@ -152,30 +112,17 @@ class RunSession:
         May be called again if the connection broke, or if workers may come back.
         """
         if self._since == calls.JUST_NOW:
-            self._since = await self.do(runs.started_at(self.terms.name, self.terms.started))
+            look = runs.first_look(self.terms.name, self.terms.started, self.terms.config)
+            self._since, backend = await self.do(look)
+            self.terms = replace(self.terms, config=replace(self.terms.config, backend=backend))
         newcomer = self._newcomer()
         self.joined = await self.do(runs.join(self.terms.name, newcomer))
         self._numbers = self.joined.config.shard_numbers(self.terms.name)
         self._next_id = _new_worker_id()
         self.seen = seen_filter(self.joined.config)
+        worker = newcomer.registration.worker
         self.sessions = [
-            ShardSession(
-                self.terms.name,
-                shard,
-                self.joined,
-                newcomer.registration.worker,
-                ttl=self.terms.lease_ttl,
-                dead_max=self.terms.dead_max,
-                seen=self.seen.parameters(),
-                back_off=self.terms.back_off,
-                rewind=self.terms.rewind,
-                primary_vouched=self._primary_vouched,
-                spread=self.spread,
-                suspect_from=max(1, min(SUSPECT_FROM, self.terms.max_deliveries - 1)),
-                max_deliveries=self.terms.max_deliveries,
-                most_bytes=self.terms.max_entry_bytes + 1,
-                history=math.ceil(self.terms.history / len(self._numbers)),
-            )
+            ShardSession(shard, self.joined, worker, self.terms, self._primary_vouched)
             for shard in self._numbers
         ]
         return self.joined
@@ -210,7 +157,6 @@ class RunSession:
         former = {session.shard: session.worker for session in sessions}
         await self.do(runs.come_back(self.terms.name, newcomer, self.joined.run, former))
         self._next_id = _new_worker_id()
-        self._held_back.drop(sessions)
         for session in sessions:
             session.rejoined(self.joined, newcomer.registration.worker)
         if self.sessions[0] in sessions:
@@ -261,7 +207,7 @@ class RunSession:
 
     def waiting(self) -> int:
         """Enqueues and finishes that Redis has not acknowledged."""
-        return sum(map(len, self.sessions)) + len(self._held_back)
+        return sum(map(len, self.sessions))
 
     def keeps_too_much(self, most: int = MAX_KEPT_BYTES) -> bool:
         """So much may have to be sent again that no more should be taken in now."""
@@ -286,27 +232,6 @@ class RunSession:
         """The worker's session in the shard that keeps ``slot``."""
         return self.sessions[shard_of(slot, len(self.sessions))]
 
-    def finish(
-        self,
-        session: ShardSession,
-        finish: Finish,
-        links: Sequence[Enqueue] = (),
-    ) -> None:
-        """Take the end of a lease. It is sent when all requests that came of it have been taken.
-
-        On its own shard the order in the outbox sees to that. Other shards have logs of their own:
-        what of ``links`` is not safe there goes with the end of the lease, as a post.
-        """
-        self._held_back.finish(session, finish, links)
-
-    def release(self, *, closing: bool = False) -> None:
-        """Send on the finishes that need not be held back any longer."""
-        self._held_back.closing = closing
-        self._held_back.release()
-        for session in self.sessions if self.spread else ():
-            if len(session) > MAX_OPERATIONS and session.is_silent(AWAY):
-                session.forget_posted()
-
     def link_to(self, slot: str, page: ShardSession) -> Link | None:
         """What becomes of a request of ``slot`` that a page of another shard has asked for; None if
         the same log has both."""
@@ -317,7 +242,7 @@ class RunSession:
     @property
     def spread(self) -> bool:
         """Whether there are several shards, on several servers, each with a log of its own."""
-        return self.joined.config.spread and self.joined.config.shards > 1
+        return self.joined.config.has_several_logs
 
     async def exchange(self, session: ShardSession, call: Call[Reply]) -> Reply:
         """Send an exchange of ``session`` and take in what it brings; raises as `execute_async`."""
@@ -334,10 +259,17 @@ class RunSession:
         else:
             reply, confirmed = await self.run(call), False
         session.received(reply, confirmed=confirmed)
+        self._leave_to_posts()
         if self.spread and session.unsafe.has_begun and session.shard not in self._told_of:
             self._told_of.add(session.shard)
             self.sessions[0].begun.add(session.shard)
         return reply
+
+    def _leave_to_posts(self) -> None:
+        """Of a shard that is away, links that have a post need not be kept here."""
+        for session in self.sessions if self.spread else ():
+            if len(session) > MAX_OPERATIONS and session.is_silent(AWAY):
+                session.forget_posted()
 
     def _replicas_to_wait_for(self, session: ShardSession) -> int:
         if not self.spread or not session.is_unsafe:

@@ -27,6 +27,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import ANY_RUN, Joined, Registration, RunTerms
 from scrapy_redisq.frontier.config import MOST_SHARDS, FrontierConfig
 from scrapy_redisq.frontier.scripts import Call
+from scrapy_redisq.frontier.seen import clock_and_probe
 from scrapy_redisq.frontier.slot_names import numbers_of_any, shard_numbers
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker that joins. ``since``: when it was started, see `started_at`; ``young``: seconds, a
+    """A worker that joins. ``since``: when it was started, see `first_look`; ``young``: seconds, a
     run that began no longer ago is begun anew where shard 0 has lost it."""
 
     registration: Registration
@@ -94,19 +95,29 @@ class Newcomer:
     young: float = 0.0
 
 
-def started_at(name: str, started: float) -> Steps[int]:
-    """When a worker was started, in us by shard 0's clock; ``started``: by time.monotonic().
+def first_look(name: str, started: float, config: FrontierConfig) -> Steps[tuple[int, str]]:
+    """-> when a worker was ``started`` (a time.monotonic()), in us by shard 0's clock, and what
+    keeps the dupefilter of ``config``.
 
     A worker asks before it joins for the first time. A join that is on its way for long, or is sent
     again, then makes nobody younger, and neither does a clock that is put forward. An answer that
     takes long says little, so there is a second question, and a third.
     """
+    backend = config.backend
     answers: list[tuple[float, int]] = []
     while len(answers) < 3 and min(answers, default=(PROMPT, 0))[0] >= PROMPT:
         asked = time.monotonic()
-        now: int = yield calls.clock(name)
+        if backend:
+            now: int = yield calls.clock(name)
+        else:
+            now, found = yield clock_and_probe(calls.prefix(name, 0))
+            backend = "redisbloom" if found else "bitmap"
         answers.append((time.monotonic() - asked, now - int((asked - started) * 1e6)))
-    return min(answers)[1]
+    if not config.backend and config.spread:
+        for shard in config.shard_numbers(name)[1:]:
+            _, found = yield clock_and_probe(calls.prefix(name, shard))
+            backend = backend if found else "bitmap"
+    return min(answers)[1], backend
 
 
 # Joining

@@ -119,6 +119,7 @@ class ShardLoop:
             enqueues=self.session.unacknowledged > 0,
             many=waiting >= MAX_OPERATIONS,
             busy=self._every.is_busy(demand),
+            starting=self._every.worker.starting()[0],
             proof_at=self.session.unsafe.proof_at,
         )
 
@@ -235,7 +236,7 @@ class ShardLoop:
             overdue_in=reply.overdue_in,
         )
         await self._look_after_others(reply)
-        self._every.release()
+        self._every.wake()
         self.last = reply
         await self._every.exchanged()
 

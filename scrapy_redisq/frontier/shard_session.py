@@ -13,15 +13,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapy_redisq.frontier import calls
-from scrapy_redisq.frontier.config import REWIND
 from scrapy_redisq.frontier.exchange import Cargo, read_reply
-from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
-    NEVER_SUSPECT,
     Delivered,
     DownloadResult,
     Enqueue,
@@ -35,6 +32,8 @@ from scrapy_redisq.frontier.operations import (
     result_item,
 )
 from scrapy_redisq.frontier.scripts import Call, load
+from scrapy_redisq.frontier.seen import seen_filter
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.frontier.unsafe import Unsafe
 from scrapy_redisq.frontier.unsent import MAX_OPERATIONS, Unsent
 
@@ -82,24 +81,13 @@ class ShardSession:
 
     def __init__(
         self,
-        name: str,
         shard: int,
         joined: calls.Joined,
         worker: str,
-        *,
-        ttl: float,
-        dead_max: int,
-        seen: Sequence[Any],
-        suspect_from: int = NEVER_SUSPECT,
-        max_deliveries: int = NEVER_SUSPECT,
-        most_bytes: int = MOST_ENTRY_BYTES,
-        back_off: BackOff = BACK_OFF,
-        rewind: float = REWIND,
+        terms: Terms,
         primary_vouched: Callable[[], float] = lambda: math.inf,
-        spread: bool = False,
-        history: int = 0,
     ) -> None:
-        self.name = name
+        self.name = terms.name
         self.shard = shard
         self.run = joined.run
         self.worker = worker
@@ -118,24 +106,17 @@ class ShardSession:
         self.held: dict[str, Lease] = {}
         self.suspects: set[str] = set()
         """Leases that so many workers died with that these may have died of them."""
-        self.unsafe = Unsafe(rewind, primary_vouched, spread=spread)
+        self.unsafe = Unsafe(terms.rewind, primary_vouched, spread=joined.config.has_several_logs)
         """What may have to be sent again."""
+        self._terms = terms
+        self._config = joined.config
         self._script = load("exchange", joined.config.backend)
-        self._key = calls.meta_key(name, shard)
-        self._ttl = int(ttl * 1e6)
-        self._dead_max = dead_max
-        self._seen = seen
-        self._suspect_from = suspect_from
-        self._max_deliveries = max_deliveries
-        self._most_bytes = max(most_bytes, MOST_ENTRY_BYTES)
-        self._back_off = back_off
+        self._key = calls.meta_key(terms.name, shard)
+        self._seen = seen_filter(joined.config).parameters()
         self._acked = 0
         self._in_flight: _Batch | None = None
         self._limit = MAX_OPERATIONS
         self._probed = False
-        self._rewind = rewind
-        self._spread = spread
-        self._history = history
         self.begun: set[int] = set()
         """Shards that shard 0 is to be told of, as they have begun the run for good."""
         self._answered_at = time.monotonic()
@@ -162,6 +143,14 @@ class ShardSession:
         if isinstance(operation, Finish):
             self.suspects.discard(operation.lease)
         self.unsafe.waits(operation)
+
+    def finish(self, finish: Finish, links: Sequence[Enqueue] = ()) -> None:
+        """Take the end of a lease. It is sent when all requests that came of it have been taken.
+
+        On its own shard the order in the outbox sees to that. Other shards have logs of their own:
+        what of ``links`` is not safe there goes with the end of the lease, as a post.
+        """
+        self.add(replace(finish, links=links) if links else finish)
 
     def rejoined(self, joined: calls.Joined, worker: str) -> None:
         """Go on as a new worker after the old one was reaped or its history lost.
@@ -216,71 +205,72 @@ class ShardSession:
         ``report``: what this worker tells people of itself.
         """
         self._is_repeated = self._in_flight is not None
-        if self._in_flight is None:
-            operations = self.unsent.take(self._limit)
-            cargo = Cargo(operations, self.held)
-            self._in_flight = _Batch(
-                operations,
-                self.local_duplicates,
-                self.tally,
-                self.download_results,
-                self.statuses,
-                cargo.data(),
-                cargo.posts,
-                begun=sorted(self.begun),
-            )
-            self.local_duplicates, self.tally = 0, Counter()
-            self.download_results, self.statuses = [], {}
+        batch = self._in_flight = self._in_flight or self._next_batch()
         if most is not None:
-            want = max(0, min(want, most - len(self.held) + self._in_flight.ends))
+            want = max(0, min(want, most - len(self.held) + batch.ends))
+        self.unsafe.sends()
+        terms = self._terms
         data = {
             "worker": self.worker,
             "run": self.run,
             "acked": self._acked,
-            "ttl": self._ttl,
-            "dead_max": self._dead_max,
+            "ttl": int(terms.lease_ttl * 1e6),
+            "dead_max": terms.dead_max,
             "seen": self._seen,
             "held": len(self.held),
             "want": min(want, MAX_CLAIMS),
             "slot_limit": slot_limit,
-            "suspect_from": self._suspect_from,
+            "suspect_from": terms.suspect_from,
             "suspects": suspects,
-            "max_deliveries": self._max_deliveries,
-            "most_bytes": self._most_bytes,
+            "max_deliveries": terms.max_deliveries,
+            "most_bytes": max(terms.max_entry_bytes + 1, MOST_ENTRY_BYTES),
             "starting": starting or bool(self.unsent),
             "seeded": seeded,
             "pages": pages,
             "items": items,
-            "duplicates": self._in_flight.local_duplicates,
-            **self._in_flight.data,
+            "duplicates": batch.local_duplicates,
+            **batch.data,
         }
-        if room:
-            data["room"] = room
-        if report:
-            data["report"] = report
-        if "history" in self._in_flight.data:
-            data["history_max"] = self._history
-        if self._spread:
-            data["hold"] = int((self._rewind + HOLD) * 1e6)
-        if self._in_flight.begun:
-            data["begun"] = self._in_flight.begun
-        self.unsafe.sends()
-        if turns:
-            data["turns"] = turns
-        if self._in_flight.tally:
-            data["tally"] = dict(self._in_flight.tally)
-        if self._in_flight.statuses:
-            data["statuses"] = self._in_flight.statuses
-        if self._in_flight.download_results:
-            data["results"] = list(map(result_item, self._in_flight.download_results))
-            terms = self._back_off
-            data["back_off"] = (
-                int(terms.longest * 1e6),
-                terms.give_up,
-                int(terms.worn_after * 1e6),
-            )
-        carried = self._in_flight.operations
-        return Call.of(self._script, self._key, data, lambda reply: read_reply(reply, carried))
+        more = {"room": room, "report": report, "turns": turns, **self._more(batch)}
+        data.update({name: value for name, value in more.items() if value})
+        return Call.of(
+            self._script, self._key, data, lambda reply: read_reply(reply, batch.operations)
+        )
+
+    def _next_batch(self) -> _Batch:
+        operations = self.unsent.take(self._limit)
+        cargo = Cargo(operations, self.held)
+        batch = _Batch(
+            operations,
+            self.local_duplicates,
+            self.tally,
+            self.download_results,
+            self.statuses,
+            cargo.data(),
+            cargo.posts,
+            begun=sorted(self.begun),
+        )
+        self.local_duplicates, self.tally = 0, Counter()
+        self.download_results, self.statuses = [], {}
+        return batch
+
+    def _more(self, batch: _Batch) -> dict[str, Any]:
+        """What is sent only if there is some."""
+        more: dict[str, Any] = {
+            "begun": batch.begun,
+            "tally": dict(batch.tally),
+            "statuses": batch.statuses,
+            "results": list(map(result_item, batch.download_results)),
+        }
+        if batch.download_results:
+            back_off = self._terms.back_off
+            us = int(back_off.longest * 1e6), int(back_off.worn_after * 1e6)
+            more["back_off"] = (us[0], back_off.give_up, us[1])
+        if "history" in batch.data:
+            more["history_max"] = math.ceil(self._terms.history / self._config.shards)
+        if self._config.has_several_logs:
+            more["hold"] = int((self._terms.rewind + HOLD) * 1e6)
+        return more
 
     @property
     def is_unsafe(self) -> bool:
@@ -337,7 +327,7 @@ class ShardSession:
         reply.leases = [lease for lease in reply.leases if lease.id not in self.held]
         for lease in reply.leases:
             self.held[lease.id] = lease
-            if lease.deliveries >= self._suspect_from:
+            if lease.deliveries >= self._terms.suspect_from:
                 self.suspects.add(lease.id)
         return reply
 

@@ -37,7 +37,10 @@ class Worker(Protocol):
     """What the exchange loop asks of the one it works for (see `scrapy_redisq.worker`)."""
 
     pages: int
-    items: int
+
+    @property
+    def items(self) -> int:
+        """Items that are through the pipelines."""
 
     def collect_ended(self) -> None:
         """Hand in the finishes of what has ended since the last call."""

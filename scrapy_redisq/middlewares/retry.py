@@ -32,9 +32,9 @@ class RedisqRetryMiddleware(RetryMiddleware):
         middleware = super().from_crawler(crawler)
 
         def spider_opened() -> None:
-            middleware._worker = Scheduler.of(crawler)
-            if middleware._worker is not None:
-                middleware._worker.let_retries_wait()
+            middleware._worker = worker = Scheduler.of(crawler)
+            if worker is not None:
+                worker.outbox.retry_pauses = worker.retry_pauses
 
         crawler.signals.connect(spider_opened, signals.spider_opened, weak=False)
         return middleware
@@ -65,11 +65,11 @@ class RedisqRetryMiddleware(RetryMiddleware):
 
     def _exhausted(self, request: Request, status: int) -> None:
         if self._worker is not None and not request.meta.get("dont_retry"):
-            self._worker.retries_exhausted(request, status)
+            self._worker.in_progress.retries_exhausted(request, status)
 
     def _pause(self, request: Request, retry: Request, response: Response | None) -> None:
         # What is downloaded on the side (engine.download) is retried on the side, at once.
-        if self._worker is not None and self._worker.gave_out(request):
+        if self._worker is not None and self._worker.in_progress.has_given_out(request):
             pauses, number = self._worker.retry_pauses, retry.meta["retry_times"]
             pause = pauses.before(number) if response is None else pauses.after(response, number)
             retry.meta[DELAY_KEY] = pause

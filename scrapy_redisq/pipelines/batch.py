@@ -248,7 +248,7 @@ class _Batches:
         if found is None:
             return key_by_content(spider, item)
         request, number = found
-        identity = self._worker.identity_of(request) if self._worker else None
+        identity = self._worker.in_progress.identity_of(request) if self._worker else None
         if identity is None:
             fingerprinter: Any = self._crawler.request_fingerprinter
             identity = fingerprinter.fingerprint(request)

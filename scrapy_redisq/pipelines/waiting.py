@@ -60,7 +60,7 @@ class Endings:
     @property
     def pages(self) -> InProgress | None:
         """The requests in progress."""
-        return self._worker.sink_pages if self._worker else None
+        return self._worker.in_progress if self._worker else None
 
     def hold(self, waiting: Waiting) -> None:
         """Scrapy does not wait for it any more, its page does."""

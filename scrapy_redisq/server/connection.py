@@ -22,7 +22,14 @@ from scrapy_redisq.server.access import Access, AsyncClient, Client, OneServerAc
 from scrapy_redisq.server.address import Address, ClusterNodes, SentinelService, parse
 from scrapy_redisq.server.cluster import Cluster, ClusterAccess, nodes_of
 from scrapy_redisq.server.embedded import EmbeddedServer
-from scrapy_redisq.server.requirements import ServerFacts, ask, assess, check_kind, renew_log
+from scrapy_redisq.server.requirements import (
+    ServerFacts,
+    Told,
+    ask,
+    assess,
+    check_kind,
+    renew_log,
+)
 from scrapy_redisq.server.sentinel.access import SentinelAccess
 from scrapy_redisq.server.url import checks_host_name, embedded_folder, redact
 from scrapy_redisq.server.waiting import Waiting
@@ -93,6 +100,8 @@ class Server:
         self.masters = 0
         self.keeps_log = True
         """No server is known to have no append-only file; asked by `check`."""
+        self._told: Told | None = None
+        """By a server that was waited for, just now."""
         self.by_sentinels = isinstance(address, SentinelService)
         self.socket_timeout = float(address.options.get("socket_timeout", socket_timeout))
         self._access = _access(address, self.socket_timeout)
@@ -197,12 +206,12 @@ class Server:
         and `ServerUnsuitable`."""
         self._access.find()
         with self._access.client(timeout) as client:
-            client.ping()
             if isinstance(client, Cluster):
+                client.ping()
                 self.masters = len(client.hash_slots.map.masters)
                 return
-            with contextlib.suppress(redis.ResponseError):  # INFO is denied
-                check_kind(client.info(), self.address)
+            self._told = Told(client)
+            check_kind(self._told.info, self.address)
 
     def loading(self) -> str:
         """How far a server is that loads its data: "43 %, about 20 s left"; "" if it does not say.
@@ -245,7 +254,8 @@ class Server:
         try:
             with self.client() as client:
                 if not isinstance(client, Cluster):
-                    return {ask(client, failovers=self.by_sentinels): []}
+                    told, self._told = self._told, None
+                    return {ask(client, failovers=self.by_sentinels, told=told): []}
                 masters = client.masters()
                 self.masters = len(masters)
                 for place, master in zip(client.hash_slots.map.masters, masters, strict=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import redis
 
 from scrapy_redisq.errors import ServerUnsuitable
 
-__all__ = ["ServerFacts", "ask", "assess", "check_kind", "renew_log"]
+__all__ = ["ServerFacts", "Told", "ask", "assess", "check_kind", "renew_log"]
 
 
 def check_kind(told: dict[str, Any], address: str) -> None:
@@ -53,51 +54,63 @@ class ServerFacts:
     """Whether BGREWRITEAOF is allowed; asked only where `renew_log` wants it."""
 
 
-def ask(client: redis.Redis, *, failovers: bool = False) -> ServerFacts:
+class Told:
+    """What a server says in one round trip, as far as this user may ask. Raises what PING does."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        with client.pipeline(transaction=False) as asked:
+            asked.ping()
+            asked.info()
+            asked.role()
+            asked.config_get("save")
+            asked.config_get("min-replicas-to-write")
+            pong, info, role, save, replicas = asked.execute(raise_on_error=False)
+        if isinstance(pong, Exception):
+            raise pong
+        self.info: dict[str, Any] = info if isinstance(info, dict) else {}
+        self.role: list[Any] = role if isinstance(role, list) else [b""]
+        self.config: dict[Any, Any] = {}
+        for answer in (save, replicas):
+            if isinstance(answer, dict):
+                self.config.update(answer)
+
+
+def ask(client: redis.Redis, *, failovers: bool = False, told: Told | None = None) -> ServerFacts:
     """Ask the server behind ``client``; raises what the client does, if it goes away.
 
-    CONFIG is asked only for what INFO left open: many users and hosted servers may not use it.
-    ``failovers``: what clients reach is another server after a failover.
+    More of CONFIG is asked only for what INFO left open: many users and hosted servers may not use
+    it. ``failovers``: what clients reach is another server after a failover. ``told``: what it has
+    just said.
     """
+    told = told or Told(client)
 
-    def setting(question: Callable[[str], Any], about: str, name: str) -> str | None:
-        try:
-            answer = question(about)
-        except redis.ResponseError:  # denied
-            return None
-        return str(answer[name]) if name in answer else None
+    def setting(about: str, name: str) -> Any:
+        if about in told.info:
+            return str(told.info[about])
+        with contextlib.suppress(redis.ResponseError):  # denied
+            answer: dict[Any, Any] = client.config_get(name)
+            told.config.update(answer)
+        return told.config.get(name)
 
-    policy = setting(client.info, "memory", "maxmemory_policy")
-    if policy is None:
-        policy = setting(client.config_get, "maxmemory-policy", "maxmemory-policy")
-    append_only = setting(client.info, "persistence", "aof_enabled")
-    if append_only is None:
-        append_only = setting(client.config_get, "appendonly", "appendonly")
-    save = None
-    if append_only not in {"1", "yes"}:
-        save = setting(client.config_get, "save", "save")
-    primary, replicas = _place_in_replication(client)
-    min_replicas = None
-    if failovers or replicas:
-        min_replicas = setting(client.config_get, "min-replicas-to-write", "min-replicas-to-write")
+    append_only = setting("aof_enabled", "appendonly")
+    is_logged = append_only in {"1", "yes"}
+    save = None if is_logged else told.config.get("save")
+    primary, replicas = _place_in_replication(told.role)
+    min_replicas = told.config.get("min-replicas-to-write") if failovers or replicas else None
     return ServerFacts(
-        policy=policy,
-        append_only=None if append_only is None else append_only in {"1", "yes"},
+        policy=setting("maxmemory_policy", "maxmemory-policy"),
+        append_only=None if append_only is None else is_logged,
         snapshots=None if save is None else bool(save.strip()),
-        version=_version(client),
+        version=_version(told.info),
         primary=primary,
         min_replicas=None if min_replicas is None else int(min_replicas),
         may_wait=not failovers or _may_wait(client),
-        may_renew_log=renew_log(client),
+        may_renew_log=renew_log(client, told.info),
     )
 
 
-def _place_in_replication(client: redis.Redis) -> tuple[str | None, int]:
+def _place_in_replication(role: list[Any]) -> tuple[str | None, int]:
     """(HOST:PORT of its primary if it is a replica, number of its own replicas)."""
-    try:
-        role = client.role()
-    except redis.ResponseError:  # denied
-        return None, 0
     if role[0] == b"slave":
         return f"{role[1].decode(errors='replace')}:{role[2]}", 0
     return None, len(role[2]) if role[0] == b"master" else 0
@@ -111,7 +124,7 @@ def _may_wait(client: redis.Redis) -> bool:
     return True
 
 
-def renew_log(client: redis.Redis) -> bool:
+def renew_log(client: redis.Redis, told: dict[str, Any] | None = None) -> bool:
     """Have the server write its append-only file anew, unless it has since its start and did not
     fail (no memory, no room on the disk); -> whether this user may ask for that.
 
@@ -119,12 +132,13 @@ def renew_log(client: redis.Redis) -> bool:
     before Valkey 9.1 it leaves the first half in the file (redis/redis, valkey-io/valkey#4342), and
     applies that half at the start after the next write. INFO does not say whether that was so.
     Costs one rewrite for each start of the server; one that fails is tried again with the next
-    worker.
+    worker. ``told``: by INFO, just now.
     """
-    try:
-        told: dict[str, Any] = client.info("persistence")
-    except redis.ResponseError:  # denied
-        return True
+    if told is None:
+        try:
+            told = client.info("persistence")
+        except redis.ResponseError:  # denied
+            return True
     is_new = told.get("aof_last_rewrite_time_sec") != -1 and (
         told.get("aof_last_bgrewrite_status") != "err"
     )
@@ -138,11 +152,7 @@ def renew_log(client: redis.Redis) -> bool:
     return True
 
 
-def _version(client: redis.Redis) -> tuple[str, str] | None:
-    try:
-        told: dict[str, Any] = client.info("server")
-    except redis.ResponseError:  # denied
-        return None
+def _version(told: dict[str, Any]) -> tuple[str, str] | None:
     if valkey := told.get("valkey_version"):
         return "Valkey", str(valkey)
     return ("Redis", str(told["redis_version"])) if "redis_version" in told else None

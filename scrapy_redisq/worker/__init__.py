@@ -1,8 +1,8 @@
 """One ``scrapy crawl`` process: what it holds, what it sends, what becomes of its pages.
 
 ``worker``       answers Scrapy, the exchange loop, and this package's middlewares and pipelines
-``build``        puts it together, of its ``parts``; ``connect`` opens its server and joins the
-                 run, ``age`` tells to which run it belongs
+``build``        what it needs to start; ``connect`` opens its server and joins the run, ``age``
+                 tells to which run it belongs
 ``leaving``      how it goes, and what it says then
 ``appetite``     how many more leases it should have
 ``outbox``       what becomes of a request that Scrapy hands in

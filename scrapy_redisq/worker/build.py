@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
 
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
@@ -24,24 +23,13 @@ from scrapy_redisq.dupefilter import RedisqDupeFilter
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.feeds import warn_of_shared_feeds
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.value_classes import ValueClasses
 from scrapy_redisq.serialization.value_classes import find as find_classes
 from scrapy_redisq.settings.arguments import Arguments
 from scrapy_redisq.settings.scrapy_redis import kept_lines
-from scrapy_redisq.settings.scrapys_limits import downloads_at_once
 from scrapy_redisq.settings.settings import RedisqSettings
-from scrapy_redisq.worker.back_pressure import BackPressure
 from scrapy_redisq.worker.connect import WorkerConnection
-from scrapy_redisq.worker.in_progress import InProgress
-from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.kept import KeptRequests
-from scrapy_redisq.worker.outbox import Outbox
-from scrapy_redisq.worker.parts import Parts
-from scrapy_redisq.worker.politeness.gate import DownloadGate
-from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.release import digest_of, release_of
 from scrapy_redisq.worker.worker import Worker
 
@@ -63,77 +51,31 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
         value_classes=ValueClasses(settings.value_classes, find_classes(spider, crawler.settings)),
         meta_keys=settings.meta_keys,
     )
-    fingerprinter: Any = crawler.request_fingerprinter
     dupefilter = make_dupefilter(crawler)
     # A dupefilter of this package works inside the exchange and is never asked itself.
     kind = dupefilter.kind if isinstance(dupefilter, RedisqDupeFilter) else None
-    foreign_filter = None if kind else dupefilter
-    if foreign_filter and (opening := foreign_filter.open()):
+    if not kind and (opening := dupefilter.open()):
         await maybe_deferred_to_future(opening)
     arguments = Arguments.of_crawl(crawler)
-    session = WorkerConnection(settings)
+    config = settings.frontier_config(
+        dupefilter=kind or global_object_name(type(dupefilter)),
+        backend="" if kind == "bloom" else "exact",
+        fingerprinter=global_object_name(type(crawler.request_fingerprinter)),
+        spider=spider.name,
+        arguments=arguments.to_text() if arguments and settings.same_arguments else "",
+    )
+    connection = WorkerConnection(settings)
     try:
-        run_session, server = await session.open(
+        run_session, server = await connection.open(
             settings.frontier_name(spider.name, arguments),
-            dupefilter=kind or global_object_name(type(dupefilter)),
-            fingerprinter=global_object_name(type(fingerprinter)),
-            spider=spider.name,
-            arguments=arguments.to_text() if arguments and settings.same_arguments else "",
+            config,
             started=started,
             release=release_of(type(spider)),
             digest=digest_of(crawler.settings),
         )
-        exchange_loop = ExchangeLoop(run_session, server)
-        in_progress = InProgress(fingerprinter.fingerprint)
-        inbox = make_inbox(crawler, settings)
-        retry_pauses = RetryPauses(settings.retry_delays)
-        gate = DownloadGate(
-            engine,
-            inbox,
-            in_progress,
-            make_judge(crawler, settings),
-            run_session.sessions,
-            exchange_loop.wake,
-            lease_ttl=settings.lease_ttl,
-            download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
-            throttles=bool(settings.throttle),
-            retries=crawler.settings.getbool("RETRY_ENABLED"),
-        )
-        kept = KeptRequests(engine, exchange_loop, in_progress, crawler.stats)
-        outbox = Outbox(
-            crawler,
-            settings,
-            engine=engine,
-            serializer=serializer,
-            dupefilter=dupefilter,
-            in_progress=in_progress,
-            kept=kept,
-            exchange_loop=exchange_loop,
-        )
-        worker = Worker(
-            Parts(
-                crawler,
-                spider,
-                settings,
-                engine,
-                session,
-                exchange_loop,
-                serializer,
-                foreign_filter,
-                inbox,
-                in_progress,
-                kept,
-                outbox,
-                gate,
-                retry_pauses,
-                BackPressure(
-                    settings.growth_limit(),
-                    unfinished=exchange_loop.unfinished,
-                    closing=lambda: engine.closing,
-                ),
-            )
-        )
-        _watch(worker, in_progress)
+        loop = ExchangeLoop(run_session, server)
+        worker = Worker(crawler, settings, engine, connection, loop, serializer, dupefilter)
+        _watch(worker)
         worker.start()
         if settings.progress:
             # Here, as rich takes its time.
@@ -144,21 +86,22 @@ async def build(crawler: Crawler, spider: Spider, engine: Engine, started: float
             crawler.signals.connect(progress.stop, signals.spider_closed, weak=False)
         return worker
     except BaseException:
-        await session.abandon()
-        if foreign_filter and (closing := foreign_filter.close("finished")):
+        await connection.abandon()
+        if closing := dupefilter.close("finished"):
             await maybe_deferred_to_future(closing)
         raise
 
 
-def _watch(worker: Worker, in_progress: InProgress) -> None:
+def _watch(worker: Worker) -> None:
     """Have Scrapy tell what becomes of requests and items, and begin no download unasked."""
     engine, gate, settings = worker.engine, worker.gate, worker.settings
+    in_progress = worker.in_progress
     throttle = settings.throttle
     if throttle or settings.fleet_limits:
         at_least = math.ceil(throttle.target) if throttle else 1
         engine.downloads.lift_limits(gate.allowed_at_once, at_least=at_least)
     engine.downloads.gate_by(gate)
-    engine.downloads.follow(worker.gave_out, gate.fetched)
+    engine.downloads.follow(in_progress.has_given_out, gate.fetched)
 
     def arrived(request: Request, response: Response) -> None:
         in_progress.arrived(request, response)
@@ -175,7 +118,7 @@ def _watch(worker: Worker, in_progress: InProgress) -> None:
     connect(in_progress.item_error, signals.item_error)
     if worker.crawler.settings.getbool("COOKIES_ENABLED"):
         connect(in_progress.response_downloaded, signals.response_downloaded)
-    connect(worker.item_scraped, signals.item_scraped)
+    connect(in_progress.item_scraped, signals.item_scraped)
     # Scrapy waits for the spider that it stops, unless that is being closed already.
     connect(engine.until_closed, signals.engine_stopped)
 
@@ -201,29 +144,6 @@ def _warn(crawler: Crawler) -> None:
             "stopped goes on from there. What extensions keep in it (SpiderState) two workers "
             "would overwrite for each other"
         )
-
-
-def make_inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[ShardSession]:
-    """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
-    concurrency = downloads_at_once(crawler.settings)
-    per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
-    lifted = settings.fleet_limits or settings.autothrottle
-    if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:
-        per_slot = 1
-    return Inbox(
-        min(per_slot, concurrency),
-        settings.max_leases or 2 * concurrency,
-        by_slot=settings.scheduling != "priority",
-    )
-
-
-def make_judge(crawler: Crawler, settings: RedisqSettings) -> Judge | None:
-    """Of how downloads end. None: without slots there is nothing to judge."""
-    if settings.scheduling == "priority":
-        return None
-    codes = settings.backoff_codes
-    exceptions = crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
-    return Judge(codes, tuple(map(load_object, exceptions)))
 
 
 def make_dupefilter(crawler: Crawler) -> BaseDupeFilter:

@@ -13,10 +13,10 @@ from typing import TypeVar
 import redis
 
 from scrapy_redisq.errors import RedisqError, RunOver, ServerBusy, ServerFull, ServerUnreachable
-from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.calls import Joined, MayComeBack, RunTerms
-from scrapy_redisq.frontier.run_session import RunSession, Terms
-from scrapy_redisq.frontier.seen import probe_async
+from scrapy_redisq.frontier.config import FrontierConfig
+from scrapy_redisq.frontier.run_session import RunSession
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.frontier.trouble import TROUBLE, WARN_EVERY
 from scrapy_redisq.frontier.unsafe import NO_REPLICA
 from scrapy_redisq.frontier.worker_protocol import ServerHelp
@@ -50,24 +50,14 @@ class WorkerConnection:
         self._joined: RunSession | None = None
 
     async def open(
-        self,
-        name: str,
-        *,
-        dupefilter: str,
-        fingerprinter: str,
-        spider: str,
-        arguments: str,
-        started: float,
-        release: str,
-        digest: str,
+        self, name: str, config: FrontierConfig, *, started: float, release: str, digest: str
     ) -> tuple[RunSession, ServerHelp]:
         """Join the run of the frontier ``name``; -> the place in it, and what its server can do.
 
-        ``dupefilter`` is "bloom", "exact" or the path of a foreign one; ``arguments`` are as in
-        `FrontierConfig`; ``started``: when the crawl
-        was, by time.monotonic(); ``release`` and the settings' ``digest`` are for people. Raises
-        `RedisqError`; `RunOver` if there is nothing to do. Then, and if anything else keeps the
-        worker from working, `abandon` is to be called.
+        ``config`` is of any server yet; ``started``: when the crawl was, by time.monotonic();
+        ``release`` and the settings' ``digest`` are for people. Raises `RedisqError`; `RunOver` if
+        there is nothing to do. Then, and if anything else keeps the worker from working, `abandon`
+        is to be called.
         """
         settings = self._settings
         # Starting an embedded server takes a moment, which is not the event loop's.
@@ -77,42 +67,9 @@ class WorkerConnection:
         client = self._client = server.async_client()
         self._following = asyncio.ensure_future(server.follow())
         settings.check_shards(server.masters)
-        config = settings.frontier_config(
-            dupefilter=dupefilter,
-            backend="exact",
-            fingerprinter=fingerprinter,
-            spider=spider,
-            arguments=arguments,
-        ).laid_out(server.masters)
-        if dupefilter == "bloom":
-            shards = config.shard_numbers(name) if config.spread else (0,)
-            prefixes = [calls.prefix(name, shard) for shard in shards]
-            found = await self._persist(server, lambda: probe_async(client, prefixes))
-            config = replace(config, backend="redisbloom" if found else "bitmap")
-        terms = Terms(
-            name,
-            config,
-            lease_ttl=settings.lease_ttl,
-            max_deliveries=settings.max_deliveries,
-            dead_max=settings.dead_max,
-            max_entry_bytes=settings.max_entry_bytes,
-            run=RunTerms(
-                settings.run_name(spider),
-                settings.resume,
-                settings.keep_seen,
-                settings.keep_alive,
-                settings.growth_limit(),
-            ),
-            started=started,
-            limits=settings.limits(),
-            throttle=settings.throttle.to_text() if settings.throttle else "",
-            rewind=settings.rewind,
-            # One that lost all it had, not the end of its log, has lost links that were safe.
-            young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
-            wait_replicas=settings.wait_replicas,
-            history=settings.history,
-            release=release,
-            settings=digest,
+        config = config.laid_out(server.masters)
+        terms = replace(
+            self._terms(name, config, server), started=started, release=release, settings=digest
         )
         run_session = RunSession(client, terms, server.primary_vouched)
 
@@ -139,6 +96,31 @@ class WorkerConnection:
             server.confirm_primary,
             server.primary_vouched,
             server.renew_log,
+        )
+
+    def _terms(self, name: str, config: FrontierConfig, server: Server) -> Terms:
+        settings = self._settings
+        return Terms(
+            name,
+            config,
+            lease_ttl=settings.lease_ttl,
+            max_deliveries=settings.max_deliveries,
+            dead_max=settings.dead_max,
+            max_entry_bytes=settings.max_entry_bytes,
+            run=RunTerms(
+                settings.run_name(config.spider),
+                settings.resume,
+                settings.keep_seen,
+                settings.keep_alive,
+                settings.growth_limit(),
+            ),
+            limits=settings.limits(),
+            throttle=settings.throttle.to_text() if settings.throttle else "",
+            rewind=settings.rewind,
+            # One that lost all it had, not the end of its log, has lost links that were safe.
+            young=settings.rewind if server.keeps_log else min(settings.rewind, NO_REPLICA),
+            wait_replicas=settings.wait_replicas,
+            history=settings.history,
         )
 
     async def _persist(self, server: Server, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import msgspec
-from scrapy.http import Request
 
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.seen import exact_member
@@ -24,9 +23,7 @@ MOST_TRIES = 2**31
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def record_of(
-    page: Page, request: Request, identity: bytes, finish: Finish
-) -> tuple[str, bytes] | None:
+def record_of(page: Page, identity: bytes, finish: Finish) -> tuple[str, bytes] | None:
     """What is kept of ``page``, and what it is known by: its ``identity``, as an exact dupefilter
     has it. None if it is not over.
 
@@ -36,14 +33,15 @@ def record_of(
     """
     if finish.ending not in ENDS:
         return None
+    request, began = page.request, page.download.began
     tries = retry_times(request.meta) + back_offs(page.lease.entry) + page.lease.deliveries
     record = {
         "url": _text(request.url[:MOST_URL]),
         "method": _text(request.method),
-        "status": page.status,
-        "items": page.items,
+        "status": page.download.status,
+        "items": page.output.items,
         "attempts": min(1 + tries, MOST_TRIES),
-        "seconds": round(time.monotonic() - page.began, 3) if page.began else 0.0,
+        "seconds": round(time.monotonic() - began, 3) if began else 0.0,
         "worker": page.session.worker,
         "run": page.session.run,
         "outcome": finish.reason or "done",

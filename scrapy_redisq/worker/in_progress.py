@@ -15,9 +15,10 @@ from scrapy.utils.log import failure_to_exc_info
 from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.output import current_item
-from scrapy_redisq.serialization.entries import back_offs, identity_in, with_back_offs
+from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.serialization.entries import identity_in
 from scrapy_redisq.serialization.meta import retry_times
-from scrapy_redisq.worker.page import Page, Problem
+from scrapy_redisq.worker.page import KeptPage, Page, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ SLOT_KEY = "download_slot"
 MOST_TRIES = 30
 """How often a request that stays in its process is tried again because of its slot."""
 
-PAUSED_DELAY = 10.0
-"""Seconds after which it is looked whether its slot is still paused by a person."""
+PAUSED_DELAY = 10_000
+"""Milliseconds after which it is looked whether its slot is still paused by a person."""
 
 
 class Interrupted(IgnoreRequest):
@@ -48,11 +49,11 @@ class InProgress:
         self._pages: dict[Request, Page] = {}
         self._unwritten: dict[Request, Page] = {}
         """Pages that Scrapy is done with, and a sink or a request that they hold is not."""
-        self._kept: dict[Request, Page] = {}
+        self._kept: dict[Request, KeptPage] = {}
         """Requests in progress that stay in this process."""
         self._files_missing = False
         self._told_of_login = False
-        self.errors = 0
+        self.items = self.errors = 0
         """Downloads that were given up, and what raised of callbacks, errbacks and pipelines."""
 
     def __len__(self) -> int:
@@ -61,22 +62,25 @@ class InProgress:
     def __contains__(self, request: Request) -> bool:
         return request in self._pages
 
-    def begin(self, request: Request, page: Page) -> None:
-        """``request`` is handed to the engine."""
-        self._pages[request] = page
+    def begin(self, page: Page) -> None:
+        """Its request is handed to the engine."""
+        if isinstance(page, KeptPage):
+            self._kept[page.request] = page
+        else:
+            self._pages[page.request] = page
 
-    def keep(self, request: Request, page: Page) -> None:
-        """``request``, which stays in this process, is handed to the engine."""
-        self._kept[request] = page
-
-    def end_kept(self, working_on: set[Request]) -> list[Page]:
+    def end_kept(self, working_on: set[Request]) -> list[KeptPage]:
         """Remove and return those that stay here and are over, with their items."""
         ended = [
             request
             for request, page in self._kept.items()
-            if request not in working_on and not page.unwritten
+            if request not in working_on and not page.waits_for
         ]
         return [self._kept.pop(request) for request in ended]
+
+    def has_given_out(self, request: Request) -> bool:
+        """Whether the engine works on ``request`` because this worker gave it out."""
+        return self.asking(request) is not None
 
     def asking(self, request: Request) -> Page | None:
         """The page of a request in progress, be it one that stays here."""
@@ -92,17 +96,15 @@ class InProgress:
         for request in [request for request in self._pages if request not in working_on]:
             page = self._unwritten[request] = self._pages.pop(request)
             # Perhaps for no other reason than that: middlewares that count stop a crawl so.
-            page.given_back = page.given_back or (closing and page.ignored)
-            if page.unwritten:  # nothing dies of it any more
+            if closing and page.download.ignored:
+                page.give_back()
+            if page.waits_for:  # nothing dies of it any more
                 page.session.suspects.discard(page.lease.id)
-        ended = [request for request, page in self._unwritten.items() if not page.unwritten]
+        ended = [request for request, page in self._unwritten.items() if not page.waits_for]
         return [self._unwritten.pop(request) for request in ended]
 
-    def unwritten(self) -> bool:
-        """Whether pages wait for nothing but their sink, or requests that they hold."""
-        return bool(self._unwritten)
-
-    def unwritten_pages(self) -> int:
+    @property
+    def unwritten(self) -> int:
         """How many pages Scrapy is done with, and a sink or a request that they hold is not."""
         return len(self._unwritten)
 
@@ -114,12 +116,12 @@ class InProgress:
         """What a request in progress, or one that a sink is not done with, is known by; None for
         others."""
         page = self._find(request)
-        return self.identity_of_page(page, request) if page is not None else None
+        return self.identity_of_page(page) if page is not None else None
 
-    def identity_of_page(self, page: Page, request: Request) -> bytes:
+    def identity_of_page(self, page: Page) -> bytes:
         """The same, also when it is over."""
         if page.identity is None:
-            page.identity = identity_in(page.lease.entry) or self._fingerprint(request)
+            page.identity = identity_in(page.lease.entry) or self._fingerprint(page.request)
         return page.identity
 
     def of_slot(self, slot: str) -> bool:
@@ -132,33 +134,28 @@ class InProgress:
 
     def to_begin(self, slot: str) -> bool:
         """Whether a download of ``slot`` has yet to begin: it may wait in Scrapy for others'."""
-        return any(page.lease.slot == slot and not page.began for page in self._pages.values())
+        return any(
+            page.lease.slot == slot and not page.download.began for page in self._pages.values()
+        )
 
     def slot_of(self, request: Request) -> str:
         """The slot of a request in progress, "" for others."""
         page = self._pages.get(request)
         return page.lease.slot if page else ""
 
-    def is_grouped(self, request: Request) -> bool:
-        """Whether the download slot of a request in progress was given by the spider."""
-        page = self.asking(request)
-        return page is None or page.grouped
-
     def back_offs(self, request: Request | None) -> int:
         """How often a request in progress has been sent back because its slot was in trouble."""
         page = self._pages.get(request) if request is not None else None
-        if page is None:
-            return 0
-        return back_offs(page.lease.entry) if page.blame is None else page.blame
+        return page.tries if page is not None else 0
 
     def blame(self, request: Request, *, most: int) -> None:
         """It is its own fault that a request failed: what it was sent back for counts as retries,
         once, and it will not be sent back again."""
         page = self._pages.get(request)
-        if page is not None and (before := self.back_offs(request)) < most:
-            page.blame = most
-            if before:
-                request.meta["retry_times"] = retry_times(request.meta) + before
+        if page is not None and page.tries < most:
+            if page.tries:
+                request.meta["retry_times"] = retry_times(request.meta) + page.tries
+            page.tries = most
 
     def send_back(
         self,
@@ -178,24 +175,20 @@ class InProgress:
         -> False if it may not be sent back.
         """
         page = self.asking(request)
-        if page is None or (counted and self.back_offs(request) + page.sent_back >= most):
+        if page is None or (counted and page.tries >= most):
             return False
-        if request in self._kept and paused:
-            page.delay, page.given_back = PAUSED_DELAY, True
-            return True
-        if request in self._kept:
-            page.sent_back += 1
-            page.given_back = page.sent_back <= MOST_TRIES
-            if not page.given_back:
-                self.mark_failed(
-                    request, Problem("download", "its slot was in trouble for too long")
-                )
-            return page.given_back
-        if counted:
-            page.entry = with_back_offs(page.lease.entry, self.back_offs(request) + 1)
+        if isinstance(page, KeptPage) and paused:
+            page.back = Finish("", "released", delay=PAUSED_DELAY)
+        elif isinstance(page, KeptPage) and page.tries >= MOST_TRIES:
+            problem = Problem("download", "its slot was in trouble for too long")
+            self.mark_failed(request, problem)
+            return False
+        elif counted or isinstance(page, KeptPage):
+            page.give_back_tried()
         elif others_first:
-            page.entry = page.lease.entry
-        page.given_back = True
+            page.back = Finish(page.lease.id, "backed_off", entry=page.lease.entry)
+        else:
+            page.give_back()
         return True
 
     def is_sent_back(self, request: Request) -> bool:
@@ -217,21 +210,21 @@ class InProgress:
         """There will be no further retry. What becomes of it is not known yet: the response may
         be replaced by another middleware, or be one that the spider handles."""
         if page := self.asking(request):
-            page.exhausted = status
+            page.download.exhausted = status
 
     def gave_up(self, request: Request, stat: str) -> None:
         """Its callback or errback has asked for a retry, and there will be none."""
         if page := self.asking(request):
             text = f"get_retry_request() gave up (stat {stat})"
-            self.mark_failed(request, Problem("retries", text, status=page.status))
+            self.mark_failed(request, Problem("retries", text, status=page.download.status))
 
     def arrived(self, request: Request, response: Response) -> None:
         """The response has passed the downloader middlewares."""
         page = self.asking(request)
         if page is None:
             return
-        page.status = response.status
-        if page.exhausted == response.status:
+        page.download.status = response.status
+        if page.download.exhausted == response.status:
             text = f"status {response.status} from {response.url:.500}"
             self.mark_failed(
                 request, Problem("retries", text, status=response.status, provisional=True)
@@ -243,9 +236,9 @@ class InProgress:
         if page is None:
             return
         if failure is not None and isinstance(failure.value, IgnoreRequest):
-            page.ignored = True
+            page.download.ignored = True
         elif failure is not None:
-            reason = "download" if page.exhausted is None else "retries"
+            reason = "download" if page.download.exhausted is None else "retries"
             self.mark_failed(request, Problem.of(reason, failure, provisional=True))
         elif page.problem and page.problem.provisional:
             page.problem = None
@@ -259,7 +252,7 @@ class InProgress:
             return False  # Scrapy closes the spider
         if not _is_interruption(failure.value):
             page = self.asking(request)
-            status = page.status if page is not None else 0
+            status = page.download.status if page is not None else 0
             self.mark_failed(request, Problem.of("spider_error", failure, status))
             return False
         logger.info("The callback of %s was interrupted: the page is fetched again", request)
@@ -291,12 +284,12 @@ class InProgress:
     def hold(self, request: Request | None) -> None:
         """The page is not finished before `release` is called as often as this was."""
         if page := self._find(request):
-            page.unwritten += 1
+            page.waits_for += 1
 
     def release(self, request: Request | None) -> None:
         """An item for which the page was held is written, or never will be."""
         if page := self._find(request):
-            page.unwritten -= 1
+            page.waits_for -= 1
 
     def refuse(self, request: Request | None, problem: Problem) -> None:
         """An item of the page cannot be written."""
@@ -306,7 +299,7 @@ class InProgress:
     def give_back(self, request: Request | None) -> None:
         """Its items can be written later, or by another worker: the page is to be fetched again."""
         if page := self._find(request):
-            page.given_back = True
+            page.give_back()
 
     def give_back_later(self, request: Request | None, delays: Sequence[float]) -> bool:
         """An item of the page can perhaps be written later: it is to be fetched again, after the
@@ -315,17 +308,9 @@ class InProgress:
         -> False if it has gone back so often, or is not known.
         """
         page = self._find(request)
-        if page is None:
+        if page is None or page.tries >= len(delays):
             return False
-        stays_here = not page.lease.id
-        times = page.sent_back if stays_here else back_offs(page.lease.entry)
-        if times >= len(delays):
-            return False
-        if stays_here:
-            page.sent_back += 1
-        else:
-            page.entry = with_back_offs(page.lease.entry, times + 1)
-        page.delay, page.given_back = delays[times], True
+        page.give_back_tried(delays[page.tries])
         return True
 
     # Handlers of Scrapy's signals of these names
@@ -352,13 +337,11 @@ class InProgress:
             )
 
     def item_scraped(self, response: Response | Failure | None) -> None:
-        if self._files_missing:
-            self.give_back(self._item_of(response))
-
-    def count_item(self, response: Response | Failure | None) -> None:
-        """An item of a page is through the pipelines."""
+        self.items += 1
         if page := self._find(self._item_of(response)):
-            page.items += 1
+            page.output.items += 1
+            if self._files_missing:
+                page.give_back()
 
     def item_error(self, response: Response | Failure | None, failure: Failure) -> None:
         request = self._item_of(response)

@@ -20,9 +20,9 @@ from scrapy.http import Request
 
 from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.serialization.identity import Repeats, of_refused
+from scrapy_redisq.serialization.identity import of_refused
 from scrapy_redisq.worker.in_progress import InProgress
-from scrapy_redisq.worker.page import Page
+from scrapy_redisq.worker.page import Download, KeptPage, Output, Page
 
 TRY_AGAIN = 2.0
 """Seconds after which one is tried again whose slot was in trouble; each time so much longer."""
@@ -38,7 +38,7 @@ class KeptRequests:
         self._exchange_loop = exchange_loop
         self._in_progress = in_progress
         self._stats = stats
-        self._waiting: dict[Request, Page] = {}
+        self._waiting: dict[Request, KeptPage] = {}
         self._ready: dict[str, list[tuple[int, int, Request]]] = {}
         """By slot; what is not in ``_waiting`` any more was dropped."""
         self._delayed: list[tuple[float, int, Request]] = []
@@ -70,7 +70,7 @@ class KeptRequests:
         may still add to the frontier for which nothing stands there."""
         return self._own
 
-    def take(self, request: Request, page: Page, delay: float, fingerprint: bytes | None) -> bool:
+    def take(self, page: KeptPage, delay: float, fingerprint: bytes | None) -> bool:
         """Take a request, for ``delay`` seconds from now. -> False if ``fingerprint`` is known."""
         if fingerprint is not None:
             if fingerprint in self._known:
@@ -79,32 +79,32 @@ class KeptRequests:
             if page.holder is not None:
                 self._known_by.setdefault(page.holder, []).append(fingerprint)
         if page.holder is not None:
-            page.holder.unwritten += 1
+            page.holder.waits_for += 1
         self._number += 1
         self._own += page.holder is None
-        self._push(request, page, delay)
+        self._push(page, delay)
         self._stats.inc_value("scheduler/enqueued/memory")
         self._stats.inc_value("scheduler/enqueued")
         return True
 
-    def _push(self, request: Request, page: Page, delay: float) -> None:
-        self._waiting[request] = page
+    def _push(self, page: KeptPage, delay: float) -> None:
+        self._waiting[page.request] = page
         number = next(self._arrivals)
         if delay > 0:
-            heapq.heappush(self._delayed, (time.monotonic() + delay, number, request))
+            heapq.heappush(self._delayed, (time.monotonic() + delay, number, page.request))
             asyncio.get_running_loop().call_later(delay, self._engine.wake)
         else:
-            self._line_up(request, page, number)
+            self._line_up(page, number)
             self._engine.wake()
 
-    def _line_up(self, request: Request, page: Page, number: int) -> None:
+    def _line_up(self, page: KeptPage, number: int) -> None:
         line = self._ready.setdefault(page.lease.slot, [])
-        heapq.heappush(line, (-page.lease.priority, number, request))
+        heapq.heappush(line, (-page.lease.priority, number, page.request))
 
     def next(
         self, downloading: Callable[[str], int | None], others: Callable[[str], int | None]
-    ) -> tuple[Request, Page] | None:
-        """The next request, which is to be started, and its page.
+    ) -> KeptPage | None:
+        """The page of the next request, which is to be started.
 
         ``downloading(slot)``: None if the slot takes no more now; ``others(slot)``: the priority of
         what else waits of it, which goes first if that is higher.
@@ -112,7 +112,7 @@ class KeptRequests:
         while self._delayed and self._delayed[0][0] <= time.monotonic():
             _, number, request = heapq.heappop(self._delayed)
             if (page := self._waiting.get(request)) is not None:
-                self._line_up(request, page, number)
+                self._line_up(page, number)
         best: str | None = None
         for slot in list(self._ready):
             line = self._ready[slot]
@@ -129,7 +129,7 @@ class KeptRequests:
         if best is None:
             return None
         _, _, request = heapq.heappop(self._ready[best])
-        return request, self._waiting.pop(request)
+        return self._waiting.pop(request)
 
     # Ends
 
@@ -138,7 +138,8 @@ class KeptRequests:
         tried again here."""
         closing = self._engine.closing
         for page in self._in_progress.end_kept(self._engine.in_progress):
-            page.given_back |= closing and page.ignored
+            if closing and page.download.ignored:
+                page.give_back()
             if page.given_back and not (closing or (page.is_void and page.asked_again)):
                 self._try_again(page)
             else:
@@ -147,24 +148,25 @@ class KeptRequests:
             is_anothers = page.is_void or (page.holder is not None and page.holder.given_back)
             if closing or (is_anothers and page.asked_again):
                 del self._waiting[request]
-                page.given_back = True
+                page.give_back()
                 self._end(page)
 
-    def _try_again(self, page: Page) -> None:
+    def _try_again(self, page: KeptPage) -> None:
         """The next try is another one, as that of a stored request would be."""
-        assert page.request is not None
-        page.given_back, page.problem, page.exhausted = False, None, None
-        page.status, page.repeats = 0, Repeats()
-        pause = page.delay or TRY_AGAIN * max(1, page.sent_back)
-        page.delay = 0.0
-        self._push(page.request, page, pause)
+        back = page.back
+        assert back is not None
+        page.tries += back.ending != "released"
+        page.back = page.problem = None
+        page.download, page.output = Download(), Output()
+        self._push(page, back.delay / 1000 or TRY_AGAIN * max(1, page.tries))
 
-    def _end(self, page: Page) -> None:
+    def _end(self, page: KeptPage) -> None:
         self._number -= 1
         holder, problem, request = page.holder, page.problem, page.request
         if holder is not None:
-            holder.unwritten -= 1
-            holder.given_back |= page.given_back
+            holder.waits_for -= 1
+            if page.given_back:
+                holder.give_back()
             if problem is not None and holder.problem is None:
                 text = f"{request!s:.300}, which stayed in its process: {problem.detail}"
                 holder.problem = replace(problem, detail=text)
@@ -173,7 +175,7 @@ class KeptRequests:
         if page.given_back:
             self.lost += not page.asked_again
             self.left_start |= page.asked_again and holder is None
-        elif holder is None and problem is not None and request is not None:
+        elif holder is None and problem is not None:
             self._stats.inc_value(f"redisq/dead/{problem.reason}")
             self._exchange_loop.enqueue(problem.letter(page.lease.slot, of_refused(request)))
 

@@ -6,62 +6,62 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_redisq.errors import RedisqError
 from scrapy_redisq.frontier.trouble import TROUBLE
-from scrapy_redisq.worker.parts import Parts
+
+if TYPE_CHECKING:
+    from scrapy_redisq.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 
-async def leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
+async def leave(worker: Worker, reason: str) -> None:
     """Send what is buffered, give back what was not started, leave the run, close connections.
 
-    ``reason``: why the spider is closed; ``is_lost()``: the frontier is gone, which may
-    be found just now.
+    ``reason``: why the spider is closed.
     """
-    stats: Any = parts.crawler.stats
+    stats = worker.stats
     try:
-        await asyncio.wait_for(_leave(parts, reason, is_lost), parts.settings.close_timeout)
+        await asyncio.wait_for(_leave(worker, reason), worker.settings.close_timeout)
     except asyncio.TimeoutError:
         logger.error(
             "Redis did not answer within REDISQ_CLOSE_TIMEOUT (%g s): %d requests and finishes "
             "were not sent. Others take over this worker's pages after REDISQ_LEASE_TTL; they "
             "will be fetched again",
-            parts.settings.close_timeout,
-            parts.exchange_loop.waiting(),
+            worker.settings.close_timeout,
+            worker.exchange_loop.waiting(),
         )
-        stats.set_value("redisq/unsent", parts.exchange_loop.waiting())
+        stats.set_value("redisq/unsent", worker.exchange_loop.waiting())
     except RedisqError as error:
         logger.error("Could not leave the frontier as it should be left: %s", error)
     finally:
-        if parts.kept.lost:
+        if worker.kept.lost:
             logger.warning(
                 "%d requests that cannot be serialised were only in this process and are "
                 "lost (see stat scheduler/unserializable)",
-                parts.kept.lost,
+                worker.kept.lost,
             )
-        parts.outbox.count_filtered()
-        stats.set_value("redisq/exchanges", parts.exchange_loop.exchanges)
-        if not is_lost():
-            _report_dead(parts)
-        await parts.session.close()
-        if parts.foreign_filter and (closing := parts.foreign_filter.close(reason)):
+        worker.outbox.count_filtered()
+        stats.set_value("redisq/exchanges", worker.exchange_loop.exchanges)
+        if not worker.is_lost:
+            _report_dead(worker)
+        await worker.connection.close()
+        if closing := worker.dupefilter.close(reason):
             await maybe_deferred_to_future(closing)
 
 
-async def _leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None:
-    await parts.exchange_loop.stop()
-    if is_lost():
+async def _leave(worker: Worker, reason: str) -> None:
+    await worker.exchange_loop.stop()
+    if worker.is_lost:
         return
-    if await parts.exchange_loop.leave():
+    if await worker.exchange_loop.leave():
         logger.info("The run is complete: this was the last worker to leave")
-    elif reason == "finished" and (waiting := await _left_waiting(parts)):
+    elif reason == "finished" and (waiting := await _left_waiting(worker)):
         # Scrapy cannot be told to go on.
         logger.warning(
             "%d requests came in when this worker had decided to end, and no worker is left: "
@@ -70,18 +70,17 @@ async def _leave(parts: Parts, reason: str, is_lost: Callable[[], bool]) -> None
         )
 
 
-async def _left_waiting(parts: Parts) -> int:
+async def _left_waiting(worker: Worker) -> int:
     """Requests that nobody is there for; 0 also where Redis does not say."""
     with contextlib.suppress(*TROUBLE, RedisError, RedisqError):
-        return await parts.exchange_loop.run_session.left_waiting()
+        return await worker.exchange_loop.run_session.left_waiting()
     return 0
 
 
-def _report_dead(parts: Parts) -> None:
-    run_session = parts.exchange_loop.run_session
+def _report_dead(worker: Worker) -> None:
+    run_session = worker.exchange_loop.run_session
     if run_session.buried:
-        stats: Any = parts.crawler.stats
-        stats.inc_value("redisq/dead/deliveries", run_session.buried)
+        worker.stats.inc_value("redisq/dead/deliveries", run_session.buried)
     name = run_session.terms.name
     if dead := sum(session.dead for session in run_session.sessions):
         logger.warning(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+from dataclasses import dataclass
 from hashlib import sha1
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
@@ -20,11 +21,11 @@ from scrapy_redisq.errors import EntryTooLarge, SchemeRefused, Unserializable, m
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import PRIORITY_SLOT
 from scrapy_redisq.frontier.loop import ExchangeLoop
-from scrapy_redisq.frontier.operations import Enqueue, Lease, Link
+from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.serialization.entries import identity_in, with_back_offs
-from scrapy_redisq.serialization.identity import Repeats, of_child, of_nowhere, of_refused
+from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_refused
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.meta import (
     DELAY_KEY,
@@ -38,9 +39,8 @@ from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
 from scrapy_redisq.worker.kept import KeptRequests
-from scrapy_redisq.worker.page import Page, Problem
+from scrapy_redisq.worker.page import KeptPage, Output, Page, Problem
 from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
-from scrapy_redisq.worker.shared_values import SharedValues
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,38 @@ MOST_EXPLAINED = 20
 
 _FOLLOWED = ("redirect_times", "retry_times")
 """In meta: what Scrapy's middlewares count up in a request that they make of another."""
+
+
+@dataclass
+class _Asked:
+    """What is taken in: a request as it was ``given``, and as it is stored.
+
+    ``page`` asks for it; ``own`` is its fingerprint, ``delay`` in seconds.
+    """
+
+    given: Request
+    request: Request
+    delay: float
+    page: Page | None
+    slot: str
+    own: bytes
+    filtered: bool
+    of_start: bool
+
+    @property
+    def holder(self) -> Page | None:
+        """The page of the frontier that asks for it, or for what asks for it: when it is fetched
+        again, it asks for all of it again."""
+        return self.page.holder if isinstance(self.page, KeptPage) else self.page
+
+
+class _KnownBy(NamedTuple):
+    """See `Enqueue`. ``identity`` is None where that is the fingerprint."""
+
+    identity: bytes | None = None
+    fingerprint: bytes | str | None = None
+    also: bytes | str | None = None
+    asked: int = 0
 
 
 class Outbox:
@@ -76,6 +108,7 @@ class Outbox:
         self._serializer = serializer
         self._dupefilter = dupefilter
         self._exchange_loop = exchange_loop
+        self._run_session = exchange_loop.run_session
         self._stats: Any = crawler.stats
         self._spider: Any = crawler.spider
         fingerprinter: Any = crawler.request_fingerprinter
@@ -92,8 +125,7 @@ class Outbox:
         self._explained: set[tuple[str, str]] = set()
         self._warned_delay = False
         self._warned_shared = False
-        self._start_values = SharedValues()
-        self._start_repeats = Repeats()
+        self._start = Output()
         self._own_start = secrets.token_bytes(16)
 
     def take(self, request: Request) -> bool:
@@ -109,7 +141,42 @@ class Outbox:
             self._refuse(request, "refused", error)
         return False
 
-    def _delay(self, request: Request) -> tuple[Request, float]:
+    def _take(self, given: Request) -> bool:
+        # Before all else: most links of a page are known.
+        of_start = self._engine.is_of_start(given)
+        url = self._telling_url(given)
+        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
+        # what stays in a process may be asked for again, whatever was seen of its URL.
+        if (
+            url
+            and url in self._seen_cache
+            and not (self._settings.keep_seen and of_start)
+            and self._serializer.is_simple(given)
+        ):
+            self._run_session.sessions[0].local_duplicates += 1
+            return self.duplicate(given)
+        page = self._asking_page()
+        request, delay = self._delay(given, page)
+        request = _ungrouped(request, page)
+        self._check_body(request)
+        filtered = not request.dont_filter
+        if self._foreign_filter is not None:
+            # It is told of start requests, but cannot refuse them: the frontier does that.
+            asked = filtered or of_start
+            if asked and self._foreign_filter.request_seen(request) and not of_start:
+                return self.duplicate(request)
+            filtered = False
+        own, slot = self._fingerprint(request), self._slot(request)
+        one = _Asked(given, request, delay, page, slot, own, filtered, of_start)
+        taken = self._take_retry(one) if self._is_retry(one) else self._send(one, url)
+        if taken and delay > 0:
+            self._stats.inc_value("redisq/delayed")
+        holds_any = bool(request.meta or request.cb_kwargs)
+        if taken and holds_any and not self._warned_shared and request not in self._kept:
+            self._note_shared(one)
+        return taken
+
+    def _delay(self, request: Request, page: Page | None) -> tuple[Request, float]:
         """The request as it is kept, and the seconds that it waits."""
         if DELAY_KEY in request.meta:
             delay = 0.0
@@ -126,60 +193,10 @@ class Outbox:
                         error,
                     )
             return without_delay(request), delay
-        page = current_page.get()
-        if self.retry_pauses and page is not None and "retry_times" in request.meta:
-            # get_retry_request() in a callback: other requests count no more than their page.
-            times, before = (retry_times(some.meta) for some in (request, page))
-            if times > before:
-                return request, self.retry_pauses.before(times)
+        # get_retry_request() in a callback: other requests count no more than their page.
+        if self.retry_pauses and page is not None and _is_tried_again(request, page):
+            return request, self.retry_pauses.before(retry_times(request.meta))
         return request, 0.0
-
-    def _ungrouped(self, request: Request) -> Request:
-        """Without the download slot that a redirect or a retry copied from meta where Scrapy, not
-        the spider, has put it: another host has its own slot, and its own limits."""
-        page = current_page.get()
-        if page is None or SLOT_KEY not in request.meta or self._in_progress.is_grouped(page):
-            return request
-        if any(retry_times(request.meta, key) > retry_times(page.meta, key) for key in _FOLLOWED):
-            return request.replace(
-                meta={name: value for name, value in request.meta.items() if name != SLOT_KEY}
-            )
-        return request
-
-    def _take(self, given: Request) -> bool:
-        # Before all else: most links of a page are known.
-        url = self._telling_url(given)
-        # With REDISQ_KEEP_SEEN the cache may know it from a link that was seen in a former run; and
-        # what stays in a process may be asked for again, whatever was seen of its URL.
-        if (
-            url
-            and url in self._seen_cache
-            and not (self._settings.keep_seen and self._engine.is_of_start(given))
-            and self._serializer.is_simple(given)
-        ):
-            self._exchange_loop.run_session.sessions[0].local_duplicates += 1
-            return self.duplicate(given)
-        of_start = self._engine.is_of_start(given)
-        request, delay = self._delay(given)
-        request = self._ungrouped(request)
-        self._check_body(request)
-        filtered = not request.dont_filter
-        if self._foreign_filter is not None:
-            # It is told of start requests, but cannot refuse them: the frontier does that.
-            asked = filtered or of_start
-            if asked and self._foreign_filter.request_seen(request) and not of_start:
-                return self.duplicate(request)
-            filtered = False
-        if filtered:
-            taken = self._take_filtered(given, request, delay, of_start, url)
-        else:
-            taken = self._take_unfiltered(given, request, delay, of_start)
-        if taken and delay > 0:
-            self._stats.inc_value("redisq/delayed")
-        holds_any = bool(request.meta or request.cb_kwargs)
-        if taken and holds_any and not self._warned_shared and request not in self._kept:
-            self._note_shared(request)
-        return taken
 
     def _telling_url(self, request: Request) -> str:
         """The URL if it says all that the fingerprint does, else ""."""
@@ -205,9 +222,9 @@ class Outbox:
             with contextlib.suppress(Unserializable):  # it stays in this process
                 self._serializer.dumps(request)
 
-    def _note_shared(self, request: Request) -> None:
-        page = self._asking_page()
-        place = (page.shared if page is not None else self._start_values).find(request)
+    def _note_shared(self, one: _Asked) -> None:
+        output = one.page.output if one.page is not None else self._start
+        place = output.shared.find(one.request)
         if place is None:
             return
         self._warned_shared = True
@@ -216,138 +233,95 @@ class Outbox:
             "a copy of its own, as with a JOBDIR: what one callback changes in it no other sees. "
             "Hand results on from request to request, one after the other, or yield parts with a "
             "common key and join them in an item pipeline (it is only told once)",
-            request,
+            one.request,
             place,
         )
 
-    def _take_filtered(
-        self, given: Request, request: Request, delay: float, of_start: bool, url: str
-    ) -> bool:
-        run_session = self._exchange_loop.run_session
-        own = self._fingerprint(request)
-        fingerprint, also = run_session.seen.encode(own), None
-        if of_start and self._settings.keep_seen:
-            # Start requests are fetched once in each run, whatever earlier runs have seen.
-            also = fingerprint
-            fingerprint = run_session.seen.encode(
-                sha1(run_session.joined.run.encode() + own).digest()
-            )
-        slot = self._slot(request)
+    def _known_by(self, one: _Asked) -> _KnownBy:
+        """What the request is known by: if it is filtered its fingerprint, else its identity."""
+        encode, own = self._run_session.seen.encode, one.own
+        if one.filtered:
+            if one.of_start and self._settings.keep_seen:
+                # Start requests are fetched once in each run, whatever earlier runs have seen.
+                of_run = sha1(self._run_session.joined.run.encode() + own).digest()
+                return _KnownBy(fingerprint=encode(of_run), also=encode(own))
+            return _KnownBy(fingerprint=encode(own))
+        if one.of_start:
+            alone = b"" if self._settings.same_start else self._own_start
+            identity = identity_of_start(own, one.request, self._start.repeats, own=alone)
+            # Links to it are duplicates; with a foreign filter it is that which knows. One with
+            # marks is another request than the plain one, which may still be asked for.
+            plain = identity == own and self._foreign_filter is None
+            return _KnownBy(identity, also=encode(own) if plain else None, asked=calls.STARTS)
+        if one.page is None:
+            return _KnownBy(of_nowhere(own, one.request), asked=calls.RECENT)
+        parent = self._in_progress.identity_of_page(one.page)
+        retries, repeats = retry_times(one.page.request.meta), one.page.output.repeats
+        identity = of_child(parent, own, one.request, repeats, retries=retries)
+        return _KnownBy(identity, asked=calls.RECENT)
+
+    def _send(self, one: _Asked, url: str) -> bool:
+        """Have it sent to Redis, or keep it here. ``url``: what it may be known by from now on."""
+        holder, known_by = one.holder, self._known_by(one)
+        identity = known_by.identity
         try:
-            entry = self._serializer.dumps(request)
+            entry = self._serializer.dumps(one.request, None if identity == one.own else identity)
         except Unserializable as error:
-            return self._keep(request, delay, error, fingerprint=own, of_start=of_start)
-        holder = self._holder()
-        self._send(
-            holder,
-            Enqueue(
-                slot,
-                int(request.priority),  # True and members of an enum are numbers
-                entry,
-                fingerprint,
-                delay=milliseconds(delay),
-                also=also,
-                page=holder.lease.id if holder is not None and holder.is_held else None,
-                tag=given,
-                link=self._link(slot, holder),
-            ),
+            return self._keep(one, error, identity)
+        is_held = holder is not None and holder.is_held
+        # A dupefilter that is not of this package has been told of what it lets through: it would
+        # not let it through again for another fetch of the page.
+        stands = is_held and (one.filtered or one.given.dont_filter)
+        enqueue = Enqueue(
+            one.slot,
+            int(one.request.priority),  # True and members of an enum are numbers
+            entry,
+            known_by.fingerprint,
+            delay=milliseconds(one.delay),
+            also=known_by.also,
+            identity=identity,
+            asked=known_by.asked,
+            page=holder.lease.id if holder is not None and stands else None,
+            tag=one.given,
+            link=self._run_session.link_to(one.slot, holder.session)
+            if holder is not None and is_held
+            else None,
         )
+        self._exchange_loop.enqueue(enqueue)
+        if holder is not None and enqueue.link is not None:
+            holder.output.keep_link(enqueue)
         # A page that links to it again may end before it is sent, so another one has to stand for
         # it. A void one does not: the worker that has it by now asks for it, too. What no page
         # stands for is known when it is `acknowledged`.
-        if url and holder is not None and not holder.is_void:
+        if url and is_held:
             self._seen_cache.add(url)
         return True
 
-    def _take_unfiltered(
-        self, given: Request, request: Request, delay: float, of_start: bool
-    ) -> bool:
-        """Take what the dupefilter is not asked about: it is known by its identity."""
-        own = self._fingerprint(request)
-        slot = self._slot(request)
-        asking = current_page.get()
-        page = self._asking_page()
-        if page is not None and page.lease.id and self._is_retry(given, request, own, slot, page):
-            return self._take_retry(request, delay, slot, page)
-        also, asked = None, calls.RECENT
-        if of_start:
-            alone = b"" if self._settings.same_start else self._own_start
-            identity = identity_of_start(own, request, self._start_repeats, own=alone)
-            asked = calls.STARTS
-            # Links to it are duplicates; with a foreign filter it is that which knows. One with
-            # marks is another request than the plain one, which may still be asked for.
-            if identity == own and self._foreign_filter is None:
-                also = self._exchange_loop.run_session.seen.encode(own)
-        elif asking is not None and page is not None:
-            parent = self._in_progress.identity_of(asking) or self._fingerprint(asking)
-            retries = retry_times(asking.meta)
-            identity = of_child(parent, own, request, page.repeats, retries=retries)
-        else:
-            identity = of_nowhere(own, request)
-        try:
-            entry = self._serializer.dumps(request, None if identity == own else identity)
-        except Unserializable as error:
-            of_start = of_start and self._settings.same_start
-            return self._keep(request, delay, error, identity=identity, of_start=of_start)
-        # A dupefilter that is not of this package has been told of what it lets through: it would
-        # not let it through again for another fetch of the page.
-        holder = self._holder()
-        comes_again = holder is not None and holder.is_held and given.dont_filter
-        self._send(
-            holder,
-            Enqueue(
-                slot,
-                int(request.priority),
-                entry,
-                None,
-                delay=milliseconds(delay),
-                also=also,
-                identity=identity,
-                asked=asked,
-                page=holder.lease.id if holder is not None and comes_again else None,
-                tag=given,
-                link=self._link(slot, holder),
-            ),
-        )
-        return True
-
-    def _send(self, page: Page | None, enqueue: Enqueue) -> None:
-        """Send what comes of ``page``."""
-        self._exchange_loop.enqueue(enqueue)
-        if page is not None and enqueue.link is not None:
-            page.keep_links([enqueue])
-
-    def _link(self, slot: str, holder: Page | None) -> Link | None:
-        """Of a request of ``slot`` that ``holder`` asks for; None if one log has both."""
-        if holder is None or not holder.is_held:
-            return None
-        return self._exchange_loop.run_session.link_to(slot, holder.session)
-
-    def _is_retry(
-        self, given: Request, request: Request, fingerprint: bytes, slot: str, page: Page
-    ) -> bool:
+    def _is_retry(self, one: _Asked) -> bool:
         """Whether it is the request of the page once more: it takes the page's place."""
-        asking = current_page.get()
-        if asking is None or page.retry is not None or slot != page.lease.slot:
-            return False
-        if not self._engine.is_returned(given) and (
-            retry_times(request.meta) <= retry_times(asking.meta)
-        ):
-            return False
-        return bool(fingerprint == self._fingerprint(asking))
+        page = one.page
+        return (
+            page is not None
+            and not (one.filtered or isinstance(page, KeptPage))
+            and page.retry is None
+            and one.slot == page.lease.slot
+            and (self._engine.is_returned(one.given) or _is_tried_again(one.request, page))
+            and bool(one.own == self._fingerprint(page.request))
+        )
 
-    def _take_retry(self, request: Request, delay: float, slot: str, page: Page) -> bool:
+    def _take_retry(self, one: _Asked) -> bool:
+        page, request = one.page, one.request
+        assert page is not None
         identity = identity_in(page.lease.entry)
         try:
             entry = self._serializer.dumps(request, identity)
         except Unserializable as error:
-            return self._keep(request, delay, error, identity=identity)
-        if "retry_times" in request.meta:
+            return self._keep(one, error, identity)
+        if _is_tried_again(request, page):
             # A retry of a request that was sent back often is still the same request.
-            entry = self._as_often_sent_back(request, entry)
-        page.retry = Enqueue(
-            slot, int(request.priority), entry, None, delay=milliseconds(delay), identity=identity
-        )
+            entry = with_back_offs(entry, page.tries)
+        delay, priority = milliseconds(one.delay), int(request.priority)
+        page.retry = Finish(page.lease.id, "retried", entry=entry, priority=priority, delay=delay)
         self._stats.inc_value("scheduler/enqueued/redis")
         self._stats.inc_value("scheduler/enqueued")
         return True
@@ -365,61 +339,38 @@ class Outbox:
             return None
         return self._in_progress.asking(asking)
 
-    def _holder(self) -> Page | None:
-        """The page of the frontier that asks for what is being taken in, or for what asks for it:
-        when it is fetched again, it asks for all of it again."""
-        asking = self._asking_page()
-        return asking if asking is None or asking.lease.id else asking.holder
-
-    def _as_often_sent_back(self, request: Request, entry: bytes) -> bytes:
-        page = current_page.get()
-        if page is None or retry_times(request.meta) <= retry_times(page.meta):
-            return entry
-        return with_back_offs(entry, self._in_progress.back_offs(page))
-
     def duplicate(self, request: Request) -> bool:
         """Report a duplicate; -> False."""
         self._dupefilter.log(request, self._spider)
         return False
 
-    def _keep(
-        self,
-        request: Request,
-        delay: float,
-        error: Unserializable,
-        *,
-        fingerprint: bytes | None = None,
-        identity: bytes | None = None,
-        of_start: bool = False,
-    ) -> bool:
-        """Keep in this process what no other could run, as Scrapy's own scheduler does.
-        ``fingerprint``: of one that is filtered. ``of_start``: it is of each worker's ``start()``.
-        """
+    def _keep(self, one: _Asked, error: Unserializable, identity: bytes | None) -> bool:
+        """Keep in this process what no other could run, as Scrapy's own scheduler does."""
+        request, asking, holder = one.request, one.page, one.holder
         if (
             request in self._kept
             or request in self._engine.in_progress
             or self._in_progress.has(request)
         ):
             request = request.copy()  # each has a page of its own, which is known by the object
-        slot, asking, holder = self._slot(request), self._asking_page(), self._holder()
-        asked_again = of_start
-        if asking is not None:
+        if asking is None:
+            asked_again = one.of_start and (one.filtered or self._settings.same_start)
+        else:
             # A dupefilter not of this package may not let it through for another fetch of the page.
-            asked_again = asking.asked_again and (
-                self._foreign_filter is None or request.dont_filter
-            )
+            let_through = self._foreign_filter is None or request.dont_filter
+            asked_again = asking.asked_again and let_through
         if asked_again and holder is not None and (holder.is_void or holder.given_back):
             return True  # whoever has the page asks for it
-        page = Page(
-            Lease("", slot, int(request.priority), 0, b""),
-            self._exchange_loop.run_session.shard_of(slot),
+        page = KeptPage(
+            request,
+            Lease("", one.slot, int(request.priority), 0, b""),
+            self._run_session.shard_of(one.slot),
             grouped=SLOT_KEY in request.meta,
-            identity=identity or fingerprint or self._fingerprint(request),
+            identity=identity or one.own,
             holder=holder,
             asked_again=asked_again,
-            request=request,
         )
-        if not self._kept.take(request, page, delay, fingerprint):
+        if not self._kept.take(page, one.delay, one.own if one.filtered else None):
             return self.duplicate(request)
         self._explain(request, error)
         self._stats.inc_value("scheduler/unserializable")
@@ -468,3 +419,19 @@ class Outbox:
         """Bring the stats about duplicates up to date."""
         if isinstance(self._dupefilter, RedisqDupeFilter):
             self._dupefilter.count_filtered()
+
+
+def _is_tried_again(request: Request, page: Page, key: str = "retry_times") -> bool:
+    """Whether ``request`` counts one more than its page in ``key`` of meta."""
+    return retry_times(request.meta, key) > retry_times(page.request.meta, key)
+
+
+def _ungrouped(request: Request, page: Page | None) -> Request:
+    """Without the download slot that a redirect or a retry copied from meta where Scrapy, not
+    the spider, has put it: another host has its own slot, and its own limits."""
+    if page is None or SLOT_KEY not in request.meta or page.grouped:
+        return request
+    if any(_is_tried_again(request, page, key) for key in _FOLLOWED):
+        meta = {name: value for name, value in request.meta.items() if name != SLOT_KEY}
+        return request.replace(meta=meta)
+    return request

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scrapy.http import Request
@@ -12,6 +11,7 @@ from twisted.python.failure import Failure
 from scrapy_redisq.errors import message_of
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Letter
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.serialization.entries import back_offs, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
 from scrapy_redisq.worker.shared_values import SharedValues
 
@@ -70,58 +70,71 @@ class Problem:
         )
 
 
+@dataclass
+class Download:
+    """What is known of a page's download, which ``began`` at a time.monotonic() (0: not yet).
+
+    ``status`` is that of its response. A downloader middleware has raised `IgnoreRequest` if it is
+    ``ignored``. After the status ``exhausted`` (0: an exception) no further retry was made: that is
+    a problem only if the spider is not given the response.
+    """
+
+    began: float = 0.0
+    status: int = 0
+    exhausted: int | None = None
+    ignored: bool = False
+
+
+class Output:
+    """What a page, or ``start()``, has asked for."""
+
+    def __init__(self) -> None:
+        self.repeats = Repeats()
+        """Counts unfiltered requests that are alike."""
+        self.shared = SharedValues()
+        self.items = 0
+        self.links: list[Enqueue] = []
+        """Requests that went to other shards, until they are safe there."""
+        self._most_links = 1_000
+
+    def keep_link(self, link: Enqueue) -> None:
+        """Keep it until it is safe: of one page that may be more than a process can hold."""
+        self.links.append(link)
+        if len(self.links) > self._most_links:
+            self.links = [one for one in self.links if one.link is None or not one.link.safe]
+            self._most_links = 1_000 + 2 * len(self.links)
+
+
 @dataclass(eq=False)
 class Page:
     """A request in progress.
 
-    ``problem`` is there once something went wrong. ``status`` is that of its response.
-    It is ``ignored`` if a downloader middleware has raised `IgnoreRequest` for it.
-    ``exhausted`` is the status (0: it was an exception) after which no further retry was made; that
-    is a problem only if the spider is not given the response. ``unwritten`` are items that Scrapy
-    is done with and whose sink is not. A page that is ``given_back`` goes to whoever claims it
-    next, with ``entry`` in the place of its own if its slot was in trouble, or after ``delay``
-    seconds. It is ``grouped`` if it came with a download slot, which else Scrapy has put into its
-    meta.
+    ``grouped``: it came with a download slot, which else Scrapy has put into its meta.
+    ``problem`` is there once something went wrong. The page is not over while it ``waits_for``
+    items that Scrapy is done with and their sink is not, or for requests that it holds.
+    ``tries``: how often the request was sent back before, for the trouble of its slot or sink.
 
-    Its download was ``began`` at a time.monotonic(). If it is to ``blame`` itself for having been
-    sent back, that number takes the place of how often it was.
-
-    ``retry`` takes its place at its end. ``repeats`` counts children that are alike,
-    ``links`` went to other shards.
-
-    A request that stays in this process has a page, too, whose lease is none; ``holder`` is the
-    page of the frontier that holds it, None if it is of ``start()`` or of nowhere (`KeptRequests`).
+    At its end ``back`` goes before all else: the page goes to whoever claims it next. Then comes
+    ``retry``, which takes the page's place.
     """
 
+    request: Request
     lease: Lease
     session: ShardSession
-    problem: Problem | None = None
-    status: int = 0
-    ignored: bool = False
-    exhausted: int | None = None
-    unwritten: int = 0
-    given_back: bool = False
-    entry: bytes | None = None
-    delay: float = 0.0
     grouped: bool = True
-    began: float = 0.0
-    blame: int | None = None
     identity: bytes | None = None
-    retry: Enqueue | None = None
-    repeats: Repeats = field(default_factory=Repeats)
-    links: list[Enqueue] = field(default_factory=list)
-    most_links: int = 1_000
-    holder: Page | None = None
-    asked_again: bool = True
-    """Of a request that stays here: its holder asks for it when it is fetched again, or if there is
-    none each worker's ``start()``."""
-    sent_back: int = 0
-    """How often a request that stays here was, for the trouble of its slot or of its sink."""
-    request: Request | None = None
-    items: int = 0
-    """How many items came of it, where a history is kept."""
-    shared: SharedValues = field(default_factory=SharedValues)
-    """What its requests hold."""
+    download: Download = field(default_factory=Download)
+    output: Output = field(default_factory=Output)
+    waits_for: int = 0
+    problem: Problem | None = None
+    back: Finish | None = None
+    retry: Finish | None = None
+    tries: int = field(init=False)
+
+    asked_again = True
+
+    def __post_init__(self) -> None:
+        self.tries = back_offs(self.lease.entry) if self.lease.entry else 0
 
     @property
     def is_held(self) -> bool:
@@ -130,35 +143,54 @@ class Page:
 
     @property
     def is_void(self) -> bool:
-        """Another worker has it by now, or what holds it, or will."""
-        page = self.holder or self
-        return bool(page.lease.id) and not page.is_held
+        """Another worker has it by now, or will."""
+        return not self.is_held
+
+    @property
+    def given_back(self) -> bool:
+        """It is to be fetched again."""
+        return self.back is not None
+
+    def give_back(self) -> None:
+        """It is to be fetched again, by whoever claims it next."""
+        self.back = self.back or Finish(self.lease.id, "released")
+
+    def give_back_tried(self, delay: float = 0.0) -> None:
+        """The same, after ``delay`` seconds; that it was tried counts."""
+        entry = with_back_offs(self.lease.entry, self.tries + 1) if self.lease.entry else b""
+        lease, priority, ms = self.lease.id, self.lease.priority, int(delay * 1000)
+        if ms:
+            self.back = Finish(lease, "retried", entry=entry, priority=priority, delay=ms)
+        else:
+            self.back = Finish(lease, "backed_off", entry=entry)
 
     def finish(self) -> Finish:
         """How its lease ends."""
-        lease, retry = self.lease.id, self.retry
-        if self.given_back:
-            if self.entry is not None and self.delay:
-                delay, priority = int(self.delay * 1000), self.lease.priority
-                return Finish(lease, "retried", delay=delay, entry=self.entry, priority=priority)
-            if self.entry is not None:
-                return Finish(lease, "backed_off", entry=self.entry)
-            return Finish(lease, "released")
-        if retry is not None:  # whatever else went wrong, it is tried again
-            return Finish(
-                lease, "retried", delay=retry.delay, entry=retry.entry, priority=retry.priority
-            )
+        if self.back is not None:
+            return self.back
+        if self.retry is not None:  # whatever else went wrong, it is tried again
+            return self.retry
         if self.problem is not None:
-            return self.problem.finish(lease)
-        return Finish(lease, "done")
+            return self.problem.finish(self.lease.id)
+        return Finish(self.lease.id, "done")
 
-    def keep_links(self, links: Sequence[Enqueue]) -> None:
-        """Keep what it has sent to other shards, until it is safe there: that may be far more than
-        a process can hold."""
-        self.links += links
-        if len(self.links) > self.most_links:
-            self.links = [one for one in self.links if one.link is None or not one.link.safe]
-            self.most_links = 1_000 + 2 * len(self.links)
+
+@dataclass(eq=False)
+class KeptPage(Page):
+    """A request that stays in this process, whose lease is none (see `KeptRequests`).
+
+    ``holder`` is the page of the frontier that holds it, None if it is of ``start()`` or of
+    nowhere. ``asked_again``: its holder asks for it when it is fetched again, or if there is none
+    each worker's ``start()``.
+    """
+
+    holder: Page | None = None
+    asked_again: bool = True
+
+    @property
+    def is_void(self) -> bool:
+        """Another worker has what holds it by now, or will."""
+        return self.holder is not None and self.holder.is_void
 
 
 def error_type(failure: Failure) -> str:

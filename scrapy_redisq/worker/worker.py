@@ -20,24 +20,38 @@ from typing import Any
 
 from redis.exceptions import RedisError
 from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Request
+from scrapy.utils.misc import load_object
 
+from scrapy_redisq._scrapy.engine import Engine
 from scrapy_redisq.errors import ForeignEntry, FrontierLost, Undecodable
+from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Finish, Reply, TurnReport
 from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import Demand
+from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
+from scrapy_redisq.settings.scrapys_limits import downloads_at_once
+from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.appetite import Appetite
-from scrapy_redisq.worker.back_pressure import LOOK
+from scrapy_redisq.worker.back_pressure import LOOK, BackPressure
+from scrapy_redisq.worker.connect import WorkerConnection
 from scrapy_redisq.worker.history import record_of
 from scrapy_redisq.worker.in_progress import SLOT_KEY, InProgress
+from scrapy_redisq.worker.inbox import Inbox
+from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.leaving import leave
 from scrapy_redisq.worker.orders import Orders
+from scrapy_redisq.worker.outbox import Outbox
 from scrapy_redisq.worker.page import Page, Problem
-from scrapy_redisq.worker.parts import Parts
+from scrapy_redisq.worker.politeness.gate import DownloadGate
+from scrapy_redisq.worker.politeness.judge import Judge
+from scrapy_redisq.worker.politeness.retry_pauses import RetryPauses
 from scrapy_redisq.worker.report import Reporter, responses
 
 logger = logging.getLogger(__name__)
@@ -55,53 +69,73 @@ RESULTS_WAIT, RESULTS_POLL = 5.0, 0.02
 class Worker:
     """Takes requests, hands them out, and sees to it that each ends once."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.crawler = parts.crawler
-        self.spider = parts.spider
-        self.settings = parts.settings
-        self.engine = parts.engine
-        self.exchange_loop = parts.exchange_loop
-        self._run_session = parts.exchange_loop.run_session
-        self.serializer = parts.serializer
-        self.inbox = parts.inbox
-        self.gate = parts.gate
-        self.retry_pauses = parts.retry_pauses
-        self.back_pressure = parts.back_pressure
-        self.stats: Any = parts.crawler.stats
+    def __init__(
+        self,
+        crawler: Crawler,
+        settings: RedisqSettings,
+        engine: Engine,
+        connection: WorkerConnection,
+        exchange_loop: ExchangeLoop,
+        serializer: Serializer,
+        dupefilter: BaseDupeFilter,
+    ) -> None:
+        self.crawler = crawler
+        self.spider: Any = crawler.spider
+        self.settings = settings
+        self.engine = engine
+        self.connection = connection
+        self.exchange_loop = exchange_loop
+        self.serializer = serializer
+        self.dupefilter = dupefilter
+        self.stats: Any = crawler.stats
+        fingerprinter: Any = crawler.request_fingerprinter
+        self.in_progress = InProgress(fingerprinter.fingerprint)
+        self.inbox = _inbox(crawler, settings)
+        self.retry_pauses = RetryPauses(settings.retry_delays)
+        self._run_session = exchange_loop.run_session
+        self.gate = DownloadGate(
+            engine,
+            self.inbox,
+            self.in_progress,
+            _judge(crawler, settings),
+            self._run_session.sessions,
+            exchange_loop.wake,
+            lease_ttl=settings.lease_ttl,
+            download_timeout=crawler.settings.getfloat("DOWNLOAD_TIMEOUT"),
+            throttles=bool(settings.throttle),
+            retries=crawler.settings.getbool("RETRY_ENABLED"),
+        )
+        self.kept = KeptRequests(engine, exchange_loop, self.in_progress, crawler.stats)
+        self.outbox = Outbox(
+            crawler,
+            settings,
+            engine=engine,
+            serializer=serializer,
+            dupefilter=dupefilter,
+            in_progress=self.in_progress,
+            exchange_loop=exchange_loop,
+            kept=self.kept,
+        )
+        self.back_pressure = BackPressure(
+            settings.growth_limit(),
+            unfinished=exchange_loop.unfinished,
+            closing=lambda: engine.closing,
+        )
         self.pages = 0
-        self.items = 0
-        self._in_progress = parts.in_progress
-        self._kept = parts.kept
-        self._outbox = parts.outbox
-        self._one_slot = parts.settings.scheduling == "priority"
-        self._unfinished: dict[int, int] = {}
-        self._held_up = False
-        self._sinks_away = 0
-        self._lost = False
+        self.is_lost = False
+        """The frontier is gone, or cannot be worked on."""
+        self.sinks_away = 0
+        """Sinks that take no items now."""
         self.forgotten_at = -math.inf
         """When (time.monotonic()) the frontier was last found to have forgotten what this worker
         knows of it, or part of that."""
+        self._one_slot = settings.scheduling == "priority"
+        self._unfinished: dict[int, int] = {}
+        self._held_up = False
         self._counted: Mapping[str, int] = {}
         self._count_at = 0.0
-        self._parts = parts
-        self._appetite = Appetite(
-            lambda: (
-                not (
-                    self._lost
-                    or self._sinks_away
-                    or parts.engine.paused
-                    or self.back_pressure.pauses
-                )
-            ),
-            engine=parts.engine,
-            inbox=parts.inbox,
-            in_progress=parts.in_progress,
-            kept=parts.kept,
-            gate=parts.gate,
-            exchange_loop=parts.exchange_loop,
-            max_outbox=parts.settings.max_outbox,
-        )
-        self._orders = Orders(parts.engine, self._orders_changed)
+        self._appetite = Appetite(self)
+        self._orders = Orders(engine, self._orders_changed)
         self._reporter = Reporter(lambda: self.pages, self.doing)
         self._watches: list[asyncio.Future[None]] = []
 
@@ -119,48 +153,49 @@ class Worker:
         """Send what is buffered, give back what was not started, leave the run."""
         for watch in self._watches:
             await cancel(watch)
-        await leave(self._parts, reason, lambda: self._lost)
+        await leave(self, reason)
+
+    @property
+    def items(self) -> int:
+        """Items that are through the pipelines."""
+        return self.in_progress.items
 
     # Scrapy asks, by way of the scheduler
 
     def queued(self) -> int:
         """Requests that wait in the frontier, as far as the last exchange has told."""
-        return max(0, sum(self._unfinished.values()) - len(self._in_progress))
+        return max(0, sum(self._unfinished.values()) - len(self.in_progress))
 
     def finds_nothing(self) -> bool:
         """Whether all that is left is with workers, or with spiders' ``start()``, as far as this
         one can tell: nothing is queued, or it has room for more and there is none."""
-        if self.inbox or self._kept:
+        if self.inbox or self.kept:
             return False
-        has_room = len(self._in_progress) < self.inbox.most and self._appetite.free() > 0
+        has_room = len(self.in_progress) < self.inbox.most and self._appetite.free() > 0
         return self.queued() == 0 or has_room
-
-    def waiting_here(self) -> int:
-        """Requests that wait in this process, and stay in it."""
-        return self._kept.waiting
 
     def has_pending_requests(self) -> bool:
         """False only when the whole frontier is finished, for all workers."""
         return (
             not self.exchange_loop.complete
             or self.settings.keep_alive
-            or self._lost
-            or bool(self._kept or self.inbox)
+            or self.is_lost
+            or bool(self.kept or self.inbox)
             or self.exchange_loop.waiting() > 0
         )
 
     def take(self, request: Request) -> bool:
         """Take a request; False if it is already known to be a duplicate or cannot be taken."""
-        if self._in_progress.is_sent_back(request):
+        if self.in_progress.is_sent_back(request):
             return True  # by its lease
-        return self._outbox.take(request)
+        return self.outbox.take(request)
 
     def next_request(self) -> Request | None:
         """The next request to start, or None if there is none at the moment."""
-        if self._lost or self._appetite.outbox_is_full():
+        if self.is_lost or self._appetite.outbox_is_full():
             self._held_up = True
             return None
-        if self._sinks_away or self._orders.paused or not self._has_room_to_start():
+        if self.sinks_away or self._orders.paused or not self._has_room_to_start():
             return None
         request, source = self._next_from_memory(), "memory"
         if request is None:
@@ -171,26 +206,25 @@ class Worker:
         return request
 
     def _has_room_to_start(self) -> bool:
-        working = self._in_progress.any_of(self.engine.in_progress)
+        working = self.in_progress.any_of(self.engine.in_progress)
         return self.back_pressure.may_start(working)
 
     def _next_from_memory(self) -> Request | None:
-        if not self._kept.waiting:
+        if not self.kept.waiting:
             return None
         # Not by turns: what is limited gets its own when it waits for its download.
         downloading = (lambda slot: 0) if self._one_slot else self.engine.downloads.by_slot()
-        popped = self._kept.next(downloading, self.inbox.highest)
-        if popped is None:
+        page = self.kept.next(downloading, self.inbox.highest)
+        if page is None:
             return None
-        request, page = popped
-        self._in_progress.keep(request, page)
-        self.engine.downloads.handed_out(request, page.lease.slot)
-        return request
+        self.in_progress.begin(page)
+        self.engine.downloads.handed_out(page.request, page.lease.slot)
+        return page.request
 
     async def _room_in_outbox(self) -> None:
         # Half of it, so that start() does not keep pages from being started.
         while (
-            max(self.exchange_loop.waiting(), self._kept.waiting) > self.settings.max_outbox // 2
+            max(self.exchange_loop.waiting(), self.kept.waiting) > self.settings.max_outbox // 2
             or self._run_session.keeps_too_much()
         ) and not self.engine.closing:
             await asyncio.sleep(FLUSH)
@@ -216,10 +250,10 @@ class Worker:
                     "undecodable", str(error), type_name(type(error)), foreign=foreign
                 )
                 self._tell_of_death(problem, None, lease.slot)
-                self._run_session.finish(session, problem.finish(lease.id))
+                session.finish(problem.finish(lease.id))
                 continue
-            page = Page(lease, session, grouped=SLOT_KEY in request.meta, request=request)
-            self._in_progress.begin(request, page)
+            grouped = SLOT_KEY in request.meta
+            self.in_progress.begin(Page(request, lease, session, grouped=grouped))
             self.engine.downloads.handed_out(request, lease.slot)
             self.gate.handed_out(request, lease.slot)
             if self._appetite.is_low(self._appetite.want(downloading), downloading):
@@ -230,31 +264,7 @@ class Worker:
         self.exchange_loop.wake()
         return None
 
-    def identity_of(self, request: Request) -> bytes | None:
-        """What a request that this worker gave out is known by, until its items are written;
-        None for others."""
-        return self._in_progress.identity_of(request)
-
-    # The retry middleware asks
-
-    def let_retries_wait(self) -> None:
-        """Retries that a callback asks for wait too."""
-        self._outbox.retry_pauses = self.retry_pauses
-
-    def gave_out(self, request: Request) -> bool:
-        """Whether the engine works on ``request`` because this worker gave it out."""
-        return self._in_progress.asking(request) is not None
-
-    def retries_exhausted(self, request: Request, status: int) -> None:
-        """The request failed as often as it may, at last with this status (0: an exception)."""
-        self._in_progress.retries_exhausted(request, status)
-
-    # Item pipelines tell (see scrapy_redisq.pipelines.batch)
-
-    @property
-    def sink_pages(self) -> InProgress:
-        """The requests in progress, which items are of."""
-        return self._in_progress
+    # Middlewares and item pipelines ask, and tell
 
     async def results_told(self, slot: str) -> None:
         """Returns when the frontier knows how this worker's downloads of ``slot`` have ended, or
@@ -267,7 +277,7 @@ class Worker:
 
     def sink_is_away(self, away: bool) -> None:
         """Nothing is claimed or started while a sink takes no items."""
-        self._sinks_away += 1 if away else -1
+        self.sinks_away += 1 if away else -1
         self.engine.wake()
         self.exchange_loop.wake()
 
@@ -290,10 +300,10 @@ class Worker:
         return {
             "downloading": downloading,
             "in_callbacks": max(0, len(self.engine.in_progress) - downloading),
-            "waiting_for_sink": self._in_progress.unwritten_pages(),
+            "waiting_for_sink": self.in_progress.unwritten,
             "waiting_to_send": self.exchange_loop.waiting(),
-            "kept": len(self._kept),
-            "sink": "away" if self._sinks_away else "",
+            "kept": len(self.kept),
+            "sink": "away" if self.sinks_away else "",
             "quiet": self._orders.quiet,
         }
 
@@ -307,25 +317,25 @@ class Worker:
         return self.gate.report(session)
 
     def is_busy(self) -> bool:
-        works = self._in_progress or self._in_progress.unwritten() or self._kept or self.inbox
+        works = self.in_progress or self.in_progress.unwritten or self.kept or self.inbox
         return bool(works) or self.back_pressure.pauses  # it looks often whether there is room
 
     def starting(self) -> tuple[bool, bool]:
         starting = self.engine.starting and not self.engine.closing
-        all_added = not (self.engine.starting or self.engine.start_failed or self._kept.left_start)
-        return starting or self._kept.own > 0, all_added
+        all_added = not (self.engine.starting or self.engine.start_failed or self.kept.left_start)
+        return starting or self.kept.own > 0, all_added
 
     def collect_ended(self) -> None:
         working_on = self.engine.in_progress
-        self._kept.collect_ended()
-        for page in self._in_progress.end(working_on, closing=self.engine.closing):
+        self.kept.collect_ended()
+        for page in self.in_progress.end(working_on, closing=self.engine.closing):
             self.pages += not page.given_back
             if page.problem is not None and not page.given_back:
                 self._tell_of_death(page.problem, page.request)
             finish = self._finish(page)
-            self._kept.page_ended(page, done=finish.ending == "done" and page.is_held)
-            self._run_session.finish(page.session, finish, page.links)
-        self._outbox.count_filtered()
+            self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
+            page.session.finish(finish, page.output.links)
+        self.outbox.count_filtered()
         self._count_work()
         if self.engine.closing or self.back_pressure.pauses:  # others may go on with them
             to_release = self.inbox.clear()
@@ -335,14 +345,14 @@ class Worker:
             if self.inbox.stuck < stuck:
                 self.exchange_loop.found_more()
         for lease, session in to_release:
-            self._run_session.finish(session, Finish(lease.id, "released"))
+            session.finish(Finish(lease.id, "released"))
 
     def _finish(self, page: Page) -> Finish:
         finish = page.finish()
-        if not self.settings.history or page.request is None:
+        if not self.settings.history:
             return finish
-        identity = self._in_progress.identity_of_page(page, page.request)
-        return replace(finish, record=record_of(page, page.request, identity, finish))
+        identity = self.in_progress.identity_of_page(page)
+        return replace(finish, record=record_of(page, identity, finish))
 
     def _count_work(self) -> None:
         """Add what this worker did to what all did, about once a second: to change counts takes
@@ -351,7 +361,7 @@ class Worker:
         if now < self._count_at and not self.engine.closing:
             return
         self._count_at = now + COUNT_EVERY
-        work = (self.pages, self.items, self._in_progress.errors)
+        work = (self.pages, self.items, self.in_progress.errors)
         done = {**dict(zip(WORK, work, strict=True)), **responses(self.stats.get_stats())}
         for name, number in done.items():
             if more := number - self._counted.get(name, 0):
@@ -377,7 +387,7 @@ class Worker:
             self.exchange_loop.found_more()
             self.engine.wake()
         for lease, owner in self.gate.received(session, reply, told, sent_at):
-            self._run_session.finish(owner, Finish(lease.id, "released"))
+            owner.finish(Finish(lease.id, "released"))
         # Without a tag: sent again, and counted the first time.
         accepted = sum(enqueue.tag is not None for enqueue in reply.accepted)
         if accepted:
@@ -385,14 +395,14 @@ class Worker:
             self.stats.inc_value("scheduler/enqueued", accepted)
         for new in reply.accepted:
             if isinstance(new.tag, Request) and new.fingerprint is not None and new.page is None:
-                self._outbox.acknowledged(new.tag)
+                self.outbox.acknowledged(new.tag)
         for enqueue in reply.duplicates:
             request = enqueue.tag
             if not isinstance(request, Request):
                 continue
             if enqueue.page is None:
-                self._outbox.acknowledged(request)
-            self._outbox.duplicate(request)
+                self.outbox.acknowledged(request)
+            self.outbox.duplicate(request)
             self.crawler.signals.send_catch_log(
                 signal=signals.request_dropped, request=request, spider=self.spider
             )
@@ -436,21 +446,38 @@ class Worker:
         self.stats.inc_value("redisq/leases_lost", sum(len(session.held) for session in sessions))
         self.inbox.clear(sessions)
         self.gate.forgotten(sessions)
-        self._outbox.forgotten()
-        self._kept.forgotten()
+        self.outbox.forgotten()
+        self.kept.forgotten()
 
     def rejoined(self) -> None:
         # Until now pages whose leases are void were taken for held.
-        self._outbox.forgotten()
+        self.outbox.forgotten()
 
     def lost(self, error: Exception) -> None:
-        self._lost = True
+        self.is_lost = True
         reason = "frontier_lost" if isinstance(error, FrontierLost) else "redisq_failed"
         logger.error("Closing (%s): %s", reason, error)
         self.engine.close_spider(reason)
 
-    def item_scraped(self, response: Any) -> None:
-        self.items += 1
-        if self.settings.history:
-            self._in_progress.count_item(response)
-        self._in_progress.item_scraped(response)
+
+def _inbox(crawler: Crawler, settings: RedisqSettings) -> Inbox[ShardSession]:
+    """For twice the requests that Scrapy downloads at a time, or REDISQ_MAX_LEASES."""
+    concurrency = downloads_at_once(crawler.settings)
+    per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+    lifted = settings.fleet_limits or settings.autothrottle
+    if crawler.settings.getfloat("DOWNLOAD_DELAY") > 0 and not lifted:
+        per_slot = 1
+    return Inbox(
+        min(per_slot, concurrency),
+        settings.max_leases or 2 * concurrency,
+        by_slot=settings.scheduling != "priority",
+    )
+
+
+def _judge(crawler: Crawler, settings: RedisqSettings) -> Judge | None:
+    """Of how downloads end. None: without slots there is nothing to judge."""
+    if settings.scheduling == "priority":
+        return None
+    codes = settings.backoff_codes
+    exceptions = crawler.settings.getlist("RETRY_EXCEPTIONS") if codes else []
+    return Judge(codes, tuple(map(load_object, exceptions)))

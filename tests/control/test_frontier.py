@@ -20,11 +20,11 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierError, SettingError
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Ending, Finish, Lease, Reply
+from scrapy_redisq.frontier.operations import NEVER_SUSPECT, Ending, Finish, Lease, Reply
 from scrapy_redisq.frontier.scripts import execute
-from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.fields import loads_fields
 from scrapy_redisq.settings.settings import RedisqSettings
 
@@ -73,13 +73,10 @@ class Worker:
         self.run = joined.run
         self.sessions = [
             ShardSession(
-                frontier.name,
                 shard,
                 joined,
                 name,
-                ttl=ttl,
-                dead_max=frontier.dead_max,
-                seen=seen_filter(joined.config).parameters(),
+                Terms(frontier.name, config, ttl, NEVER_SUSPECT, frontier.dead_max, 0),
             )
             for shard in joined.config.shard_numbers(frontier.name)
         ]

@@ -25,7 +25,7 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.worker.in_progress import MOST_TRIES, InProgress
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.page import Page
+from scrapy_redisq.worker.page import KeptPage
 from scrapy_redisq.worker.politeness.gate import DownloadGate, LeftAlone, SlotParked
 from tests.harness.crawl import LATENESS, Run, lateness
 from tests.harness.model import read_shard
@@ -200,11 +200,15 @@ def test_a_request_that_stays_in_its_process_waits_for_a_person(
     gate.received(worker.sessions[0], ask(worker, 0, told), told, sent_at)
 
     request = Request("http://host/")
-    page = Page(Lease("", "host", 0, 0, b""), worker.sessions[0])
-    pages.keep(request, page)
+    page = KeptPage(request, Lease("", "host", 0, 0, b""), worker.sessions[0])
+    pages.begin(page)
     for _ in range(MOST_TRIES):
+        page.back = None
         with pytest.raises(SlotParked):
             gate.check(request, "host")
+        assert page.back is not None
+        page.tries += page.back.ending != "released"
+    page.back = None
     with pytest.raises(SlotParked if paused else LeftAlone):
         gate.check(request, "host")
     assert (page.problem is None, page.given_back) == (paused, paused)

@@ -153,7 +153,7 @@ def test_what_is_sent_back(judge: Judge) -> None:
     def sent_back(result: Any, number: int = 0, **meta: Any) -> bool:
         request = Request("http://a.example/", meta=meta)
         entry = with_back_offs(serializer.dumps(request), number)
-        pages.begin(request, Page(Lease("1.1", "a.example", 0, 0, entry), nothing))
+        pages.begin(Page(request, Lease("1.1", "a.example", 0, 0, entry), nothing))
         return slots.send_back(request, result)
 
     assert sent_back(answer(503))
@@ -191,7 +191,7 @@ def test_what_cannot_go_back(judge: Judge) -> None:
     slots.sends_back = True
     page = Request("http://a.example/")
     lease = Lease("1.1", "a.example", 0, 0, b"\1")
-    pages.begin(page, Page(lease, cast(Any, None)))
+    pages.begin(Page(page, lease, cast(Any, None)))
     slots.announced("a.example", 300)
 
     def fate(request: Request, *closed: Any) -> type[Exception] | None:
@@ -237,9 +237,10 @@ def test_failures_of_a_request_are_its_own_where_its_host_is_well(judge: Judge) 
 
     def failing(number: int, began: float, **meta: Any) -> Request:
         request = Request("http://a.example/", meta=meta)
-        page = Page(Lease("1.1", "a.example", 0, 0, with_back_offs(entry, number)), nothing)
-        page.began = began
-        pages.begin(request, page)
+        lease = Lease("1.1", "a.example", 0, 0, with_back_offs(entry, number))
+        page = Page(request, lease, nothing)
+        page.download.began = began
+        pages.begin(page)
         judged(judge, timed_out)
         return request
 
@@ -288,7 +289,8 @@ def test_hosts_that_may_hang_leave_places_to_others(judge: Judge) -> None:
 
     def begin(slot: str) -> None:
         number[slot] = number.get(slot, 0) + 1
-        pages.begin(Request(f"http://{slot}/"), Page(Lease("1.1", slot, 0, 0, b""), nothing))
+        request = Request(f"http://{slot}/")
+        pages.begin(Page(request, Lease("1.1", slot, 0, 0, b""), nothing))
 
     def end(slot: str, result: Any) -> None:
         told = judge.judge(slot, Request(f"http://{slot}/"), result, 0.0)

@@ -16,7 +16,6 @@ import redis
 from scrapy_redisq.errors import FrontierLost
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.config import PRIORITY_SLOT, FrontierConfig
-from scrapy_redisq.frontier.held_back import HeldBack
 from scrapy_redisq.frontier.limits import BACK_OFF, BackOff
 from scrapy_redisq.frontier.operations import (
     NEVER_SUSPECT,
@@ -33,6 +32,7 @@ from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.shard_session import MAX_CLAIMS, ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.terms import Terms
 
 T = TypeVar("T")
 
@@ -89,11 +89,10 @@ class Worker:
         self.config = config
         self.ttl = ttl
         self.terms = terms
-        self.since = self.do(runs.started_at(name, time.monotonic() - age))
+        self.since, _ = self.do(runs.first_look(name, time.monotonic() - age, config))
         self.limits = limits
         self.throttle = throttle
         self.holding: dict[str, tuple[ShardSession, Lease]] = {}
-        self.held_back = HeldBack(soon_safe=False)
         self.links: dict[str, list[Enqueue]] = {}
         self.rejoins = 0
         self.complete = False
@@ -103,20 +102,18 @@ class Worker:
         self._on_conclude = on_conclude
         self.joined = self._register()
         self.seen = seen_filter(self.joined.config)
+        shared = Terms(
+            name,
+            config,
+            ttl,
+            max_deliveries,
+            dead_max,
+            0,
+            back_off=back_off,
+            suspected=suspect_from,
+        )
         self.sessions = [
-            ShardSession(
-                name,
-                shard,
-                self.joined,
-                self.id,
-                ttl=ttl,
-                dead_max=dead_max,
-                seen=self.seen.parameters(),
-                back_off=back_off,
-                spread=self.joined.config.spread,
-                suspect_from=suspect_from,
-                max_deliveries=max_deliveries,
-            )
+            ShardSession(shard, self.joined, self.id, shared)
             for shard in range(self.joined.config.shards)
         ]
 
@@ -224,7 +221,7 @@ class Worker:
         foreign: bool = False,
         priority: int = 0,
     ) -> None:
-        """End a lease, after the requests of its page: see ``RunSession.finish``."""
+        """End a lease, after the requests of its page: see ``ShardSession.finish``."""
         session, _ = self.holding.pop(lease.id)
         finish = Finish(
             lease.id,
@@ -236,11 +233,11 @@ class Worker:
             foreign=foreign,
             priority=priority,
         )
-        self.held_back.finish(session, finish, self.links.pop(lease.id, ()))
+        session.finish(finish, self.links.pop(lease.id, ()))
 
     def waiting(self) -> int:
         """Enqueues and finishes that are not acknowledged."""
-        return sum(map(len, self.sessions)) + len(self.held_back)
+        return sum(map(len, self.sessions))
 
     # What happens on the way
 
@@ -263,7 +260,6 @@ class Worker:
         ``confirmed``: replicas have it. A worker that is told that its leases are void joins anew.
         Raises `FrontierLost` if the run is gone.
         """
-        self.held_back.release()
         session = self.sessions[shard]
         others = [other for other in self.sessions if other is not session]
         call = session.call(
@@ -353,7 +349,6 @@ class Worker:
         for session in sessions:
             self._give_back(session, returns=True)
         self._register(sessions)
-        self.held_back.drop(sessions)
         self.holding = {id: held for id, held in self.holding.items() if held[0] not in sessions}
         self.rejoins += 1
         for session in sessions:

@@ -103,12 +103,6 @@ MUTANTS = [
     # The exchange
     Mutant(EXCHANGE, "if seq < input.acked then return {'rewound'} end", "", PROTOCOL),
     Mutant(EXCHANGE, "local replayed = seq > input.acked", "local replayed = false", PROTOCOL),
-    Mutant(
-        "frontier/unsent.py",
-        "if after < number]",
-        "if after <= number]",
-        "tests/unit/test_unsent.py",
-    ),
     Mutant("frontier/unsent.py", "size += self[0].size", "size += 0", PROTOCOL),
     Mutant(
         "server/sentinel/finder.py",
@@ -134,12 +128,7 @@ MUTANTS = [
         "",
         f"{PROTOCOL} {RUNS}",
     ),
-    Mutant(
-        EXCHANGE,
-        "redis.call('ZADD', WORKERS, deadline, worker)",
-        "",
-        PROTOCOL,
-    ),
+    Mutant(EXCHANGE, "local full = sign_of_life(worker)", "local full = false", PROTOCOL),
     Mutant(
         EXCHANGE,
         "if meta[11] and input.enqueue and not replayed then return {'sealed'} end",
@@ -366,12 +355,6 @@ MUTANTS = [
         f"{PROTOCOL} {IDENTITY}",
     ),
     Mutant(
-        "frontier/unsent.py",
-        "and operation.lease not in waiting",
-        "",
-        f"{PROTOCOL} tests/control/test_frontier.py",
-    ),
-    Mutant(
         "frontier/shard_session.py",
         "reply.leases = [lease for lease in reply.leases if lease.id not in self.held]",
         "",
@@ -389,8 +372,8 @@ MUTANTS = [
         "sent = had_nothing_left",
         "tests/protocol/test_exchange_loop.py",
     ),
-    Mutant("worker/kept.py", "page.holder.unwritten += 1", "pass", KEPT),
-    Mutant("worker/kept.py", "holder.given_back |= page.given_back", "pass", KEPT),
+    Mutant("worker/kept.py", "page.holder.waits_for += 1", "pass", KEPT),
+    Mutant("worker/kept.py", "holder.give_back()", "pass", KEPT),
     Mutant(
         "worker/kept.py", "if problem is not None and holder.problem is None:", "if False:", KEPT
     ),
@@ -410,7 +393,7 @@ MUTANTS = [
     ),
     Mutant(
         "worker/in_progress.py",
-        "ended = [request for request, page in self._unwritten.items() if not page.unwritten]",
+        "ended = [request for request, page in self._unwritten.items() if not page.waits_for]",
         "ended = list(self._unwritten)",
         "tests/sinks/test_batch.py tests/sinks/test_redis.py",
     ),

@@ -27,9 +27,10 @@ from scrapy_redisq.frontier.operations import (
     TurnReport,
 )
 from scrapy_redisq.frontier.round_trips import Durations
-from scrapy_redisq.frontier.run_session import RunSession, Terms
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.frontier.worker_protocol import NOTHING, Demand, ServerHelp
 from tests.harness.worker import EXACT, NAME, Worker, fingerprint_of
 
@@ -140,7 +141,7 @@ def test_void_leases(redis_server: RedisServer) -> None:
             await until(lambda: len(puppet.leases) == 2, "they are claimed again")
             assert not void & {lease.id for _, lease in puppet.leases}
             for again in puppet.leases:
-                run_session.finish(again[0], Finish(again[1].id, "done"))
+                again[0].finish(Finish(again[1].id, "done"))
             puppet.leases.clear()
             exchange_loop.wake()
             await until(lambda: puppet.is_complete, "complete")
@@ -171,7 +172,7 @@ def test_a_foreign_key_that_only_reaping_needs(redis_server: RedisServer) -> Non
             client.set(calls.prefix(NAME, 0) + "letters", "of somebody else")
             client.zadd(calls.prefix(NAME, 0) + "workers", {dead.id: 1})
             for session, lease in puppet.leases:
-                run_session.finish(session, Finish(lease.id, "done"))
+                session.finish(Finish(lease.id, "done"))
             puppet.leases.clear()
             puppet.demanded = Demand(True, 2, 2, {}, most=2)
             exchange_loop.enqueue(request(run_session, "another"))
@@ -194,7 +195,7 @@ def test_complete_is_taken_back(redis_server: RedisServer) -> None:
         async with worker_of_two(redis_server) as (puppet, exchange_loop):
             run_session = exchange_loop.run_session
             for session, lease in puppet.leases:
-                run_session.finish(session, Finish(lease.id, "done"))
+                session.finish(Finish(lease.id, "done"))
             puppet.leases.clear()
             exchange_loop.wake()
             await until(lambda: exchange_loop.complete, "complete")
@@ -361,7 +362,7 @@ def test_an_end_by_a_server_that_may_not_count(
             puppet.demanded = Demand(True, 1, 1, {}, most=1)
             exchange_loop.wake()
             await until(lambda: puppet.leases, "claimed")
-            exchange_loop.run_session.finish(session, Finish(puppet.leases.pop()[1].id, "done"))
+            session.finish(Finish(puppet.leases.pop()[1].id, "done"))
             exchange_loop.wake()
 
         await fetch("first")
@@ -437,7 +438,7 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_others(
 
         def finish() -> None:
             for session, lease in puppet.leases:
-                exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
+                session.finish(Finish(lease.id, "done"))
             puppet.leases.clear()
             exchange_loop.wake()
 
@@ -510,7 +511,7 @@ def test_nothing_is_reserved_for_a_shard_that_does_not_answer(redis_server: Redi
         ask(0, 9)
         await until(lambda: len(puppet.leases) == 9, "all of the other one")
         for session, lease in puppet.leases:
-            exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
+            session.finish(Finish(lease.id, "done"))
         puppet.leases.clear()
         ask(1, 9)
         client.away = frozenset()
@@ -544,7 +545,7 @@ def test_what_is_wanted_is_parted_between_the_shards(redis_server: RedisServer) 
             await until(lambda: puppet.leases, f"more than {done}")
             assert sum(session.unended() for session in run_session.sessions) <= 60
             for session, lease in puppet.leases:
-                exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
+                session.finish(Finish(lease.id, "done"))
                 done += 1
             puppet.leases.clear()
             exchange_loop.wake()
@@ -658,7 +659,7 @@ def test_one_shard_at_a_time_is_asked_where_each_has_enough(redis_server: RedisS
             await until(lambda: len(puppet.leases) == 9, "enough")
             puppet.hungry = False
             for session, lease in puppet.leases:
-                exchange_loop.run_session.finish(session, Finish(lease.id, "done"))
+                session.finish(Finish(lease.id, "done"))
             puppet.leases.clear()
             return puppet.meals[before:]
 
@@ -740,7 +741,7 @@ def test_the_end_comes_as_soon_as_nothing_can_be_lost(
         await until(lambda: len(puppet.leases) == 2, "the link is claimed")
         for session, lease in puppet.leases:
             links = [asked] if session.shard == 0 else []
-            run_session.finish(session, Finish(lease.id, "done"), links=links)
+            session.finish(Finish(lease.id, "done"), links=links)
         puppet.leases.clear()
         exchange_loop.wake()
         await until(lambda: puppet.is_complete, "complete")

@@ -8,7 +8,6 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,16 +21,16 @@ from scrapy.utils.test import get_crawler
 from scrapy_redisq._scrapy.output import current_page
 from scrapy_redisq.dupefilter import ExactDupeFilter
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.operations import Enqueue, Lease, Link
-from scrapy_redisq.frontier.run_session import RunSession, Terms
+from scrapy_redisq.frontier.operations import Enqueue, Link
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress, Page, Problem
-from scrapy_redisq.worker.inbox import Inbox
 from scrapy_redisq.worker.kept import KeptRequests
 from scrapy_redisq.worker.outbox import Outbox
-from scrapy_redisq.worker.parts import Parts
+from scrapy_redisq.worker.page import Output
 from scrapy_redisq.worker.worker import Worker as CrawlWorker
 from tests.harness.worker import EXACT, NAME, Worker
 
@@ -100,7 +99,6 @@ class Process:
     def exchange(self) -> None:
         """Send all that waits, and heed the answers, as the scheduler does."""
         while self.run.waiting():
-            self.run.release()
             for session in self.run.sessions:
                 reply = self.member.exchange(
                     shard=session.shard, starting=True, suspects=self.run.suspects_to_claim()
@@ -111,18 +109,18 @@ class Process:
         """Begin with a page of the frontier."""
         (lease,) = self.member.claim(1, shard=shard_of(slot, len(self.run.sessions)))
         request = Request(lease.entry.decode())
-        self.in_progress.begin(request, Page(lease, self.run.shard_of(lease.slot)))
+        self.in_progress.begin(Page(request, lease, self.run.shard_of(lease.slot)))
         self.engine.in_progress.add(request)
         return request
 
     def start(self) -> Request | None:
         """Begin with the next request that stays here."""
-        popped = self.kept.next(lambda slot: 0, lambda slot: None)
-        if popped is None:
+        page = self.kept.next(lambda slot: 0, lambda slot: None)
+        if page is None:
             return None
-        self.in_progress.keep(*popped)
-        self.engine.in_progress.add(popped[0])
-        return popped[0]
+        self.in_progress.begin(page)
+        self.engine.in_progress.add(page.request)
+        return page.request
 
     def work(self) -> list[str]:
         """Start all that is here, be done with it. -> the URLs"""
@@ -139,7 +137,7 @@ class Process:
         for page in self.in_progress.end(self.engine.in_progress, closing=False):
             finish = page.finish()
             self.kept.page_ended(page, done=finish.ending == "done" and page.is_held)
-            self.run.finish(page.session, finish, page.links)
+            page.session.finish(finish, page.output.links)
 
     def rejoin(self) -> None:
         """Go on as a new worker: all leases are void."""
@@ -405,19 +403,20 @@ def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
     first = process()
     first.engine.downloads.by_slot = lambda: lambda slot: 0
     first.engine.downloads.handed_out = lambda request, slot: None
-    loop = SimpleNamespace(run_session=first.run, waiting=first.run.waiting, wake=lambda: None)
-    parts: dict[str, Any] = dict.fromkeys(field.name for field in fields(Parts))
-    parts |= {
-        "crawler": first.crawler,
-        "settings": SimpleNamespace(scheduling="slot", max_outbox=100),
-        "engine": first.engine,
-        "exchange_loop": loop,
-        "inbox": Inbox(2, 10, by_slot=True),
-        "in_progress": first.in_progress,
-        "kept": first.kept,
-        "back_pressure": SimpleNamespace(may_start=lambda working: True),
-    }
-    worker = CrawlWorker(Parts(**parts))
+    loop: Any = SimpleNamespace(
+        enqueue=first.run.enqueue,
+        unfinished=lambda: 0,
+        run_session=first.run,
+        waiting=first.run.waiting,
+        wake=lambda: None,
+    )
+    settings, crawler = RedisqSettings.read(first.crawler.settings), first.crawler
+    serializer = Serializer(crawler.spider, max_bytes=10_000)
+    dupefilter = ExactDupeFilter.from_crawler(crawler)
+    worker = CrawlWorker(
+        crawler, settings, first.engine, cast(Any, None), loop, serializer, dupefilter
+    )
+    first.outbox = worker.outbox
     request = first.ask(None, "http://a/start")
     first.exchange()
     worker.sink_is_away(True)
@@ -428,10 +427,10 @@ def test_nothing_is_started_while_a_sink_is_away(process: NewProcess) -> None:
 
 def test_links_that_are_safe_are_not_kept() -> None:
     """What comes of one page may be the whole crawl."""
-    page = Page(Lease("1", "a", 0, 0, b""), cast(Any, None))
+    output = Output()
     unsafe = Enqueue("b", 0, b"", None, link=Link())
-    page.keep_links([unsafe])
-    for _ in range(100):
-        page.keep_links([Enqueue("b", 0, b"", None, link=Link(safe=True)) for _ in range(100)])
-    assert len(page.links) < 2_000
-    assert unsafe in page.links
+    output.keep_link(unsafe)
+    for _ in range(10_000):
+        output.keep_link(Enqueue("b", 0, b"", None, link=Link(safe=True)))
+    assert len(output.links) < 2_000
+    assert unsafe in output.links

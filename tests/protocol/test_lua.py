@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -24,8 +25,9 @@ from scrapy_redisq.frontier.operations import (
     TurnReport,
 )
 from scrapy_redisq.frontier.scripts import Call, includes_of, load, source
-from scrapy_redisq.frontier.seen import ExactSeen
+from scrapy_redisq.frontier.seen import ExactSeen, clock_and_probe
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.frontier.terms import Terms
 
 FOLDER = Path(str(resources.files("scrapy_redisq.frontier"))) / "lua"
 FILES = {
@@ -146,10 +148,11 @@ def inputs(name: str) -> set[str]:
 
 def exchange() -> Call[object]:
     """One that carries everything that there is."""
-    session = ShardSession("n", 0, JOINED, "w", ttl=1, dead_max=1, seen=["0"], spread=True)
-    session.rejoined(JOINED, "w")
+    joined = replace(JOINED, config=replace(CONFIG, spread=True, shards=2))
+    session = ShardSession(0, joined, "w", Terms("n", CONFIG, 1, 1, 1, 0, history=1))
+    session.rejoined(joined, "w")
     session.begun.add(1)
-    other = ShardSession("n", 1, JOINED, "w", ttl=1, dead_max=1, seen=["0"])
+    other = ShardSession(1, JOINED, "w", Terms("n", CONFIG, 1, 1, 1, 0))
     other.call()
     other.received(Reply("ok"))
     session.held["1"] = Lease("1", "s", 0, 0, b"")
@@ -182,6 +185,7 @@ def test_heads_name_what_calls_send() -> None:
         calls.robots_txt("n", 0, "r", "host", "token"),
         *(calls.join("n", 0, intent, CONFIG) for intent in terms),
         calls.clock("n"),
+        clock_and_probe("n"),
         calls.leave("n", 0, "r", "w"),
         calls.conclude("n", 0),
         calls.open_run("n", 0, "r"),

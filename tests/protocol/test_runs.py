@@ -32,10 +32,11 @@ from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.calls import Registration, RunTerms
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.operations import Lease
-from scrapy_redisq.frontier.run_session import RunSession, Terms
+from scrapy_redisq.frontier.run_session import RunSession
 from scrapy_redisq.frontier.scripts import execute, load
 from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.slot_names import shard_of
+from scrapy_redisq.frontier.terms import Terms
 from tests.harness.model import read_shard
 from tests.harness.worker import EXACT, NAME, Worker
 

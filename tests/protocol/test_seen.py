@@ -25,7 +25,6 @@ from scrapy_redisq.frontier.seen import (
     bitmap_layers,
     blocked_bloom_error,
     probe,
-    probe_async,
     seen_filter,
 )
 
@@ -448,22 +447,14 @@ def test_exact_at_the_ends(redis_server: RedisServer) -> None:
 # --- which backend -----------------------------------------------------------------------------
 
 
-async def _probe_async(url: str) -> bool:
-    async with redis.asyncio.Redis.from_url(url) as client:
-        return await probe_async(client)
-
-
 @pytest.mark.servers("every")
 def test_probe(each_server: RedisServer, client: redis.Redis) -> None:
     """Probing runs the commands, tells servers with RedisBloom from others, and leaves nothing."""
-    import asyncio  # noqa: PLC0415
-
     loaded = any(
         module[b"name"] == b"bf" if isinstance(module, dict) else b"bf" in module
         for module in client.module_list()
     )
     assert probe(client) == loaded
-    assert asyncio.run(_probe_async(each_server.url)) == loaded
     assert client.dbsize() == 0
 
 

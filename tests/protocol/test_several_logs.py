@@ -20,7 +20,7 @@ from scrapy.http import Request
 from lab.servers import RedisServer, any_server, wait_until
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import FrontierCorrupt, FrontierLost, ShardLost
-from scrapy_redisq.frontier import calls, held_back, runs, shard_session, unsafe
+from scrapy_redisq.frontier import calls, runs, shard_session, unsafe
 from scrapy_redisq.frontier.operations import Lease
 from scrapy_redisq.frontier.scripts import execute, execute_and_wait
 from scrapy_redisq.server.connection import open_server
@@ -97,7 +97,7 @@ def servers(three_clients: list[redis.Redis]) -> Servers:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What was acknowledged becomes safe when a test says so."""
     clock = Clock()
-    for module in (shard_session, unsafe, held_back):
+    for module in (shard_session, unsafe):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -337,7 +337,6 @@ def test_leases_of_shards_that_answer_are_given_back(servers: Servers) -> None:
 def acknowledged(process: Process) -> None:
     """All that may be sent has been, and nothing of it is safe."""
     for _ in range(4):
-        process.run.release()
         process.member.exchange_all()
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from lab.servers import RedisServer
-from scrapy_redisq.frontier import calls, held_back, runs, shard_session, unsafe
+from scrapy_redisq.frontier import calls, runs, shard_session, unsafe
 from scrapy_redisq.frontier.operations import Reply
 from scrapy_redisq.frontier.scripts import execute
 from scrapy_redisq.frontier.shard_session import ShardSession
@@ -186,7 +186,7 @@ def test_several_logs_of_which_any_loses_its_end(
         pass
 
     CrawlHere.client = client
-    for module in (turns, shard_session, unsafe, held_back):
+    for module in (turns, shard_session, unsafe):
         monkeypatch.setattr(module, "time", Browser.clock)
     run_state_machine_as_test(
         CrawlHere,

@@ -403,15 +403,16 @@ def test_a_server_that_refuses_everything_while_it_is_full_is_waited_for(
 
 
 class FullAtFirst(socketserver.BaseRequestHandler):
-    """Refuses the first command that it is given, whoever sends it; then it answers."""
+    """Refuses the first commands that it is given, whoever sends them; then it answers PING."""
 
     def handle(self) -> None:
-        while self.request.recv(1024):
-            if self.server not in met:
-                met.add(self.server)
-                self.request.sendall(b"-OOM command not allowed: used memory > 'maxmemory'\r\n")
-            else:
-                self.request.sendall(b"+PONG\r\n")
+        while data := self.request.recv(1024):
+            answer = b"-OOM command not allowed: used memory > 'maxmemory'\r\n"
+            if self.server in met:
+                answer = b"+PONG\r\n"
+            met.add(self.server)
+            unknown = b"-ERR unknown command\r\n" * (data.count(b"*") - 1)
+            self.request.sendall(answer + unknown)
 
 
 met: WeakSet[socketserver.BaseServer] = WeakSet()

@@ -122,19 +122,16 @@ def test_a_young_run_of_a_server_without_a_log(cluster: Cluster) -> None:
     safe: the run is begun anew only where such a server keeps a log, and so lost only its end."""
     settings = RedisqSettings.read(Settings({"REDISQ_URL": cluster.url}))
     first_shard, *others = (calls.meta_key("books0", shard) for shard in (0, 2, 3))
-    told = {
-        "dupefilter": "exact",
-        "fingerprinter": "any",
-        "spider": "books",
-        "arguments": "",
-        "release": "",
-        "digest": "",
-    }
+    config = settings.frontier_config(
+        dupefilter="exact", backend="exact", fingerprinter="any", spider="books", arguments=""
+    )
 
     async def join() -> str:
         connection = WorkerConnection(settings)
         try:
-            session, _ = await connection.open("books0", started=time.monotonic(), **told)
+            session, _ = await connection.open(
+                "books0", config, started=time.monotonic(), release="", digest=""
+            )
             return session.joined.run
         finally:
             await connection.close()

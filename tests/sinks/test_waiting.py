@@ -76,6 +76,9 @@ class HeldPages:
     def refuse(self, page: Request, problem: Problem) -> None:
         self.refused[page] = problem.detail
 
+    def identity_of(self, request: Request) -> bytes:
+        return request.url.encode()
+
 
 class Desk:
     """What a worker is for a sink."""
@@ -86,11 +89,8 @@ class Desk:
         self.has_found_nothing = False
 
     @property
-    def sink_pages(self) -> Any:
+    def in_progress(self) -> Any:
         return self.pages
-
-    def identity_of(self, request: Request) -> bytes:
-        return request.url.encode()
 
     def finds_nothing(self) -> bool:
         return self.has_found_nothing

@@ -17,10 +17,10 @@ def test_a_record_of_odd_texts_and_numbers() -> None:
     """Spiders may put into a request what msgpack does not have: it is for people, and no reason
     to stop."""
     session = cast(Any, SimpleNamespace(worker="w", run="r"))
-    page = Page(Lease("1.1", "host", 0, 0, b"\1\x80"), session)
     request = Request("http://host/", method="GE\udc00T", meta={"retry_times": 2**70})
     request._url = "http://host/\ud800"
-    kept = record_of(page, request, b"i" * 16, Finish("1.1", "done"))
+    page = Page(request, Lease("1.1", "host", 0, 0, b"\1\x80"), session)
+    kept = record_of(page, b"i" * 16, Finish("1.1", "done"))
     assert kept is not None
     record = msgspec.msgpack.decode(kept[1])
     assert (record["url"], record["method"]) == ("http://host/?", "GE?T")

@@ -22,7 +22,7 @@ from scrapy_redisq.frontier.seen.backends import (
     seen_filter,
 )
 from scrapy_redisq.frontier.seen.bitmap_layout import Layer, bitmap_layers, blocked_bloom_error
-from scrapy_redisq.frontier.seen.probe import probe, probe_async
+from scrapy_redisq.frontier.seen.probe import clock_and_probe, probe
 
 __all__ = [
     "BitmapSeen",
@@ -33,8 +33,8 @@ __all__ = [
     "SeenStatus",
     "bitmap_layers",
     "blocked_bloom_error",
+    "clock_and_probe",
     "exact_member",
     "probe",
-    "probe_async",
     "seen_filter",
 ]

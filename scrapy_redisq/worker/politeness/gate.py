@@ -135,7 +135,7 @@ class DownloadGate:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
         if (page := self._in_progress.get(request)) is not None:
-            page.began = began
+            page.download.began = began
 
         def ended(result: Any) -> None:
             if turn is not None:
@@ -224,7 +224,7 @@ class DownloadGate:
         if page is None or self._judge is None:
             return False
         again = self._in_progress.back_offs(request) > 0
-        return self._judge.is_well(page.lease.slot, page.began, again=again)
+        return self._judge.is_well(page.lease.slot, page.download.began, again=again)
 
     def put_off(self, request: Request, slot: str, status: int, parked: float | None) -> None:
         """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
@@ -304,7 +304,7 @@ class DownloadGate:
         """A response has passed the downloader middlewares. They may answer by themselves, from a
         cache or an API: then no download begins that would show that the slot answers."""
         page = self._in_progress.get(request)
-        if self._judge is not None and page is not None and not page.began:
+        if self._judge is not None and page is not None and not page.download.began:
             self._judge.answers(page.lease.slot)
 
     def downloading(self) -> Callable[[str], int | None]:
