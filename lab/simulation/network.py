@@ -122,6 +122,14 @@ class Network:
                 found[key.decode()] = (int(both[0] or 0), int(both[1] or 0))
         return found
 
+    def runs(self) -> set[tuple[str, bytes]]:
+        """Key of each shard's meta, and the run that it has."""
+        return {
+            (key.decode(), server.redis.hget(key, "run"))
+            for server in self.primaries
+            for key in server.redis.keys("redisq:*:meta")
+        }
+
     def is_done(self) -> bool:
         """Whether there were requests, and all are finished, as far as each shard tells."""
         counts = self.counts().values()

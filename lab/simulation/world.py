@@ -420,13 +420,13 @@ class World:
 
     def _forget(self, server: SimulatedServer, since: float) -> None:
         """The server comes back without what was written since."""
-        run = self.network.first.run
+        runs = self.network.runs()
         server.forget_since(since)
-        self._lost_since(since, run)
+        self._lost_since(since, runs)
 
-    def _lost_since(self, since: float, run: bytes | None) -> None:
+    def _lost_since(self, since: float, runs: set[tuple[str, bytes]]) -> None:
         self.losses.append((since - 1.0, self.clock.now))
-        self.lost_run |= self.network.first.run != run
+        self.lost_run |= not runs <= self.network.runs()
         self.people.lost()
 
     def _void_since(self, since: float) -> None:
@@ -436,7 +436,7 @@ class World:
     async def _failover(self, fault: Fault, worker: Worker) -> None:
         """Half of the workers go on speaking with the old primary, for as long as it is not
         missed."""
-        old, run, since = self._server(fault), self.network.first.run, self.clock.now - 1.0
+        old, runs, since = self._server(fault), self.network.runs(), self.clock.now - 1.0
         if not self.network.fail_over(old, since):
             return
         self.void(2 * len(self.alive()))
@@ -445,7 +445,7 @@ class World:
         old.cut_off.clear()
         self.network.end_split(old)
         self._void_since(since)
-        self._lost_since(since, run)
+        self._lost_since(since, runs)
 
     async def _full(self, fault: Fault, worker: Worker) -> None:
         servers = self._some_servers(fault)
