@@ -34,6 +34,16 @@ local fingerprints = {}
 for i = 1, #ARGV do fingerprints[i] = ARGV[i] end
 return seen().add(KEYS[1], PARAMS, fingerprints)
 """
+BENT = """
+local real = redis
+local redis = {pcall = real.pcall, call = function(command, ...)
+  local reply = real.call(command, ...)
+  if command == 'SADD' or command == 'SISMEMBER' then return ANSWER end
+  if command == 'GETRANGE' then return string.sub(reply, 1, -2) end
+  if string.sub(command, 1, 4) == 'BF.M' then reply[#reply] = ANSWER end
+  return reply
+end}
+"""
 DROP = "return seen().drop(KEYS[1], tonumber(ARGV[1])) and 1 or 0"
 
 
@@ -45,12 +55,12 @@ def fingerprint(value: object) -> bytes:
 class Filter:
     """One dupefilter on a server, driven as the frontier's scripts drive it."""
 
-    def __init__(self, client: redis.Redis, config: FrontierConfig) -> None:
+    def __init__(self, client: redis.Redis, config: FrontierConfig, before: str = "") -> None:
         self.client = client
         self.seen = seen_filter(config)
         params = ", ".join(f"[[{text}]]" for text in self.seen.parameters())
         filter_source = source(f"seen=shared/seen/{self.seen.name}")
-        fragment = f"{filter_source}\nlocal PARAMS = {{{params}}}\n"
+        fragment = f"{before}{filter_source}\nlocal PARAMS = {{{params}}}\n"
         self._add = client.register_script(fragment + ADD)
         self._known = client.register_script(fragment + ADD.replace("add", "has"))
         self._drop = client.register_script(fragment + DROP)
@@ -164,6 +174,18 @@ def test_refused_whole_at_maxmemory(client: redis.Redis, backend: str) -> None:
         finally:
             client.config_set("maxmemory", 0)
         assert seen.add(range(first, first + 1000)).count(0) == 0
+
+
+@backends
+@pytest.mark.parametrize("answer", ["nil", "2", "{err = 'ERR no memory'}"])
+def test_other_answers_are_errors(client: redis.Redis, backend: str, answer: str) -> None:
+    """What a command says that is neither yes nor no makes no request a known one. valkey-bloom
+    answers for fewer fingerprints, and with an error, where a filter would pass 128 MB."""
+    make(client, backend, capacity=1000).add(range(10))
+    bent = Filter(client, FrontierConfig(backend=backend), BENT.replace("ANSWER", answer))
+    for ask in (bent.add, bent.known):
+        with pytest.raises(redis.ResponseError, match=r"(BF\.M|SADD|SISM|GETRANGE).* has answered"):
+            ask(["new", 3])
 
 
 @backends

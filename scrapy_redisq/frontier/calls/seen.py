@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.calls.requests import fingerprint_item
@@ -19,7 +20,14 @@ def record_seen(
         "seen": seen.parameters(),
         "fingerprints": [fingerprint_item(seen.encode(each)) for each in fingerprints],
     }
-    return Call.of(load("seen/add", seen.name), meta_key(name, 0), data, list)
+
+    def decode(reply: Any) -> list[int]:
+        answers = list(reply)
+        if len(answers) != len(fingerprints) or not {0, 1}.issuperset(answers):
+            raise ValueError(f"{answers!r:.100} is no answer of 0 or 1 for each fingerprint")
+        return answers
+
+    return Call.of(load("seen/add", seen.name), meta_key(name, 0), data, decode)
 
 
 def seen_status(name: str, shard: int, generation: str, seen: SeenFilter) -> Call[SeenStatus]:

@@ -6,15 +6,6 @@ local function number_of(text)
   return math.abs(number) < 2 ^ 53 and number or 0
 end
 
--- What another hand has written in the place of a number of a filter makes that key a foreign one.
-local function foreign_number() error('WRONGTYPE a number of another hand', 0) end
-
--- A number of a filter, `default` if it is not there. Loops may go by it.
-local function number_within(text, default, least, most)
-  local number = tonumber(text or default)
-  return number and number >= least and number <= most and number or foreign_number()
-end
-
 local function integer(number) return string.format('%.0f', number) end
 
 -- Whether a text is UTF-8 (Unicode 15, table 3-7). Names are in replies that cannot be read else.

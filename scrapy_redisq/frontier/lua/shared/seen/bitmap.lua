@@ -14,7 +14,7 @@
 --           one block a layer, and an insertion writes one block of the newest layer.
 -- Cost      per new fingerprint about 6.5 µs, and 1.5 µs for each layer before the newest.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
--- Include   shared/texts
+-- Include   shared/filters
 
 local BLOCK = 128 -- bytes
 local MOST_BLOCKS_A_SEGMENT = 32 * 1024 * 1024 / BLOCK
@@ -110,16 +110,14 @@ local function look(layer, place, bits)
   if block == '' then
     return false, key, offset, nil
   end
+  if #block < BLOCK then wrong_answer(#block .. ' bytes', 'GETRANGE', key) end
   return holds(block, bits, layer.k), key, offset, block
 end
 
 local function shape_of(params, number)
-  local i = 0
   for shape in string.gmatch(params[1], '[^;]+') do
-    i = i + 1
-    if i == number then
-      return shape
-    end
+    number = number - 1
+    if number == 0 then return shape end
   end
 end
 
@@ -194,23 +192,14 @@ end
 local function seen_drop(base, limit)
   -- What nobody here has written says nothing of the segments, which stay then.
   local known, layers = pcall(load, base)
-  local dropped = number_of(redis.call('HGET', base, 'dropped'))
-  local before, deleted = 0, 0 -- segments of earlier layers; of this call
-  for _, layer in ipairs(known and layers or {}) do
-    local segments = math.ceil(layer.blocks / layer.per_segment)
-    for segment = math.max(0, dropped - before), segments - 1 do
-      if deleted >= limit then
-        redis.call('HSET', base, 'dropped', dropped)
-        return false
-      end
-      redis.call('UNLINK', layer.prefix .. segment)
-      dropped = dropped + 1
-      deleted = deleted + 1
+  return drop_keys(base, limit, function(cursor)
+    local segment = cursor
+    for _, layer in ipairs(known and layers or {}) do
+      local segments = math.ceil(layer.blocks / layer.per_segment)
+      if segment < segments then return layer.prefix .. segment, cursor + 1 end
+      segment = segment - segments
     end
-    before = before + segments
-  end
-  redis.call('UNLINK', base)
-  return true
+  end)
 end
 
 -- -> for each fingerprint 1 if it is there, or is taken for it, else 0; nothing is recorded
@@ -230,12 +219,9 @@ local function seen_has(base, params, fingerprints)
   return answers
 end
 
--- -> {count, capacity, fill, expected error rate}
 local function seen_status(base, params)
   local layers, newest, total = load(base)
-  if #layers == 0 then
-    return { 0, parse(base, 1, shape_of(params, 1)).capacity, '0', '0' }
-  end
+  if #layers == 0 then return status_of(0, parse(base, 1, shape_of(params, 1)).capacity, 0) end
   local capacity, expected = 0, 0
   for number, layer in ipairs(layers) do
     capacity = capacity + layer.capacity
@@ -243,12 +229,7 @@ local function seen_status(base, params)
     -- The error of a layer goes with a power of its fill, near enough above a half.
     expected = expected + layer.rate * filled ^ layer.slope
   end
-  return {
-    total,
-    capacity,
-    string.format('%.6g', total / capacity),
-    string.format('%.6g', expected),
-  }
+  return status_of(total, capacity, expected)
 end
 
 return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has}

@@ -25,7 +25,7 @@
 --           Nearly all of it is the SADD, into a bucket not in the processor's cache. Growing
 --           from one bucket costs about a third more. 9.7 bytes a member at the capacity.
 -- Retry     a second seen_add of the same fingerprints answers 0 for all of them.
--- Include   shared/texts
+-- Include   shared/filters
 
 local FILL = 192 -- members per bucket on average
 local MOST_FIRST = 64 ^ 3 -- buckets to begin with: three digits. Enough for 50 million members
@@ -166,6 +166,8 @@ local function seen_add(base, params, fingerprints)
     if new == 1 then
       count = count + 1
       added[count - before], buckets_of[count - before] = member, touched
+    elseif new ~= 0 then
+      wrong_answer(new, 'SADD', touched)
     end
     if count > full then
       halves[#halves + 1] = split(prefix, position, width, first)
@@ -198,29 +200,11 @@ end
 local function seen_drop(base, limit)
   -- What nobody here has written says nothing of the buckets, which stay then.
   local known, first, width, position = pcall(load, base)
-  if not known then first = 0 end
-  local start = math.max(0, number_of(call('HGET', base, 'dropped')))
-  local prefix = base .. ':'
-  local deleted, tried = 0, 0
-  -- A bucket without members has no key, so more names are tried than keys deleted.
-  while start < first and deleted < limit and tried < 10 * limit do
-    local keys = {}
-    for i = 1, math.min(limit - deleted, CHUNK) do
-      if start >= first then
-        break
-      end
-      keys[i] = bucket_at(prefix, start)
-      start = start + (start < position and width / 2 or width)
+  return drop_keys(base, limit, function(start)
+    if known and start < first then
+      return bucket_at(base .. ':', start), start + (start < position and width / 2 or width)
     end
-    deleted = deleted + call('UNLINK', unpack(keys))
-    tried = tried + #keys
-  end
-  if start < first then
-    call('HSET', base, 'dropped', start)
-    return false
-  end
-  call('UNLINK', base)
-  return true
+  end)
 end
 
 -- The key of the bucket that has a member, or would have it.
@@ -236,7 +220,10 @@ end
 local function seen_has(base, params, members)
   local answers = {}
   for i = 1, #members do
-    answers[i] = call('SISMEMBER', bucket_of(base, members[i]), members[i])
+    local bucket = bucket_of(base, members[i])
+    local answer = call('SISMEMBER', bucket, members[i])
+    if answer ~= 0 and answer ~= 1 then wrong_answer(answer, 'SISMEMBER', bucket) end
+    answers[i] = answer
   end
   return answers
 end
@@ -248,15 +235,9 @@ local function seen_forget(base, member)
   return removed
 end
 
--- -> {count, capacity, fill, expected error rate}
 local function seen_status(base, params)
   local _, _, _, count, buckets = load(base, params)
-  return {
-    count,
-    buckets * FILL,
-    string.format('%.6g', count / (buckets * FILL)),
-    string.format('%.6g', count / 2 ^ 64),
-  }
+  return status_of(count, buckets * FILL, count / 2 ^ 64)
 end
 
 return {add = seen_add, undo = seen_undo, drop = seen_drop, status = seen_status, has = seen_has,
