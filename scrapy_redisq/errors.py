@@ -203,10 +203,6 @@ class Unserializable(SerializationError):
         self.cure = cure
         super().__init__(message)
 
-    def explained(self) -> Unserializable:
-        """The same with all that can be said, which may take a look at each value."""
-        return self
-
 
 class EntryTooLarge(SerializationError):
     """Raised when a serialised request is larger than REDISQ_MAX_ENTRY_BYTES."""

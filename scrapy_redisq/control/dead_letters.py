@@ -14,7 +14,7 @@ import msgspec
 from scrapy_redisq.control.stored import StoredFrontier
 from scrapy_redisq.frontier import calls, runs
 from scrapy_redisq.frontier.runs import drive
-from scrapy_redisq.serialization.entries import forget_retries
+from scrapy_redisq.serialization.entry_format import forget_retries
 
 READ_BATCH = 200
 """Dead letters that one script reads; fewer if they are large, see ``dead/letters.lua``."""

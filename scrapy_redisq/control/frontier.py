@@ -264,9 +264,8 @@ class Frontier(LookMethods, SlotMethods, UrlMethods, WorkerMethods):
                 try:
                     seeds.append((at, self._seeds.read(item)))
                 except Unserializable as error:
-                    told = error.explained()
-                    cure = f"; {told.cure}" if told.cure else ""
-                    result.errors.append((at, f"{told}{cure}"))
+                    cure = f"; {error.cure}" if error.cure else ""
+                    result.errors.append((at, f"{error}{cure}"))
                 except (RedisqError, ValueError, TypeError) as error:
                     result.errors.append((at, str(error)))
                 except Exception as error:  # of a fingerprinter of the project, or nested too deep

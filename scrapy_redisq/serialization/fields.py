@@ -12,11 +12,7 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable, reason
 from scrapy_redisq.serialization.callbacks import is_hook
-from scrapy_redisq.serialization.entries import (
-    decode_fields,
-    encode_request,
-    shown,
-)
+from scrapy_redisq.serialization.entry_format import Entry, decode_entry, encode_request, shown
 from scrapy_redisq.serialization.request_classes import CODES, REQUEST
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
 
@@ -86,13 +82,14 @@ def loads_fields(entry: bytes) -> dict[str, Any]:
     default; ``callback`` and ``errback`` are names. Values have the types that the request had, so
     not all of them are JSON's. Raises `Undecodable` with the reason.
     """
-    stored = decode_fields(entry)
-    stored.pop("identity", None)
-    code = stored.pop("class", "")
-    fields = {"class": CODES.get(code, code), "method": "GET", **stored.pop("extra", {}), **stored}
-    for role in ("callback", "errback"):
-        if fields.get(role) is False:
-            fields[role] = "NO_CALLBACK"
+    stored = decode_entry(entry)
+    code, extra = stored.kind or ("", {})
+    fields = {"class": CODES.get(code, code), "method": "GET", **extra}
+    defaults = Entry(stored.url)
+    for name in Request.attributes:
+        if (value := getattr(stored, name)) != getattr(defaults, name) or name == "url":
+            is_role = name in ("callback", "errback")
+            fields[name] = "NO_CALLBACK" if is_role and value is False else value
     return fields
 
 

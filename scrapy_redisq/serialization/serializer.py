@@ -8,16 +8,12 @@ of the spider's class, and values have the plain types of `serialization.values`
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Sequence
-from functools import cache, partial
-from types import FunctionType, MethodType
-from typing import Any
+from collections.abc import Collection, Sequence
+from types import MethodType
+from typing import Any, cast
 
 from scrapy import Spider
 from scrapy.http import Headers, Request
-from scrapy.http.request import NO_CALLBACK
-from scrapy.utils.misc import load_object
 
 from scrapy_redisq.errors import (
     SchemeRefused,
@@ -26,23 +22,19 @@ from scrapy_redisq.errors import (
     Unserializable,
     reason,
 )
-from scrapy_redisq.serialization.callbacks import OF_A_RESPONSE, callbacks_of, function_of
-from scrapy_redisq.serialization.entries import (
-    CallbackName,
-    RequestClass,
-    decode_fields,
+from scrapy_redisq.serialization.callbacks import Callbacks
+from scrapy_redisq.serialization.entry_format import (
+    Entry,
+    decode_entry,
     encode_request,
+    entry_decoder,
     shown,
 )
 from scrapy_redisq.serialization.fields import scheme_refused
 from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
-from scrapy_redisq.serialization.request_classes import SCRAPY_CLASSES
+from scrapy_redisq.serialization.request_classes import REQUEST, SCRAPY_CLASSES, RequestClass
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
-from scrapy_redisq.serialization.values import decoder, is_plain, type_name
-
-_CALL_IT_SO = "call that parameter so, or give the arguments by name or in cb_kwargs"
-_MAKE_A_METHOD = "make it a method of the spider's class, with no name of Scrapy's own methods"
-_NAME_IT = "push a mapping instead, with the method's name: {'url': …, 'callback': 'parse'}"
+from scrapy_redisq.serialization.values import is_plain, type_name
 
 
 class Serializer:
@@ -72,24 +64,17 @@ class Serializer:
         self._by_class = {kind.cls: kind for kind in SCRAPY_CLASSES}
         self._by_code = {kind.code: kind for kind in SCRAPY_CLASSES}
         for given in request_classes:
-            self._register(_request_class(given))
+            self._register(RequestClass.listed(given))
         self._value_classes = value_classes
-        self._decode = decoder(value_classes.build)
-        self._methods = {} if spider is None else callbacks_of(type(spider))
-        # Where one function has several names, its own comes last and stays.
-        by_own_name = sorted(
-            self._methods.items(), key=lambda item: item[0] == function_of(item[1]).__name__
-        )
-        self._names = {(type(method), function_of(method)): name for name, method in by_own_name}
+        self._decode = entry_decoder(value_classes.build)
+        self._callbacks = Callbacks(spider)
 
-    def _register(self, cls: type[Request]) -> None:
-        if cls in self._by_class:
+    def _register(self, kind: RequestClass) -> None:
+        if kind.cls in self._by_class:
             return
-        kind = RequestClass.of(cls, type_name(cls))
         if kind.code in self._by_code:
             raise SettingError("REDISQ_REQUEST_CLASSES", kind.code, "each import path once")
-        self._by_class[cls] = kind
-        self._by_code[kind.code] = kind
+        self._by_class[kind.cls] = self._by_code[kind.code] = kind
 
     def dumps(self, request: Request, identity: bytes | None = None) -> bytes:
         """Return the entry of ``request``, which is known by ``identity``, or by its fingerprint.
@@ -110,8 +95,8 @@ class Serializer:
         return encode_request(
             request,
             kind,
-            None if callback is None else self._name(callback, "callback"),
-            None if errback is None else self._name(errback, "errback"),
+            None if callback is None else self._callbacks.name(callback, "callback"),
+            None if errback is None else self._callbacks.name(errback, "errback"),
             self._max_bytes,
             identity,
             self._value_classes,
@@ -138,11 +123,11 @@ class Serializer:
         What the entry names is compared with what the spider's class and the settings offer:
         nothing is imported, and no attribute of the spider is read.
         """
-        fields = decode_fields(entry, self._decode)
+        stored = decode_entry(entry, self._decode)
         try:
-            self._check_scheme(fields["url"])
-            check_safe(fields.get("meta", {}), self._meta_keys)
-            return self._request(fields)
+            self._check_scheme(stored.url)
+            check_safe(stored.meta or {}, self._meta_keys)
+            return self._request(stored)
         except Undecodable:
             raise
         except SchemeRefused as error:
@@ -161,145 +146,65 @@ class Serializer:
         if scheme not in self._schemes and scheme.lower() not in self._schemes:
             raise SchemeRefused(scheme_refused(url, self._schemes))
 
-    def _name(self, callback: Callable[..., Any], role: str) -> CallbackName:
-        """What tells other workers which callback of the spider's class it is."""
-        if callback is NO_CALLBACK:
-            return False
-        if type(callback) is partial:
-            of = self._name(callback.func, role)
-            if fault := self._fault(of, len(callback.args)):
-                raise Unserializable(f"{role}: {fault}", _CALL_IT_SO)
-            return [of, list(callback.args), dict(callback.keywords)]
-        function = callback
-        kind: type = staticmethod
-        if type(callback) is MethodType:
-            function = callback.__func__
-            if callback.__self__ is self._spider:
-                kind = FunctionType
-            else:
-                kind = classmethod if callback.__self__ is type(self._spider) else MethodType
-        if type(function) is FunctionType:
-            name = self._names.get((kind, function))
-            if name is not None:
-                return name
-            what = function.__qualname__
-        else:
-            what = f"{type_name(type(function))} object"
-        if self._spider is None:
-            raise Unserializable(f"{role}: {what} has no spider here", _NAME_IT)
-        raise Unserializable(
-            f"{role}: {what} is no callback of {self._spider_name()}", _MAKE_A_METHOD
-        )
-
-    def _method(self, name: CallbackName, role: str) -> Callable[..., Any]:
-        if isinstance(name, bool):
-            return NO_CALLBACK
-        if isinstance(name, list):
-            name, arguments, keywords = name
-            function = self._method(name, role)
-            if fault := self._fault(name, len(arguments)):
-                raise Undecodable(f"{role}: {fault}")
-            return partial(function, *arguments, **keywords)
-        method = self._methods.get(name)
-        if method is None:
-            raise Undecodable(f"{role} {shown(name)} is no callback of {self._spider_name()}")
-        if type(method) is staticmethod:
-            return function_of(method)
-        owner = type(self._spider) if type(method) is classmethod else self._spider
-        return MethodType(function_of(method), owner)
-
-    def _fault(self, name: CallbackName, leading: int) -> str:
-        """What is wrong with a partial of a method that has so many ``leading`` arguments, or "".
-
-        With arguments before the response any method could be called in any way: with the path of a
-        file, for example. So it must be a callback, by the name of the parameter behind them.
-        """
-        if not leading or not isinstance(name, str):
-            return ""
-        method = self._methods[name]
-        at = leading + (type(method) is not staticmethod)
-        if OF_A_RESPONSE.intersection(_parameters(function_of(method))[at : at + 1]):
-            return ""
-        return (
-            f"{name!r} has no parameter 'response' or 'failure' behind the {leading} that the "
-            f"partial gives it"
-        )
-
-    def _spider_name(self) -> str:
-        if self._spider is None:
-            return "a spider (there is none here)"
-        return f"spider {self._spider.name!r} ({type(self._spider).__name__})"
-
-    def _request(self, fields: dict[str, Any]) -> Request:
-        fields.pop("identity", None)
-        code = fields.pop("class", "")
+    def _request(self, stored: Entry) -> Request:
+        code, extra = stored.kind or ("", {})
         kind = self._by_code.get(code)
         if kind is None:
             raise Undecodable(f"class {shown(code)} is not listed in REDISQ_REQUEST_CLASSES")
-        for role in ("callback", "errback"):
-            if role in fields:
-                fields[role] = self._method(fields[role], role)
-        stored_headers = fields.pop("headers", None)
-        if kind.cls is Request and not kind.extra and "extra" not in fields:
-            request = Request(**fields)
-        else:
-            request = self._of_subclass(kind, fields, stored_headers)
-        if stored_headers or kind.cls is not Request:
-            # As they are, without what the constructors of subclasses add. They are in normal
-            # form already, and normalising again may change them.
-            headers = Headers(encoding=request.encoding)
-            dict.update(headers, stored_headers or {})
-            request.headers = headers
-        method = fields.get("method", "GET")
-        if request.method != method:
-            request.method = method  # was set after construction, which makes it upper case
-        url = fields["url"]
-        if request.url != url:
-            # w3lib's safe_url_string is not idempotent for UTF-16 and for blanks in a host. A
-            # private name, the same in Scrapy 2.14.2 to 2.19.
-            request._url = url
-        return request
-
-    def _of_subclass(
-        self, kind: RequestClass, fields: dict[str, Any], headers: dict[bytes, Any] | None
-    ) -> Request:
-        """Call the constructor with every attribute: a subclass may have other defaults."""
-        extra = fields.pop("extra", {})
         for name in extra:
             if name not in kind.extra:
                 raise Undecodable(f"{type_name(kind.cls)} has no attribute {shown(name)}")
-        arguments: dict[str, Any] = {
-            "callback": None,
-            "errback": None,
-            "method": "GET",
-            "headers": headers or {},
-            "body": b"",
-            "cookies": {},
-            "meta": {},
-            "cb_kwargs": {},
-            "encoding": "utf-8",
-            "priority": 0,
-            "dont_filter": False,
-            "flags": [],
-            **fields,
-            **extra,
-        }
-        return kind.cls(
-            **{name: arguments[name] for name in kind.cls.attributes if name in arguments}
-        )
-
-
-def _request_class(given: type | str) -> type[Request]:
-    takes = "subclasses of scrapy.Request or their import paths"
-    try:
-        loaded = load_object(given) if isinstance(given, str) else given
-    except Exception as error:
-        raise SettingError("REDISQ_REQUEST_CLASSES", given, f"{takes} ({reason(error)})") from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Request)):
-        raise SettingError("REDISQ_REQUEST_CLASSES", given, takes)
-    return loaded
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
+        callback = errback = None
+        if stored.callback is not None:
+            callback = self._callbacks.method(stored.callback, "callback")
+        if stored.errback is not None:
+            errback = self._callbacks.method(stored.errback, "errback")
+        headers, method = stored.headers, stored.method or "GET"
+        if kind is REQUEST:
+            request = Request(
+                stored.url,
+                callback,
+                method,
+                None,
+                stored.body or None,
+                cast(Any, stored.cookies),
+                stored.meta,
+                stored.encoding or "utf-8",
+                stored.priority,
+                stored.dont_filter,
+                errback,
+                stored.flags,
+                stored.cb_kwargs,
+            )
+        else:
+            # Every attribute: a subclass may have other defaults.
+            arguments: dict[str, Any] = {
+                "url": stored.url,
+                "callback": callback,
+                "errback": errback,
+                "method": method,
+                "headers": headers or {},
+                "body": stored.body,
+                "cookies": stored.cookies or {},
+                "meta": stored.meta or {},
+                "cb_kwargs": stored.cb_kwargs or {},
+                "encoding": stored.encoding or "utf-8",
+                "priority": stored.priority,
+                "dont_filter": stored.dont_filter,
+                "flags": stored.flags or [],
+                **extra,
+            }
+            named = {name: arguments[name] for name in kind.cls.attributes if name in arguments}
+            request = kind.cls(**named)
+        if headers or kind is not REQUEST:
+            # As they are, without what the constructors of subclasses add. They are in normal
+            # form already, and normalising again may change them.
+            request.headers = Headers(encoding=request.encoding)
+            dict.update(request.headers, headers or {})
+        if request.method != method:
+            request.method = method  # was set after construction, which makes it upper case
+        if request.url != stored.url:
+            # w3lib's safe_url_string is not idempotent for UTF-16 and for blanks in a host. A
+            # private name, the same in Scrapy 2.14.2 to 2.19.
+            request._url = stored.url
+        return request

@@ -28,9 +28,6 @@ logger = logging.getLogger(__name__)
 SETTING = "REDISQ_VALUE_CLASSES"
 TAKES = "classes or their import paths: of items, dataclasses, enums, or of objects with attributes"
 
-CURE = f"list the class in {SETTING}"
-PLAIN = "give plain values in its place"
-
 
 class NotStorable(Exception):
     """Raised with the reason why an object cannot be taken apart."""
@@ -78,26 +75,6 @@ class ValueClass:
         return value
 
 
-class _ItemClass(ValueClass):
-    """Items of Scrapy, by their fields."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-        self._usual = vars(Item()).keys()
-
-    def take_apart(self, value: Any) -> Any:
-        if more := vars(value).keys() - self._usual:
-            raise NotStorable(f"attribute {min(more)!r} is no field")
-        return {name: Item.__getitem__(value, name) for name in Item.keys(value)}
-
-    def build(self, parts: Any) -> Any:
-        item: Any = self.cls.__new__(self.cls)  # type: ignore[call-overload]
-        Item.__init__(item)
-        for name, part in _named(parts).items():
-            Item.__setitem__(item, name, part)
-        return item
-
-
 class _EnumClass(ValueClass):
     """Members of an enum, by name."""
 
@@ -135,10 +112,6 @@ class _NamedTupleClass(ValueClass):
 
 def _value_class(cls: type) -> ValueClass:
     """Raises TypeError for a class whose objects cannot be stored."""
-    if cls.__module__.partition(".")[0] == "asyncio":
-        raise TypeError("its objects are of one process")
-    if issubclass(cls, Item):
-        return _ItemClass(cls)
     if issubclass(cls, Enum):
         return _EnumClass(cls)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
@@ -185,10 +158,10 @@ class ValueClasses:
         one."""
         known = self._by_name.get(name) if isinstance(name, str) else None
         if known is None:
-            raise Undecodable(f"class {name!r:.100} is not known: {CURE}")
+            raise Undecodable(f"class {name!r:.100} is not known: list it in {SETTING}")
         if parts is None:
             if known.cls not in self._themselves:
-                raise Undecodable(f"class {name} itself is not listed: {CURE}")
+                raise Undecodable(f"class {name} itself is not listed: list it in {SETTING}")
             return known.cls
         try:
             return known.build(parts)
@@ -198,30 +171,6 @@ class ValueClasses:
 
 NONE = ValueClasses()
 """No classes at all."""
-
-
-class AnyClasses(ValueClasses):
-    """All classes of which objects can be stored, to try what listing some would lead to."""
-
-    def __init__(self, known: ValueClasses) -> None:
-        self._by_class, self._by_name = known._by_class.copy(), known._by_name.copy()
-        self._themselves = known._themselves
-        self.more: list[str] = []
-        """Those that are not ``known``, as far as objects were taken apart."""
-
-    def take_apart(self, value: Any) -> Stored | None:
-        itself = isinstance(value, type)
-        kind = value if itself else type(value)
-        if kind not in (self._themselves if itself else self._by_class):
-            try:
-                self._register(_value_class(kind))
-            except TypeError:
-                return None
-            if itself:
-                self._themselves |= {kind}
-            if (name := class_name(kind)) not in self.more:
-                self.more.append(name)
-        return super().take_apart(value)
 
 
 def _listed(given: type | str) -> ValueClass:

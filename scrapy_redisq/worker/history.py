@@ -8,7 +8,7 @@ import msgspec
 
 from scrapy_redisq.frontier.operations import Finish
 from scrapy_redisq.frontier.seen import exact_member
-from scrapy_redisq.serialization.entries import back_offs
+from scrapy_redisq.serialization.entry_format import back_offs
 from scrapy_redisq.serialization.meta import retry_times
 from scrapy_redisq.worker.page import Page
 

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.frontier.operations import Finish
-from scrapy_redisq.serialization.entries import identity_in
+from scrapy_redisq.serialization.entry_format import identity_in
 from scrapy_redisq.serialization.meta import retry_times
 from scrapy_redisq.worker.page import KeptPage, Page, Problem
 

@@ -24,7 +24,7 @@ from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.entries import identity_in, with_back_offs
+from scrapy_redisq.serialization.entry_format import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_refused
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
 from scrapy_redisq.serialization.meta import (
@@ -384,7 +384,6 @@ class Outbox:
         if told in self._explained or len(self._explained) >= MOST_EXPLAINED:
             return
         self._explained.add(told)
-        error = error.explained()
         logger.warning(
             "%s for %s cannot be shared and stays in this process: %s%s (more of this kind are "
             "only counted, in the stat scheduler/unserializable)",

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from scrapy_redisq.errors import message_of
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Letter
 from scrapy_redisq.frontier.shard_session import ShardSession
-from scrapy_redisq.serialization.entries import back_offs, with_back_offs
+from scrapy_redisq.serialization.entry_format import back_offs, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
 from scrapy_redisq.worker.shared_values import SharedValues
 

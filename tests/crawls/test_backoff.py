@@ -24,7 +24,7 @@ from scrapy_redisq.control import Frontier
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.limits import BackOff
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, TurnGrant, TurnReport
-from scrapy_redisq.serialization.entries import back_offs, forget_retries, with_back_offs
+from scrapy_redisq.serialization.entry_format import back_offs, forget_retries, with_back_offs
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress

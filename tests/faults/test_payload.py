@@ -14,7 +14,7 @@ import pytest
 import scrapy
 
 from lab.site import Answer, linked_pages
-from scrapy_redisq.serialization.entries import FORMAT
+from scrapy_redisq.serialization.entry_format import FORMAT
 from scrapy_redisq.serialization.serializer import Serializer
 from tests.faults.oracle import assert_survived
 from tests.faults.rig import Rig

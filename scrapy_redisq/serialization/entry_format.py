@@ -1,0 +1,345 @@
+"""The format of an entry: a version byte, then one msgpack map with one-letter keys.
+
+`Entry` is that map, in which defaults are left out. msgspec checks the type of each field when an
+entry is read, and so says what may be written. Which classes and callbacks an entry may name is the
+business of `scrapy_redisq.serialization.serializer`.
+"""
+
+from __future__ import annotations
+
+import encodings
+import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from encodings.aliases import aliases
+from types import NoneType
+from typing import Annotated, Any, cast
+
+from msgspec import Meta, MsgspecError, Struct, ValidationError
+from scrapy.http import Request
+
+from scrapy_redisq.errors import (
+    EntryTooLarge,
+    ForeignEntry,
+    Undecodable,
+    Unserializable,
+    reason,
+)
+from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
+from scrapy_redisq.serialization.request_classes import RequestClass
+from scrapy_redisq.serialization.value_classes import NONE, Stored, ValueClasses
+from scrapy_redisq.serialization.values import (
+    check_depth,
+    decoder,
+    encode,
+    is_plain,
+    pack,
+    type_name,
+)
+
+FORMAT = 2
+"""First byte of each entry, in its lower half. A release reads its own format; later ones count up
+to 15. The upper half counts how often the request was sent back because its slot was in trouble."""
+
+MOST_BACK_OFFS = 15
+"""As far as an entry counts."""
+
+MAX_PRIORITY = 2**53
+"""Priorities are scores of a Redis sorted set, which are exact up to here."""
+
+_PREFIX = bytes([FORMAT])
+
+CallbackName = str | bool | list[Any]
+"""What stands for a callback: its name, False for NO_CALLBACK, or a list for a partial (name,
+positional arguments, keyword arguments)."""
+
+_LETTERS = {
+    "kind": "k",
+    "url": "u",
+    "callback": "c",
+    "errback": "e",
+    "method": "v",
+    "headers": "h",
+    "body": "b",
+    "cookies": "o",
+    "meta": "m",
+    "cb_kwargs": "a",
+    "encoding": "n",
+    "priority": "p",
+    "dont_filter": "d",
+    "flags": "f",
+    "identity": "i",
+}
+
+
+class _Checked(Struct, rename=_LETTERS, omit_defaults=True):
+    """Attributes that a spider may have set to something of another type: looked at in each entry
+    that is made with one of them."""
+
+    url: str
+    method: str | None = None
+    headers: dict[bytes, list[bytes]] | None = None
+    body: bytes = b""
+    cookies: dict[Any, Any] | list[dict[Any, Any]] | None = None
+    encoding: str | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    flags: list[Any] | None = None
+
+
+class Entry(_Checked, forbid_unknown_fields=True):
+    """A request as it is stored: its attributes, with names in the place of callbacks.
+
+    ``kind``, if it is no plain `Request`: the code of its class, and the attributes that only this
+    class has. ``identity``: what the request is known by, if that is not its fingerprint, see
+    `scrapy_redisq.serialization.identity`. ``meta`` and ``cb_kwargs`` are dictionaries, which
+    msgspec cannot say of those whose keys are no text.
+    """
+
+    callback: CallbackName | None = None
+    errback: CallbackName | None = None
+    meta: Any = None
+    cb_kwargs: Any = None
+    dont_filter: bool = False
+    kind: tuple[str, dict[str, Any]] | None = None
+    identity: Annotated[bytes, Meta(min_length=16, max_length=16)] | None = None
+
+
+_NAMES = {letter: name for name, letter in _LETTERS.items()}
+
+_PACKED = ("callback", "errback", "cookies", "meta", "cb_kwargs", "flags")
+"""Fields whose values msgpack may not hold as they are."""
+
+
+class _Identity(Struct, rename=_LETTERS):
+    """All that is read of an entry of which nothing else is asked."""
+
+    identity: bytes | None = None
+
+
+EntryDecoder = Callable[[memoryview], Entry]
+
+
+def entry_decoder(build: Callable[[str, Any], Any]) -> EntryDecoder:
+    """What `decode_entry` takes; ``build(name, parts)`` makes objects of known classes."""
+    return decoder(build, Entry)
+
+
+_decode_stored = entry_decoder(Stored)
+_decode_identity = decoder(Stored, _Identity)
+_decode_checked = decoder(Stored, _Checked)
+
+# Python's text encodings; the last two rows have no alias. Looking up any other name would import
+# the module of that name from the standard library's ``encodings``.
+_ENCODINGS = frozenset(aliases) | frozenset(aliases.values())
+_ENCODINGS |= {"cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "koi8_t", "koi8_u"}
+_ENCODINGS |= {"mac_arabic", "mac_croatian", "mac_farsi", "mac_romanian", "utf_8_sig"}
+
+
+def encode_request(
+    request: Request,
+    kind: RequestClass,
+    callback: CallbackName | None,
+    errback: CallbackName | None,
+    max_bytes: int,
+    identity: bytes | None = None,
+    classes: ValueClasses = NONE,
+    meta_keys: Collection[str] = (),
+) -> bytes:
+    """Return the entry of ``request``, with these names instead of its own callbacks.
+
+    ``identity`` is there if the request is known by something else than its fingerprint,
+    ``classes`` are those whose objects it may hold, ``meta_keys`` those that pass though they are
+    not safe.
+    msgspec encodes the usual request as it is. What it does not take, or would change, is found
+    by a look at the types of the values; only then everything is copied and tagged. Raises
+    `Unserializable` and `EntryTooLarge`.
+    """
+    meta, cb_kwargs, cookies = request.meta, request.cb_kwargs, cast(Any, request.cookies)
+    headers, body, method = request.headers, request.body, request.method
+    encoding, priority, flags = request.encoding, request.priority, request.flags
+    if body and len(body) > max_bytes:  # before a copy is made of it
+        raise EntryTooLarge(f"body: {_too_large(len(body), max_bytes)}")
+    entry = Entry(
+        request.url,
+        None if method == "GET" else method,
+        headers or None,
+        body,
+        cookies or None,
+        None if encoding == "utf-8" else encoding,
+        priority,
+        flags or None,
+        callback,
+        errback,
+        meta or None,
+        cb_kwargs or None,
+        bool(request.dont_filter),
+        (kind.code, kind.extra_of(request)) if kind.code else None,
+        identity,
+    )
+    stored = None
+    if (
+        is_safe_and_plain(meta, meta_keys)
+        and (not cb_kwargs or is_plain(cb_kwargs))
+        and (not cookies or (type(cookies) is dict and is_plain(cookies)))
+        and type(callback) is not list
+        and type(errback) is not list
+        and not flags
+        and (entry.kind is None or not entry.kind[1])
+    ):
+        # Not an integer over 64 bits, a URL of another class, a lone surrogate.
+        with suppress(OverflowError, TypeError, UnicodeEncodeError):
+            stored = _PREFIX + encode(entry)
+    if stored is None:
+        check_safe(meta, meta_keys)
+        stored = _PREFIX + _encode_packed(entry, max_bytes, classes)
+    if len(stored) > max_bytes:
+        raise EntryTooLarge(_too_large(len(stored), max_bytes))
+    if (
+        method != "GET"
+        or headers
+        or body
+        or type(cookies) is not dict
+        or encoding != "utf-8"
+        or flags
+        or type(priority) is not int
+        or not -MAX_PRIORITY <= priority <= MAX_PRIORITY
+    ):
+        try:
+            _check_encoding(_decode_checked(memoryview(stored)[1:]).encoding)
+        except ValueError as error:
+            raise Unserializable(_told(error)) from error
+    return stored
+
+
+def _encode_packed(entry: Entry, max_bytes: int, classes: ValueClasses = NONE) -> bytes:
+    """The bytes of an entry that holds what msgpack has not; these values are replaced in it."""
+    for name in _PACKED:
+        if (value := getattr(entry, name)) is not None:
+            setattr(entry, name, pack(value, name, max_bytes, classes))
+    if entry.kind is not None:
+        code, extra = entry.kind
+        entry.kind = code, {name: pack(extra[name], name, max_bytes, classes) for name in extra}
+    try:
+        return encode(entry)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise Unserializable(reason(error)) from error
+
+
+def _too_large(size: int, max_bytes: int) -> str:
+    return f"{size:,} bytes, more than REDISQ_MAX_ENTRY_BYTES = {max_bytes}"
+
+
+def decode_entry(entry: bytes, decode: EntryDecoder = _decode_stored) -> Entry:
+    """Return what an entry holds, checked.
+
+    Raises `ForeignEntry` with the reason for whatever bytes, `Undecodable` if there is an object
+    that ``decode`` does not know, and nothing else.
+    """
+    if not isinstance(entry, bytes):
+        raise ForeignEntry(f"not bytes but {type_name(type(entry))}")
+    if not _is_ours(entry):
+        raise ForeignEntry(_foreign(entry))
+    try:
+        found = decode(memoryview(entry)[1:])
+        _check(found)
+    except Undecodable:
+        raise
+    except Exception as error:
+        # msgspec's, RecursionError, MemoryError, and whatever the restored types raise.
+        raise ForeignEntry(f"damaged entry: {_told(error)}") from error
+    return found
+
+
+def _told(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return reason(error)
+    return re.sub(r"\$\.(\w)", lambda letter: _NAMES.get(letter[1], letter[0]), str(error))
+
+
+def _check(entry: Entry) -> None:
+    """Raise ValueError for what the types of the fields do not say."""
+    values = [entry.cookies, entry.meta, entry.cb_kwargs, entry.flags]
+    for value in values[1:3]:
+        if value is not None and type(value) is not dict:
+            raise ValueError(f"meta or cb_kwargs is {shown(value)}")
+    for value in (entry.callback, entry.errback):
+        if type(value) is list:
+            if [type(part) for part in value] != [str, list, dict]:
+                raise ValueError("callback or errback is no partial")
+            values += value[1:]
+        elif value is True:
+            raise ValueError("callback or errback is True")
+    if entry.kind is not None:
+        values += entry.kind[1].values()
+    check_depth(values)
+    _check_encoding(entry.encoding)
+
+
+def _check_encoding(name: str | None) -> None:
+    if name is not None and not (
+        name.isascii() and encodings.normalize_encoding(name.lower()) in _ENCODINGS
+    ):
+        raise ValueError(f"encoding: {shown(name)} is no text encoding that Python brings")
+
+
+def _is_ours(entry: bytes) -> bool:
+    return entry[:1] != b"" and entry[0] & 15 == FORMAT
+
+
+def identity_in(entry: bytes) -> bytes | None:
+    """What the request is known by, if it is not its fingerprint; None too for a damaged entry."""
+    try:
+        found: _Identity = _decode_identity(memoryview(entry)[1:])
+        return found.identity
+    except (MsgspecError, RecursionError):
+        return None
+
+
+def back_offs(entry: bytes) -> int:
+    """How often the request was sent back because its slot was in trouble."""
+    return entry[0] >> 4
+
+
+def with_back_offs(entry: bytes, number: int) -> bytes:
+    """The same request, as if it had been sent back so often."""
+    return bytes([FORMAT | min(MOST_BACK_OFFS, number) << 4]) + entry[1:]
+
+
+def forget_retries(entry: bytes) -> bytes | None:
+    """Return the entry of the same request, as if it had never been retried or sent back.
+
+    None if there is nothing to change, or if it cannot be read: then nobody has retried it.
+    """
+    try:
+        found = decode_entry(entry)
+        if "retry_times" not in (found.meta or {}):
+            return _PREFIX + entry[1:] if back_offs(entry) else None
+        del found.meta["retry_times"]
+        return _PREFIX + _encode_packed(found, len(entry))
+    except (Undecodable, Unserializable, EntryTooLarge):
+        return None  # the worker will say what is wrong with it
+
+
+def _foreign(entry: bytes) -> str:
+    """What bytes seem to be that do not begin with this release's format."""
+    if not entry:
+        return "empty"
+    first = entry[0]
+    if 0 < first < 16:
+        return f"format {first}, this release reads {FORMAT}"
+    binary_pickle = first == 0x80 and len(entry) > 1 and entry[1] in range(2, 6)
+    if binary_pickle or (first in b"(}]c" and entry.endswith(b".")):
+        return "a pickle; pickles are never loaded"
+    if first in b"{[":
+        return "JSON; 'scrapy redisq push' takes that"
+    if entry[:4].lower() == b"http":
+        return "a plain URL; 'scrapy redisq push' takes that"
+    return f"not an entry of scrapy-redisq, begins with {entry[:8]!r}"
+
+
+def shown(value: object) -> str:
+    """``value`` for a message: one short line, whatever it is."""
+    if isinstance(value, (bool, NoneType, str, bytes)):
+        text = repr(value[:80] if isinstance(value, (str, bytes)) else value)
+        return text if len(text) <= 80 else text[:80] + "…"
+    return f"of type {type_name(type(value))}"
