@@ -20,6 +20,7 @@ from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.reasons import CloseReason
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ def has_pending_requests(crawler: Crawler) -> bool:
     return scheduler is not None and bool(scheduler.has_pending_requests())
 
 
-def close_spider(crawler: Crawler, reason: str) -> None:
+def close_spider(crawler: Crawler, reason: CloseReason) -> None:
     """Close the spider for ``reason``, without waiting for it."""
     engine: Any = crawler.engine
     deferred_from_coro(engine.close_spider_async(reason=reason))

@@ -27,6 +27,7 @@ from scrapy_redisq._scrapy.output import (
     watch_output,
 )
 from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.reasons import CloseReason
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class Engine:
             stop(self._crawler)
         return bool(self._engine.running)
 
-    def close_spider(self, reason: str) -> None:
+    def close_spider(self, reason: CloseReason) -> None:
         """Close the spider for ``reason``, without waiting for it."""
         close_spider(self._crawler, reason)
 

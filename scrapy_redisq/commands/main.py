@@ -18,10 +18,9 @@ from scrapy_redisq.commands.display import one_line, write_nothing_more
 from scrapy_redisq.commands.parser import command_of, make_parser
 from scrapy_redisq.commands.project import Project
 from scrapy_redisq.errors import RedisqError
+from scrapy_redisq.reasons import FAILED, SIGNAL
 from scrapy_redisq.server.url import redact
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
 
 
 def main(args: Sequence[str], settings: Settings) -> int:
@@ -45,17 +44,17 @@ def _run(args: Sequence[str], settings: Settings) -> int:
     except (RedisqError, redis.RedisError) as error:
         where = "Redis: " if isinstance(error, redis.RedisError) else ""
         print(f"scrapy redisq: {where}{one_line(redact(str(error)))}", file=sys.stderr)
-        return 1
+        return FAILED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return SIGNAL + signal.SIGINT
     except BrokenPipeError:
         # Whoever read this has enough ("| head").
         write_nothing_more()
-        return 1
+        return FAILED
     except OSError as error:
         print(f"scrapy redisq: {one_line(redact(str(error)))}", file=sys.stderr)
         write_nothing_more()  # it may be stdout that is full
-        return 1
+        return FAILED
 
 
 def _end_by_exit(stack: contextlib.ExitStack) -> None:
@@ -63,7 +62,7 @@ def _end_by_exit(stack: contextlib.ExitStack) -> None:
     this process has started would stay."""
 
     def leave(number: int, frame: object) -> None:
-        sys.exit(128 + number)
+        sys.exit(SIGNAL + number)
 
     if threading.current_thread() is not threading.main_thread():
         return

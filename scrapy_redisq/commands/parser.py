@@ -25,6 +25,7 @@ from scrapy_redisq.commands import (
 )
 from scrapy_redisq.commands.options import GLOBAL_OPTIONS
 from scrapy_redisq.commands.project import Project
+from scrapy_redisq.reasons import USAGE
 
 
 class Command(Protocol):
@@ -77,7 +78,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n")
+        self.exit(USAGE, f"{self.format_usage()}{self.prog}: {message}\n")
 
 
 class _Commands(_Parser):

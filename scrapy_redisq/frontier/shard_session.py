@@ -36,6 +36,7 @@ from scrapy_redisq.frontier.seen import seen_filter
 from scrapy_redisq.frontier.terms import Terms
 from scrapy_redisq.frontier.unsafe import Unsafe
 from scrapy_redisq.frontier.unsent import MAX_OPERATIONS, Unsent
+from scrapy_redisq.reasons import DeadReason
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ settings allow larger ones."""
 HOLD = 15.0
 """Seconds beyond REDISQ_REWIND for which posts are left to the worker that has sent the links."""
 
-CONDEMNED = "script"
+CONDEMNED: DeadReason = "script"
 """Reason of dead letters of what the script cannot take."""
 
 

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from scrapy_redisq._scrapy.output import current_item
 from scrapy_redisq.frontier.operations import Finish
+from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in
 from scrapy_redisq.serialization.meta import retry_times
 from scrapy_redisq.worker.page import KeptPage, Page, Problem
@@ -238,7 +239,8 @@ class InProgress:
         if failure is not None and isinstance(failure.value, IgnoreRequest):
             page.download.ignored = True
         elif failure is not None:
-            reason = "download" if page.download.exhausted is None else "retries"
+            is_first = page.download.exhausted is None
+            reason: DeadReason = "download" if is_first else "retries"
             self.mark_failed(request, Problem.of(reason, failure, provisional=True))
         elif page.problem and page.problem.provisional:
             page.problem = None

@@ -24,6 +24,7 @@ from scrapy_redisq.frontier.loop import ExchangeLoop
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease
 from scrapy_redisq.frontier.seen.recent_urls import SeenCache
 from scrapy_redisq.frontier.slot_names import slot_name
+from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import identity_in, with_back_offs
 from scrapy_redisq.serialization.identity import of_child, of_nowhere, of_refused
 from scrapy_redisq.serialization.identity import of_start as identity_of_start
@@ -397,7 +398,7 @@ class Outbox:
         """All leases are void, and what is cached of them."""
         self._seen_cache.clear()
 
-    def _refuse(self, request: Request, reason: str, error: Exception) -> None:
+    def _refuse(self, request: Request, reason: DeadReason, error: Exception) -> None:
         """A request that cannot be kept at all: its page is not done, it is dead; and where no page
         stands for it, it is a dead letter itself."""
         self._stats.inc_value(f"redisq/refused/{reason}")

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from scrapy_redisq.errors import message_of
 from scrapy_redisq.frontier.operations import Enqueue, Finish, Lease, Letter
 from scrapy_redisq.frontier.shard_session import ShardSession
+from scrapy_redisq.reasons import DeadReason
 from scrapy_redisq.serialization.entry_format import back_offs, with_back_offs
 from scrapy_redisq.serialization.identity import Repeats
 from scrapy_redisq.worker.shared_values import SharedValues
@@ -32,7 +33,7 @@ class Problem:
     response. ``foreign``: nobody has enqueued it.
     """
 
-    reason: str
+    reason: DeadReason
     detail: str
     error: str = ""
     status: int = 0
@@ -41,7 +42,7 @@ class Problem:
 
     @classmethod
     def of(
-        cls, reason: str, failure: Failure, status: int = 0, *, provisional: bool = False
+        cls, reason: DeadReason, failure: Failure, status: int = 0, *, provisional: bool = False
     ) -> Problem:
         """What an exception says."""
         return cls(reason, describe(failure), error_type(failure), status, provisional)

@@ -33,6 +33,7 @@ from scrapy_redisq.frontier.pace import FLUSH
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.trouble import TROUBLE
 from scrapy_redisq.frontier.worker_protocol import Demand
+from scrapy_redisq.reasons import CloseReason
 from scrapy_redisq.serialization.serializer import Serializer
 from scrapy_redisq.serialization.values import type_name
 from scrapy_redisq.server.access import cancel
@@ -455,7 +456,8 @@ class Worker:
 
     def lost(self, error: Exception) -> None:
         self.is_lost = True
-        reason = "frontier_lost" if isinstance(error, FrontierLost) else "redisq_failed"
+        is_gone = isinstance(error, FrontierLost)
+        reason: CloseReason = "frontier_lost" if is_gone else "redisq_failed"
         logger.error("Closing (%s): %s", reason, error)
         self.engine.close_spider(reason)
 

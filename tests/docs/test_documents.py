@@ -7,10 +7,12 @@ import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import scrapy_redisq
+from scrapy_redisq import reasons
 
 PACKAGE = Path(scrapy_redisq.__file__).parent
 ROOT = PACKAGE.parent
@@ -133,3 +135,22 @@ def test_all_scripts_are_explained() -> None:
     scripts = {name for name in files if not name.startswith("shared/")}
     rows = table("docs/protocol.md", "Scripts")
     assert {script for row in rows for script in marked(row[0])} == scripts
+
+
+def test_reasons_have_the_meanings_of_the_module() -> None:
+    """docs/reasons.md has a row for each name, in the same order, and no others."""
+    tables = (reasons.DEAD_LETTERS, reasons.CLOSES, reasons.EXIT_CODES)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.+) \|$", (ROOT / "docs/reasons.md").read_text("utf-8"), re.M
+    )
+    assert rows == [(str(name), meaning) for table in tables for name, meaning in table.items()]
+
+
+def test_each_reason_has_a_meaning() -> None:
+    """Python is held to the names by its types, scripts by this."""
+    assert list(reasons.DEAD_LETTERS) == list(get_args(reasons.DeadReason))
+    assert list(reasons.CLOSES) == list(get_args(reasons.CloseReason))
+    texts = [path.read_text("utf-8") for path in LUA.rglob("*.lua")]
+    named = {name for text in texts for name in re.findall(r"\breason = '(\w+)'", text)}
+    assert named == {"deliveries", "foreign"}
+    assert named <= set(reasons.DEAD_LETTERS)

@@ -1,0 +1,71 @@
+"""Reasons by name, each with its meaning: of dead letters, of closed spiders, of exit codes.
+
+The reason of a dead letter is in its header. The reason of a spider is what Scrapy logs, and keeps
+as the stat ``finish_reason``. ``docs/reasons.md`` is made of these tables.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+DeadReason = Literal[
+    "retries",
+    "download",
+    "spider_error",
+    "item_error",
+    "sink",
+    "deliveries",
+    "robots",
+    "undecodable",
+    "foreign",
+    "too_large",
+    "scheme",
+    "refused",
+    "script",
+]
+
+DEAD_LETTERS: dict[DeadReason, str] = {
+    "retries": "The request failed as often as it may, by status or by exception; or "
+    "`get_retry_request()` gave up in its callback or errback.",
+    "download": "The download ended with an exception that is not one to retry.",
+    "spider_error": "The callback or the errback raised an exception.",
+    "item_error": "An item pipeline raised an exception.",
+    "sink": "A sink refused an item of the page.",
+    "deliveries": "A worker died with the request `REDISQ_MAX_DELIVERIES` times.",
+    "robots": "The robots.txt of the host was answered with 5xx, and no slot could wait "
+    '(`REDISQ_SCHEDULING = "priority"`).',
+    "undecodable": "The stored request is none that this spider can run.",
+    "foreign": "Another program than scrapy-redisq wrote this where requests are kept.",
+    "too_large": "The request, or one that its page asked for, is larger than "
+    "`REDISQ_MAX_ENTRY_BYTES`.",
+    "scheme": "The request, or one that its page asked for, has a URL whose scheme "
+    "`REDISQ_SCHEMES` does not list.",
+    "refused": "The request, or one that its page asked for, could not be taken in: an exception "
+    "of a fingerprinter or of `meta` says why.",
+    "script": "A script of the frontier failed by this request alone.",
+}
+
+CloseReason = Literal[
+    "finished", "frontier_lost", "redisq_failed", "sink_failed", "slots_set_aside"
+]
+
+CLOSES: dict[CloseReason, str] = {
+    "finished": "The whole frontier is finished, and so all workers end.",
+    "frontier_lost": "The frontier is gone from Redis, or was begun anew by others. The worker's "
+    "pages are not recorded.",
+    "redisq_failed": "The worker cannot go on: the log names the error. Its pages go back.",
+    "sink_failed": "The sink does not fit the items, and the log says what to do. Pages whose "
+    "items are not written stay in the frontier.",
+    "slots_set_aside": "For `REDISQ_SET_ASIDE_WAIT` seconds only requests of hosts that do not "
+    "answer were left. They are kept for the next start.",
+}
+
+OK, FAILED, USAGE, SIGNAL = 0, 1, 2, 128
+
+EXIT_CODES: dict[int, str] = {
+    OK: "The command did what it was asked for.",
+    FAILED: "It did not, and one line on stderr says why. Of `doctor`: a warning or a problem was "
+    "found.",
+    USAGE: "The arguments are wrong.",
+    SIGNAL: "More than this, by the number of a signal: the signal ended it (130 is Ctrl-C).",
+}
