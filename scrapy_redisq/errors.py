@@ -51,10 +51,7 @@ class RedisqError(Exception):
 
 
 class SettingError(RedisqError, ValueError):
-    """Raised when a setting has a value that it does not take.
-
-    The message names the setting, the value and what the setting takes.
-    """
+    """Raised when a setting has a value that it does not take; names what it takes."""
 
     def __init__(self, name: str, value: object, takes: str) -> None:
         self.name = name
@@ -74,10 +71,7 @@ class ServerUnsuitable(ServerError):
 
 
 class ServerBusy(ServerError):
-    """Raised when Redis answers that it will take commands later: loading, read-only, failing over.
-
-    What was sent has not been applied.
-    """
+    """Raised when Redis will take commands later (loading, read-only); it has applied nothing."""
 
 
 class ShardAway(ServerError):
@@ -85,7 +79,7 @@ class ShardAway(ServerError):
 
 
 class ServerFull(ServerError):
-    """Raised when Redis is at its ``maxmemory``. What was sent has not been applied."""
+    """Raised when Redis is at its ``maxmemory``; it has applied nothing of what was sent."""
 
 
 class EmbeddedServerError(ServerError):
@@ -99,7 +93,7 @@ class FrontierError(RedisqError):
 class ConfigurationMismatch(FrontierError):
     """Raised when a crawl joins a frontier that was begun with another configuration.
 
-    ``differences`` maps each setting to ``(stored, given)``; "-a" to the spider's arguments.
+    ``differences``: setting, or "-a" for the spider's arguments → (stored, given).
     """
 
     def __init__(self, frontier: str, differences: dict[str, tuple[str, str]]) -> None:
@@ -109,8 +103,8 @@ class ConfigurationMismatch(FrontierError):
             for name, (stored, given) in sorted(differences.items())
         )
         cure = (
-            f"Use the same settings, another REDISQ_FRONTIER, or 'scrapy redisq reset {frontier} "
-            f"--yes'"
+            "Use the same settings, another REDISQ_FRONTIER, or 'scrapy redisq reset "
+            f"{frontier} --yes'"
         )
         if differences.keys() == {"-a"}:
             cure = (
@@ -142,19 +136,14 @@ class RunOver(FrontierError):
     """
 
     def __init__(self, frontier: str, run: str, name: str, ago: float | None) -> None:
-        self.run, self.name, self.ago = run, name, ago
         when = "" if ago is None else f", {ago:.0f} s ago"
-        if name:
-            what = (
-                f"run {name!r} (REDISQ_RUN) of frontier {frontier!r} is complete{when}. To crawl "
-                f"again, give REDISQ_RUN another name"
-            )
-        else:
-            what = (
-                f"run {run} of frontier {frontier!r} was completed by other workers{when}, after "
-                f"this one had been started. To crawl again, start it again"
-            )
-        super().__init__(what)
+        super().__init__(
+            f"run {name!r} (REDISQ_RUN) of frontier {frontier!r} is complete{when}. To crawl "
+            f"again, give REDISQ_RUN another name"
+            if name
+            else f"run {run} of frontier {frontier!r} was completed by other workers{when}, after "
+            f"this one had been started. To crawl again, start it again"
+        )
 
 
 class FrontierInUse(FrontierError):
@@ -166,8 +155,7 @@ class FrontierCorrupt(FrontierError):
 
 
 class ScriptFailed(FrontierCorrupt):
-    """Raised when a script of the frontier failed: through a fault of what it was given, of its
-    own, or because this user may not run it."""
+    """Raised when a script failed: by what it was given, by itself, or by this user's rights."""
 
 
 class FrontierLost(FrontierError):
@@ -175,10 +163,7 @@ class FrontierLost(FrontierError):
 
 
 class ShardLost(FrontierError):
-    """Raised when one server has lost its part of a run that other servers have.
-
-    Nothing was deleted, and nothing is begun over the parts that are left.
-    """
+    """Raised when one server has lost its part of a run that other servers have; that stays."""
 
     def __init__(self, frontier: str, shard: int) -> None:
         self.shard = shard
@@ -225,19 +210,22 @@ class SinkError(RedisqError):
 
 
 class SinkUnavailable(SinkError):
-    """Raised when rows cannot be written now, through no fault of theirs. They are kept."""
+    """Raised when rows cannot be written now, through no fault of theirs. They are kept.
+
+    ``at_commit``: the write ended so when all rows had been taken.
+    """
+
+    def __init__(self, message: str, *, at_commit: bool = False) -> None:
+        self.at_commit = at_commit
+        super().__init__(message)
 
 
 class ConnectionLost(SinkUnavailable):
     """Raised when the connection ended while rows were written: with the sink, or because of them.
 
     They are tried again as they are; when it ends each time while another one can be had, as with
-    `WriteFailed`. ``at_commit``: it ended when all rows had been taken.
+    `WriteFailed`.
     """
-
-    def __init__(self, message: str, *, at_commit: bool = False) -> None:
-        self.at_commit = at_commit
-        super().__init__(message)
 
 
 class BatchTooLarge(SinkUnavailable):
@@ -260,26 +248,17 @@ class WriteFailed(SinkUnavailable):
     """Raised when a write failed and nobody knows whether its rows or the sink are at fault.
 
     `scrapy_redisq.pipelines.BatchPipeline` finds out: refused is a row that fails while others
-    pass, away is a sink that takes none. ``at_commit``: it failed when all rows had been taken.
+    pass, away is a sink that takes none.
     """
-
-    def __init__(self, message: str, *, at_commit: bool = False) -> None:
-        self.at_commit = at_commit
-        super().__init__(message)
 
 
 class RuleBroken(WriteFailed):
-    """Raised when a rule of the sink lets a row not in: the row is wrong, or the rule is.
-
-    Such as NOT NULL, a CHECK, or partitions. The sink is not away.
-    """
+    """Raised when a rule of the sink, such as NOT NULL or a CHECK, lets a row not in: the row is
+    wrong, or the rule is. The sink is not away."""
 
 
 class SinkMismatch(SinkError):
-    """Raised when the sink does not fit the items, so that no item of that kind can be written.
-
-    The message says what to do. The crawl ends; its pages stay in the frontier.
-    """
+    """Raised when no item of a kind can be written. The crawl ends, its pages stay."""
 
 
 class RowRefused(SinkError):

@@ -15,7 +15,7 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_redisq.errors import SettingError
 from scrapy_redisq.frontier.slot_names import slot_name
-from scrapy_redisq.serialization.fields import entry_from_fields
+from scrapy_redisq.serialization.fields import request_from_fields
 from scrapy_redisq.serialization.identity import of_nowhere
 from scrapy_redisq.serialization.meta import DELAY_KEY, delay_of, without_delay
 from scrapy_redisq.serialization.serializer import Serializer
@@ -54,16 +54,12 @@ class SeedReader:
         meta_keys: Collection[str] = (),
     ) -> None:
         self._fingerprint = fingerprint
-        self._max_bytes = max_bytes
-        self._schemes = schemes
-        self._meta_keys = meta_keys
-        self._value_classes = ValueClasses(value_classes)
         self._serializer = Serializer(
             None,
             max_bytes=max_bytes,
             schemes=schemes,
             request_classes=request_classes,
-            value_classes=self._value_classes,
+            value_classes=ValueClasses(value_classes),
             meta_keys=meta_keys,
         )
 
@@ -119,28 +115,17 @@ class SeedReader:
                 assert isinstance(item, Mapping)
                 kept = {name: value for name, value in meta.items() if name != DELAY_KEY}
                 item = {**item, "meta": kept}
-        identity: bytes | None = None
         print_of = self._fingerprint or scrapy_fingerprint
-
-        def identify(request: Request) -> bytes | None:
-            nonlocal identity
-            identity = of_nowhere(print_of(request), request) if request.dont_filter else None
-            return identity
-
+        callback = errback = None
         if isinstance(item, Request):
-            request, entry = item, self._serializer.dumps(item, identify(item))
-        elif not isinstance(item, (str, Mapping)):
-            raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
-        else:
+            request = item
+        elif isinstance(item, (str, Mapping)):
             fields = {"url": item} if isinstance(item, str) else item
-            entry, request = entry_from_fields(
-                fields,
-                max_bytes=self._max_bytes,
-                identify=identify,
-                schemes=self._schemes,
-                value_classes=self._value_classes,
-                meta_keys=self._meta_keys,
-            )
+            request, callback, errback = request_from_fields(fields)
+        else:
+            raise TypeError(f"takes a URL, a mapping of fields or a Request, not {item!r:.100}")
+        identity = of_nowhere(print_of(request), request) if request.dont_filter else None
+        entry = self._serializer.dumps(request, identity, callback=callback, errback=errback)
         slot = request.meta.get("download_slot")
         if slot is None:  # as Scrapy's downloader sees it
             slot = urlparse_cached(request).hostname or ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import encodings
 import re
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from encodings.aliases import aliases
 from types import NoneType
 from typing import Annotated, Any, cast
@@ -186,9 +185,10 @@ def encode_request(
         and not flags
         and (entry.kind is None or not entry.kind[1])
     ):
-        # Not an integer over 64 bits, a URL of another class, a lone surrogate.
-        with suppress(OverflowError, TypeError, UnicodeEncodeError):
+        try:
             stored = _PREFIX + encode(entry)
+        except (OverflowError, TypeError, UnicodeEncodeError):
+            stored = None  # an integer over 64 bits, a URL of another class, a lone surrogate
     if stored is None:
         check_safe(meta, meta_keys)
         stored = _PREFIX + _encode_packed(entry, max_bytes, classes)

@@ -1,10 +1,10 @@
-"""Requests that producers push as fields, without a spider: checked, and made into entries."""
+"""Requests as plain fields, without a spider: as producers push them, and as people are shown."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,37 +12,18 @@ from scrapy.http import Request
 
 from scrapy_redisq.errors import Unserializable, reason
 from scrapy_redisq.serialization.callbacks import is_hook
-from scrapy_redisq.serialization.entry_format import Entry, decode_entry, encode_request, shown
-from scrapy_redisq.serialization.request_classes import CODES, REQUEST
-from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
+from scrapy_redisq.serialization.entry_format import Entry, decode_entry, shown
+from scrapy_redisq.serialization.request_classes import CODES
 
 
-def scheme_refused(url: str, schemes: Collection[str]) -> str:
-    """What is said of a URL whose scheme is not listed."""
-    listed = ", ".join(sorted(schemes))
-    scheme = url.partition(":")[0][:40]
-    return f"the scheme {scheme!r} of the URL is not listed in REDISQ_SCHEMES ({listed})"
+def request_from_fields(fields: Mapping[str, Any]) -> tuple[Request, str | None, str | None]:
+    """Return the request that plain fields say, such as a line of JSON, and the names of its
+    callback and errback, which only a worker can check.
 
-
-def entry_from_fields(
-    fields: Mapping[str, Any],
-    *,
-    max_bytes: int,
-    identify: Callable[[Request], bytes | None] = lambda request: None,
-    schemes: Collection[str] = ("http", "https"),
-    value_classes: ValueClasses = NONE,
-    meta_keys: Collection[str] = (),
-) -> tuple[bytes, Request]:
-    """Return the entry of a request given as plain fields, such as a line of JSON, and the request.
-
-    ``fields`` may have ``url`` (its scheme one of ``schemes``; the only one required), ``method``,
-    ``headers`` (names with a text or a list of texts), ``body`` (text as UTF-8, or bytes),
-    ``cookies``, ``meta``, ``cb_kwargs``, ``callback`` and ``errback`` (names of methods, which only
-    the worker can check), ``priority`` and ``dont_filter``; None is as good as left out. The
-    request has no callbacks; it is for the fingerprint, the slot and the priority. ``identify``
-    gives what the request is known by, None if that is its fingerprint; objects of
-    ``value_classes`` may be in it, and ``meta_keys`` though they are not safe. Raises
-    `Unserializable` with the name of the field, and `EntryTooLarge`.
+    ``fields`` may have ``url`` (the only one required), ``method``, ``headers`` (names with a text
+    or a list of texts), ``body`` (text as UTF-8, or bytes), ``cookies``, ``meta``, ``cb_kwargs``,
+    ``callback`` and ``errback``, ``priority`` and ``dont_filter``; None is as good as left out.
+    Raises `Unserializable` with the name of the field.
     """
     given: dict[str, Any] = {}
     for name, value in fields.items():
@@ -58,21 +39,12 @@ def entry_from_fields(
         given[name] = value
     if "url" not in given:
         raise Unserializable("field 'url' is missing")
-    url = given["url"].strip()
-    if urlsplit(url).scheme not in schemes:
-        takes = f"takes {_INPUTS['url'][0]}, not {shown(url)}"
-        raise Unserializable(f"field 'url': {takes}: {scheme_refused(url, schemes)}")
-    callback = given.pop("callback", None)
-    errback = given.pop("errback", None)
+    given["url"] = given["url"].strip()
+    callback, errback = given.pop("callback", None), given.pop("errback", None)
     try:
-        request = Request(**given)
+        return Request(**given), callback, errback
     except Exception as error:
         raise Unserializable(f"not a request: {reason(error)}") from error
-    identity = identify(request)
-    entry = encode_request(
-        request, REQUEST, callback, errback, max_bytes, identity, value_classes, meta_keys
-    )
-    return entry, request
 
 
 def loads_fields(entry: bytes) -> dict[str, Any]:
@@ -111,14 +83,9 @@ def _is_method_name(value: Any) -> bool:
 
 
 def _is_headers(value: Any) -> bool:
-    def is_text(item: Any) -> bool:
-        return isinstance(item, (str, bytes))
-
-    return isinstance(value, dict) and all(
-        is_text(name)
-        and (is_text(item) or (isinstance(item, list) and all(is_text(part) for part in item)))
-        for name, item in value.items()
-    )
+    parts = [*value, *value.values()] if isinstance(value, dict) else [value]
+    items = [item for part in parts for item in (part if isinstance(part, list) else [part])]
+    return all(isinstance(item, (str, bytes)) for item in items) and isinstance(value, dict)
 
 
 def _is_cookies(value: Any) -> bool:

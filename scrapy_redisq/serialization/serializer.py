@@ -24,13 +24,13 @@ from scrapy_redisq.errors import (
 )
 from scrapy_redisq.serialization.callbacks import Callbacks
 from scrapy_redisq.serialization.entry_format import (
+    CallbackName,
     Entry,
     decode_entry,
     encode_request,
     entry_decoder,
     shown,
 )
-from scrapy_redisq.serialization.fields import scheme_refused
 from scrapy_redisq.serialization.meta import check_safe, is_safe_and_plain
 from scrapy_redisq.serialization.request_classes import REQUEST, SCRAPY_CLASSES, RequestClass
 from scrapy_redisq.serialization.value_classes import NONE, ValueClasses
@@ -61,6 +61,7 @@ class Serializer:
         self._meta_keys = frozenset(meta_keys)
         self._max_bytes = max_bytes
         self._schemes = None if schemes is None else frozenset(schemes)
+        self._beginnings = tuple(f"{scheme}:" for scheme in schemes or ())
         self._by_class = {kind.cls: kind for kind in SCRAPY_CLASSES}
         self._by_code = {kind.code: kind for kind in SCRAPY_CLASSES}
         for given in request_classes:
@@ -76,8 +77,17 @@ class Serializer:
             raise SettingError("REDISQ_REQUEST_CLASSES", kind.code, "each import path once")
         self._by_class[kind.cls] = self._by_code[kind.code] = kind
 
-    def dumps(self, request: Request, identity: bytes | None = None) -> bytes:
+    def dumps(
+        self,
+        request: Request,
+        identity: bytes | None = None,
+        *,
+        callback: str | None = None,
+        errback: str | None = None,
+    ) -> bytes:
         """Return the entry of ``request``, which is known by ``identity``, or by its fingerprint.
+
+        ``callback`` and ``errback``: names for a request that has neither itself.
 
         Raises `Unserializable` with what is at fault and where (``meta['lock']: _thread.lock``),
         `EntryTooLarge` and `SchemeRefused`. The request is left as it was, to be handled in another
@@ -90,13 +100,17 @@ class Serializer:
                 f"class {type_name(type(request))} is not listed in REDISQ_REQUEST_CLASSES",
                 "list it there",
             )
-        callback = request.callback
-        errback = request.errback
+        named: CallbackName | None = callback
+        if request.callback is not None:
+            named = self._callbacks.name(request.callback, "callback")
+        named_errback: CallbackName | None = errback
+        if request.errback is not None:
+            named_errback = self._callbacks.name(request.errback, "errback")
         return encode_request(
             request,
             kind,
-            None if callback is None else self._callbacks.name(callback, "callback"),
-            None if errback is None else self._callbacks.name(errback, "errback"),
+            named,
+            named_errback,
             self._max_bytes,
             identity,
             self._value_classes,
@@ -139,12 +153,15 @@ class Serializer:
             raise Undecodable(f"not a request: {reason(error)}") from error
 
     def _check_scheme(self, url: str) -> None:
-        if self._schemes is None:
-            return
         # Nothing else than a scheme that is listed may come first, whatever parsers strip.
+        if self._schemes is None or url.startswith(self._beginnings):
+            return
         scheme = url.partition(":")[0]
-        if scheme not in self._schemes and scheme.lower() not in self._schemes:
-            raise SchemeRefused(scheme_refused(url, self._schemes))
+        if scheme.lower() not in self._schemes:
+            listed = ", ".join(sorted(self._schemes))
+            raise SchemeRefused(
+                f"the scheme {scheme[:40]!r} of the URL is not listed in REDISQ_SCHEMES ({listed})"
+            )
 
     def _request(self, stored: Entry) -> Request:
         code, extra = stored.kind or ("", {})

@@ -15,12 +15,12 @@ from scrapy.utils.request import fingerprint
 from lab.servers import RedisServer
 from scrapy_redisq.control import Frontier
 from scrapy_redisq.control import urls as urls_module
+from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.control.urls import telling_part
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
 from scrapy_redisq.frontier.scripts import Call
-from scrapy_redisq.serialization.fields import entry_from_fields
 from tests.harness.command import Redisq
 from tests.harness.worker import EXACT, NAME, Worker, ask
 
@@ -42,7 +42,7 @@ def member(client: redis.Redis) -> Callable[..., Worker]:
 
 def send(worker: Worker, url: str = URL, **options: Any) -> None:
     """As a worker does: with its entry, and its fingerprint."""
-    entry, _ = entry_from_fields({"url": url}, max_bytes=10_000)
+    entry = SeedReader().read(url).entry
     item = worker.request(url, slot=HOST, entry=entry, **options)
     known_by = worker.seen.encode(fingerprint(Request(url)))
     worker.sessions[0].add(type(item)(item.slot, item.priority, entry, known_by, item.delay))

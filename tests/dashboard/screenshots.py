@@ -11,8 +11,8 @@ import msgspec
 
 from lab.servers import RedisServer, any_server
 from scrapy_redisq.control import Frontier
+from scrapy_redisq.control.seeds import SeedReader
 from scrapy_redisq.frontier.operations import DownloadResult
-from scrapy_redisq.serialization.fields import entry_from_fields
 from tests.dashboard.browser import chromium, remember
 from tests.dashboard.served import Served
 from tests.harness.worker import EXACT, Worker
@@ -36,7 +36,7 @@ def made_up(frontier: Frontier, client: Any) -> None:
     for host in HOSTS:
         for n in range(draw.randrange(40, 460)):
             url = f"https://{host}/book/{n}"
-            entry, _ = entry_from_fields({"url": url}, max_bytes=10_000)
+            entry = SeedReader().read(url).entry
             workers[0].enqueue(url, slot=host, priority=n % 2, entry=entry)
     while workers[0].waiting():
         workers[0].exchange(0)
