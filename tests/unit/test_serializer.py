@@ -1134,12 +1134,6 @@ def test_wrong_fields_are_named(fields: dict[Any, Any], message: str) -> None:
         entry_from_fields(given, max_bytes=MAX_BYTES)
 
 
-def test_large_fields() -> None:
-    """The limit holds for plain fields too."""
-    with pytest.raises(EntryTooLarge, match="REDISQ_MAX_ENTRY_BYTES"):
-        entry_from_fields({"url": URL, "body": "x" * 2000}, max_bytes=1024)
-
-
 @given(
     st.dictionaries(
         st.sampled_from(["method", "headers", "body", "cookies", "meta", "callback", "priority"]),
