@@ -1,5 +1,5 @@
--- What the filters of shared/seen/ have in common: each keeps what was seen in keys that begin with a
--- `base`, and numbers of its own in a hash of that name.
+-- What the filters of shared/seen/ have in common: each keeps what was seen in keys that begin with
+-- a `base`, and numbers of its own in a hash of that name.
 --
 -- Include  shared/texts
 
@@ -12,8 +12,8 @@ local function number_within(text, default, least, most)
   return number and number >= least and number <= most and number or foreign_number()
 end
 
--- What is said of an answer that a command cannot give. It is an error whatever it is, for a request
--- that is taken for known by mistake is lost.
+-- Raises the error of an answer that a command cannot give: a request that is taken for known by
+-- mistake is lost.
 local function wrong_answer(answer, command, key)
   local said = type(answer) == 'table' and answer.err or tostring(answer)
   error('ERR ' .. command .. ' ' .. key .. ' has answered: ' .. said, 0)
