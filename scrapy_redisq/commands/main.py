@@ -22,7 +22,6 @@ from scrapy_redisq.reasons import FAILED, SIGNAL
 from scrapy_redisq.server.url import redact
 
 
-
 def main(args: Sequence[str], settings: Settings) -> int:
     """Run ``scrapy redisq ARGS`` and return its exit code.
 
