@@ -206,7 +206,7 @@ def encode_request(
     ):
         try:
             _check_encoding(_decode_checked(memoryview(stored)[1:]).encoding)
-        except ValueError as error:
+        except (ValueError, ValidationError) as error:
             raise Unserializable(_told(error)) from error
     return stored
 
