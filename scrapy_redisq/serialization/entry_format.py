@@ -156,6 +156,8 @@ def encode_request(
     meta, cb_kwargs, cookies = request.meta, request.cb_kwargs, cast(Any, request.cookies)
     headers, body, method = request.headers, request.body, request.method
     encoding, priority, flags = request.encoding, request.priority, request.flags
+    if type(priority) is not int and isinstance(priority, int):
+        priority = int(priority)  # a bool or a member of an enum orders like its number
     if body and len(body) > max_bytes:  # before a copy is made of it
         raise EntryTooLarge(f"body: {_too_large(len(body), max_bytes)}")
     entry = Entry(

@@ -761,9 +761,10 @@ def test_attributes_of_the_wrong_type(serializer: Serializer, attribute: str, va
         serializer.dumps(request)
 
 
-def test_priority_as_enum(serializer: Serializer) -> None:
-    """A priority given as an IntEnum is stored as its number."""
-    loaded = serializer.loads(serializer.dumps(Request(URL, priority=Colour.RED)))
+@pytest.mark.parametrize("priority", [Colour.RED, True])
+def test_priority_of_another_class(serializer: Serializer, priority: int) -> None:
+    """A priority that is an IntEnum's member or a bool is stored as its number."""
+    loaded = serializer.loads(serializer.dumps(Request(URL, priority=priority)))
     assert loaded.priority == 1
     assert type(loaded.priority) is int
 
