@@ -143,8 +143,6 @@ def trouble_of(slot: SlotStatus) -> Text:
         parts.append(f"set aside {ago(slot.set_aside)} ago")
     if slot.failures:
         parts.append(counted(slot.failures, "failure"))
-    if slot.back_off:
-        parts.append(f"back-off {_wait(slot.back_off)}")
-    elif slot.parked and not slot.failures:
+    elif slot.parked:
         parts.append("parked")
     return Text(", ".join(parts), style="yellow" if slot.in_trouble else "dim")

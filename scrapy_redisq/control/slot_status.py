@@ -32,11 +32,9 @@ class SlotStatus:
     None while the slot is paused. ``delay`` is the longest of those of the ``limit``, of
     robots.txt and of AutoThrottle, and ``delay_from`` says of which; ``limit_from`` is "settings",
     "person" or None. ``failures`` are counted in a row: while there are some, one request is tried
-    at a time. ``back_off`` is the longest pause that the last failure led to. ``status`` is that of
-    the last answer, robots.txt's among them, None if there was none or it is forgotten.
-    ``due_for``: for how long it might have been claimed from, and was not; None if it waits for
-    something, or has no
-    requests.
+    at a time, and none while the slot is ``parked``. ``status`` is that of the last answer,
+    robots.txt's among them, None if there was none or it is forgotten. ``due_for``: for how long it
+    might have been claimed from, and was not; None if it waits for something, or has no requests.
     """
 
     slot: str
@@ -48,7 +46,6 @@ class SlotStatus:
     limit: SlotLimit
     limit_from: str | None
     failures: int
-    back_off: float
     parked: float
     set_aside: str | None
     paused: str | None
@@ -90,7 +87,6 @@ class SlotStatus:
             limit=limit,
             limit_from=limit_from,
             failures=record.failures,
-            back_off=record.back_off_delay / 1e6,
             parked=record.parked / 1e6,
             set_aside=_utc(record.set_aside),
             paused=_utc(record.paused),

@@ -60,13 +60,11 @@ class SlotLimit:
 
 @dataclass(frozen=True)
 class BackOff:
-    """What failures lead to: the ``longest`` pause in seconds, after how many in a row a slot is
-    set aside, and after how many seconds one that fails now and then: after a day, for
-    a host that has had no hour of peace in it will have none in the next."""
+    """What failures lead to: the ``longest`` pause in seconds, and after how many in a row a slot
+    is set aside."""
 
     longest: float = 60.0
     give_up: int = 15
-    worn_after: float = 86_400.0
 
 
 BACK_OFF = BackOff()

@@ -265,8 +265,7 @@ class ShardSession:
         }
         if batch.download_results:
             back_off = self._terms.back_off
-            us = int(back_off.longest * 1e6), int(back_off.worn_after * 1e6)
-            more["back_off"] = (us[0], back_off.give_up, us[1])
+            more["back_off"] = int(back_off.longest * 1e6), back_off.give_up
         if "history" in batch.data:
             more["history_max"] = math.ceil(self._terms.history / self._config.shards)
         if self._config.has_several_logs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from dataclasses import dataclass
 from typing import Literal
@@ -39,13 +38,10 @@ class SharedRobots:
 
     def __init__(self, run_session: RunSession) -> None:
         self._run_session = run_session
-        self._claimant = secrets.token_hex(8)
 
-    async def ask(self, host: str, *, take: bool = False) -> Shared:
-        """The text, or who fetches it. The worker that is to fetch it asks again each few seconds,
-        so that the others know that it lives. ``take``: this one fetches it although another one
-        does."""
-        what, text, valid = await self._robots(host, take=take)
+    async def ask(self, host: str) -> Shared:
+        """The text, or who fetches it. The worker that is to fetch it has half a minute."""
+        what, text, valid = await self._robots(host)
         if what == "wait":
             return Shared("wait")
         if what == "known" and text == _CLOSED:
@@ -58,32 +54,22 @@ class SharedRobots:
                 pass
         return Shared("fetch")
 
-    async def keep(self, host: str, text: bytes, valid: float) -> None:
-        """Other workers get the first `MAX_TEXT` bytes of the text for ``valid`` seconds."""
-        await self._robots(host, text=zlib.compress(text[:MAX_TEXT], 1), ttl=valid)
-
-    async def keep_closed(self, host: str, valid: float) -> None:
-        """For ``valid`` seconds nobody fetches anything from the host."""
-        await self._robots(host, text=_CLOSED, ttl=valid)
+    async def keep(self, host: str, text: bytes | None, valid: float) -> None:
+        """For ``valid`` seconds other workers get the first `MAX_TEXT` bytes of the text, or fetch
+        nothing from the host (None)."""
+        kept = _CLOSED if text is None else zlib.compress(text[:MAX_TEXT], 1)
+        await self._robots(host, kept, valid)
 
     async def release(self, host: str) -> None:
-        """This worker will not fetch it after all."""
-        await self._robots(host, release=True)
+        """This worker does not fetch it after all: another one may."""
+        await self._robots(host, b"", 0.0)
 
     async def _robots(
-        self,
-        host: str,
-        *,
-        take: bool = False,
-        text: bytes | None = None,
-        ttl: float = 0.0,
-        release: bool = False,
+        self, host: str, text: bytes | None = None, ttl: float = 0.0
     ) -> tuple[str, bytes, float]:
         shard = self._run_session.shard_of(host).shard
         name, run = self._run_session.terms.name, self._run_session.joined.run
-        call = calls.robots_txt(
-            name, shard, run, host, self._claimant, take=take, text=text, ttl=ttl, release=release
-        )
+        call = calls.robots_txt(name, shard, run, host, text=text, ttl=ttl)
         return await self._run_session.run(call)
 
     async def set_delay(self, host: str, slot: str, delay: float) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -32,12 +30,12 @@ from scrapy_redisq.frontier.slot_names import slot_name
 from scrapy_redisq.middlewares.robots_text import MAX_COST, WILDCARD_COST, condensed
 from scrapy_redisq.scheduler import Scheduler
 from scrapy_redisq.worker.politeness.gate import WAITS_NOT_KEY, SlotParked
-from scrapy_redisq.worker.politeness.http_headers import header, http_date
+from scrapy_redisq.worker.politeness.http_headers import header, seconds_until
 from scrapy_redisq.worker.politeness.judge import TELL_AGAIN
 from scrapy_redisq.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +62,11 @@ LEAST = 200
 QUICK = 10_000
 """Bytes that are parsed without a thread."""
 
-RENEW = 1.0
-"""Seconds between signs of life of a worker that fetches a text."""
+TIMEOUT = 25.0
+"""Seconds that a robots.txt may take. For 30 s nobody else fetches it (see ``robots.lua``)."""
 
 LOOK_FIRST, LOOK_LAST = 0.05, 0.5
 """Seconds between looks at whether another worker has fetched it."""
-
-PATIENCE = 3.0
-"""Seconds after which a worker that has the slot's turn fetches the text itself: the one that
-should may wait for that turn."""
 
 AGAIN = 1.0
 """Seconds between attempts to tell the frontier of a Crawl-delay."""
@@ -83,20 +77,19 @@ class Rules:
     """What a worker knows of a host's robots.txt.
 
     Without a ``parser`` all is allowed, or with ``closed``, a status (0: it is not known), nothing
-    for now. That ``counts`` as a failure of each slot, once (``counted``), unless the frontier
-    knows of it already. It is valid until a time.monotonic(), and takes ``size`` characters.
+    for now. That is a failure that ``began`` at a time.monotonic(); None: the frontier knows of it.
+    It is valid until a time.monotonic(), and takes ``size`` characters.
     ``is_news``: other workers may not know it yet. ``told`` is when the frontier was told of the
-    delay of a slot for a user agent; infinity where there is none.
+    delay of a slot; infinity where there is none.
     """
 
     parser: RobotParser | None
     until: float
     size: int = 0
     closed: int | None = None
-    counts: bool = True
-    counted: set[str] = field(default_factory=set)
+    began: float | None = None
     is_news: bool = False
-    told: dict[tuple[str, str], float] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -118,6 +111,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         settings = crawler.settings
         self._agent: str | None = settings["ROBOTSTXT_USER_AGENT"]
         self._default_agent: str = settings["USER_AGENT"]
+        self._timeout = min(TIMEOUT, settings.getfloat("DOWNLOAD_TIMEOUT") or TIMEOUT)
         self._parser_class: Any = load_object(settings["ROBOTSTXT_PARSER"])
         self._rules: OrderedDict[str, Rules] = OrderedDict()
         self._size = 0
@@ -150,12 +144,8 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         rules = await self._rules_for(request)
         if rules.closed is not None:
             self._count("redisq/robots/closed")
-            slot = self._slot_of(request)
-            left = max(0.0, rules.until - time.monotonic())
-            counts = rules.counts and slot not in rules.counted
-            rules.counted.add(slot)
-            gate = self._in_use.gate
-            gate.put_off(request, slot, rules.closed, None if counts else left)
+            slot, left = self._slot_of(request), max(0.0, rules.until - time.monotonic())
+            self._in_use.gate.put_off(request, slot, rules.closed, left, rules.began)
         if rules.parser is not None:
             self.process_request_2(rules.parser, request, *args, **kwargs)
             await self._keep_delay(request, rules)
@@ -181,28 +171,23 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
     def _check(self, request: Request) -> None:
         """What waits when the spider is closed, or for a host in trouble, goes back to the
         frontier."""
-        gate, slot = self._in_use.gate, self._slot_of(request)
-        gate.check(request, slot)
-        if slot == urlparse_cached(request).hostname:
-            gate.waits_for_all(request)
+        self._in_use.gate.check(request, self._slot_of(request))
 
     async def _look_up(self, host: str, request: Request) -> Rules:
-        began, pause = time.monotonic(), LOOK_FIRST
+        pause = LOOK_FIRST
         while not is_closing(self.crawler):
-            late = time.monotonic() - began > PATIENCE
-            take = late and self._in_use.gate.has_turn(self._slot_of(request))
             try:
-                found = await self._shared.ask(host, take=take)
+                found = await self._shared.ask(host)
             except AWAY:
                 found = Shared("fetch")
             if found.what == "wait":
                 await asyncio.sleep(pause)
                 pause = min(1.5 * pause, LOOK_LAST)
                 continue
-            if found.what in {"known", "closed"}:
-                rules = await self._read(found, host, request)
-            else:
+            if found.what == "fetch":
                 rules = await self._fetch(host, request)
+            else:
+                rules = await self._read(found, host, request)
             self._remember(host, rules)
             return rules
         return Rules(None, 0.0)  # which nobody uses: all requests go back
@@ -230,7 +215,7 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         self._count("redisq/robots/shared")
         until = time.monotonic() + found.valid
         if found.what == "closed":
-            return Rules(None, until, closed=0, counts=False)
+            return Rules(None, until, closed=0)
         parser, size = await self._parse(found.text, host, request)
         return Rules(parser, until, size)
 
@@ -271,87 +256,76 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
 
     async def _fetch(self, host: str, request: Request) -> Rules:
         """Fetch the text, for all if the frontier can be told."""
-        downloading = asyncio.ensure_future(self._download(request))
         self._count("robotstxt/request_count")
-        while not (await asyncio.wait({downloading}, timeout=RENEW))[0]:
-            with contextlib.suppress(*AWAY):
-                found = await self._shared.ask(host)
-                if found.what in {"known", "closed"}:  # another worker was faster
-                    downloading.add_done_callback(lambda done: done.cancelled() or done.exception())
-                    return await self._read(found, host, request)
-        parser: RobotParser | None = None
-        size = 0
+        parser, size, began = None, 0, time.monotonic()
         try:
-            response = await downloading
+            response = await self._download(request)
         except SlotParked as error:
             # A retry, mostly. It would be one of the worker's downloads for as long as it waits;
             # a worker that has a page of the host when it may be asked again fetches it then.
             if error.slot == self._slot_of(request):
                 # Other workers must hear of the trouble before they may fetch it.
                 await self._in_use.results_told(error.slot)
-                await self._tell(host, None, 0.0)
-                return Rules(None, time.monotonic() + CLOSED_FOR, closed=0, counts=False)
+                return await self._leave_to_others(host, CLOSED_FOR, closed=0)
             # It leads to another host, or its pages are grouped: then nothing else keeps the page's
             # slot from being asked again and again, and the crawl open.
-            gate, settings = self._in_use.gate, self._in_use.settings
-            if settings.robots_errors == "disallow" and not gate.never_answers(error.slot):
-                await self._tell_closed(host)
-                counts = not gate.is_paused(error.slot)  # that is nobody's fault
-                return Rules(None, time.monotonic() + CLOSED_FOR, closed=0, counts=counts)
+            gate = self._in_use.gate
+            if self._closes and not gate.never_answers(error.slot):
+                # That a person has paused a slot is nobody's fault.
+                return await self._close(host, 0, None if gate.is_paused(error.slot) else began)
             self._failed(error, f"Error downloading robots.txt of {host}")
             text, valid = b"", ERROR_VALID
-        except IgnoreRequest:
-            # By a middleware of this worker, or because it is being closed: no news about the host.
-            await self._tell(host, None, 0.0)
-            return Rules(None, time.monotonic() + ERROR_VALID)
         except Exception as error:
-            if is_closing(self.crawler):  # the engine takes no downloads any more
-                await self._tell(host, None, 0.0)
-                return Rules(None, time.monotonic() + ERROR_VALID)
+            if isinstance(error, IgnoreRequest) or is_closing(self.crawler):
+                # By a middleware of this worker, or because it is being closed, when the engine
+                # takes no downloads any more: no news about the host.
+                return await self._leave_to_others(host, ERROR_VALID)
             self._failed(error, f"Error downloading robots.txt of {host}")
             text, valid = b"", ERROR_VALID
         else:
             self._count("robotstxt/response_count")
             self._count(f"robotstxt/response_status_count/{response.status}")
-            if response.status >= 500 and self._in_use.settings.robots_errors == "disallow":
-                await self._tell_closed(host)
-                return Rules(None, time.monotonic() + CLOSED_FOR, closed=response.status)
+            if response.status >= 500 and self._closes:
+                return await self._close(host, response.status, began)
             text = response.body if 200 <= response.status < 300 else b""
             valid = valid_for(response)
             parser, size = await self._parse(text, host, request)
-        if is_closing(self.crawler) and parser is None:
-            await self._tell(host, None, 0.0)
-        else:
-            await self._tell(host, text, valid)
+        await self._tell(self._shared.keep(host, text, valid))
         return Rules(parser, time.monotonic() + valid, size, is_news=True)
+
+    @property
+    def _closes(self) -> bool:
+        """Whether a host is closed that cannot say what it allows."""
+        return self._in_use.settings.robots_errors == "disallow"
+
+    async def _close(self, host: str, status: int, began: float | None) -> Rules:
+        await self._tell(self._shared.keep(host, None, CLOSED_FOR))
+        return Rules(None, time.monotonic() + CLOSED_FOR, closed=status, began=began)
+
+    async def _leave_to_others(self, host: str, valid: float, closed: int | None = None) -> Rules:
+        await self._tell(self._shared.release(host))
+        return Rules(None, time.monotonic() + valid, closed=closed)
+
+    async def _tell(self, telling: Awaitable[None]) -> None:
+        try:
+            await telling
+        except AWAY as error:
+            self._count("redisq/robots/alone")
+            logger.debug("A robots.txt is not shared: %s", type(error).__name__)
 
     async def _download(self, request: Request) -> Response:
         url = urlparse_cached(request)
+        # The frontier keeps it; a cache would keep a 503 for ever, too.
+        meta = {"dont_obey_robotstxt": True, "dont_cache": True, WAITS_NOT_KEY: True}
         return await download(
             self.crawler,
             Request(
                 f"{url.scheme}://{url.netloc}/robots.txt",
                 priority=self.DOWNLOAD_PRIORITY,
-                # The frontier keeps it; a cache would keep a 503 for ever, too.
-                meta={"dont_obey_robotstxt": True, "dont_cache": True, WAITS_NOT_KEY: True},
+                meta={**meta, "download_timeout": self._timeout},
                 callback=NO_CALLBACK,
             ),
         )
-
-    async def _tell_closed(self, host: str) -> None:
-        with contextlib.suppress(*AWAY):
-            await self._shared.keep_closed(host, CLOSED_FOR)
-
-    async def _tell(self, host: str, text: bytes | None, valid: float) -> None:
-        """Keep the text for all workers; None: there is none, and another one may try."""
-        try:
-            if text is None:
-                await self._shared.release(host)
-            else:
-                await self._shared.keep(host, text, valid)
-        except AWAY as error:
-            self._count("redisq/robots/alone")
-            logger.debug("robots.txt of %s is not shared: %s", host, type(error).__name__)
 
     # Delays
 
@@ -360,52 +334,40 @@ class RedisqRobotsTxtMiddleware(RobotsTxtMiddleware):
         if not self._in_use.settings.heeds_crawl_delay:
             return
         slot = self._slot_of(request)
-        agent = self._agent or request.headers.get("User-Agent", self._default_agent)
-        agent = agent.decode("latin-1") if isinstance(agent, bytes) else str(agent)
-        if not self._is_told(rules, slot, agent):
-            async with rules.telling:
-                if not self._is_told(rules, slot, agent):
-                    await self._tell_delay(request, rules, slot, agent)
+        async with rules.telling:
+            if self._told_at(rules, slot) <= time.monotonic() - TELL_AGAIN:
+                await self._tell_delay(request, rules, slot)
         # It may have been handed out before the slot had a delay.
         self._in_use.gate.handed_out(request, slot)
 
-    def _told_at(self, rules: Rules, slot: str, agent: str) -> float:
-        told = rules.told.get((slot, agent), -math.inf)
+    def _told_at(self, rules: Rules, slot: str) -> float:
+        told = rules.told.get(slot, -math.inf)
         # What was told before, the server may have lost with the end of its log.
         return told if told > self._in_use.forgotten_at else -math.inf
 
-    def _is_told(self, rules: Rules, slot: str, agent: str) -> bool:
-        return self._told_at(rules, slot, agent) > time.monotonic() - TELL_AGAIN
-
-    async def _tell_delay(self, request: Request, rules: Rules, slot: str, agent: str) -> None:
+    async def _tell_delay(self, request: Request, rules: Rules, slot: str) -> None:
         assert rules.parser is not None
-        host = host_of(request)
-        most = self._in_use.settings.crawl_delay_max
-        delay = min(most, slowest(asked_delays(rules.parser, agent)))
-        is_first = self._told_at(rules, slot, agent) == -math.inf
-        if not delay and not rules.is_news:
-            rules.told[slot, agent] = math.inf
-            return
-        while True:
+        asked = slowest(asked_delays(rules.parser, self._agent or self._default_agent))
+        delay = min(self._in_use.settings.crawl_delay_max, asked)
+        is_first = delay > 0 and self._told_at(rules, slot) == -math.inf
+        changed = False
+        while delay or rules.is_news:
             try:
-                changed = await self._shared.set_delay(host, slot, delay)
+                changed = await self._shared.set_delay(host_of(request), slot, delay)
                 break
             except FrontierCorrupt as error:
-                logger.warning(
-                    "The delay that robots.txt of %s asks for is not kept: %s", host, error
-                )
-                changed = False
+                logger.warning("The delay that a robots.txt asks for is not kept: %s", error)
                 break
             except AWAY:
-                if not (is_first and delay):
+                if not is_first:
                     return  # the frontier knows it from before
                 # As with all limited slots: nothing begins that the frontier has not agreed to.
                 self._check(request)
                 await asyncio.sleep(AGAIN)
-        if delay and (slot, agent) not in rules.told:
+        if delay and slot not in rules.told:
             self._count("redisq/robots/crawl_delay")
-        rules.told[slot, agent] = time.monotonic() if delay else math.inf
-        if changed or (is_first and delay):
+        rules.told[slot] = time.monotonic() if delay else math.inf
+        if changed or is_first:
             self._in_use.gate.limited(slot)
 
 
@@ -431,7 +393,6 @@ def valid_for(response: Response) -> float:
         r"\bmax-age\s*=\s*\"?([0-9]{1,12})", header(response, "Cache-Control"), re.I
     ):
         seconds = float(found[1])
-    elif until := http_date(header(response, "Expires")):
-        now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
-        seconds = (until - now).total_seconds()
+    elif expires := header(response, "Expires"):
+        seconds = seconds_until(expires, response) or DAY
     return min(DAY, max(HOUR, seconds))

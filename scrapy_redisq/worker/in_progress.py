@@ -139,11 +139,6 @@ class InProgress:
             page.lease.slot == slot and not page.download.began for page in self._pages.values()
         )
 
-    def slot_of(self, request: Request) -> str:
-        """The slot of a request in progress, "" for others."""
-        page = self._pages.get(request)
-        return page.lease.slot if page else ""
-
     def back_offs(self, request: Request | None) -> int:
         """How often a request in progress has been sent back because its slot was in trouble."""
         page = self._pages.get(request) if request is not None else None

@@ -467,7 +467,6 @@ class TestSlots:
             limit=SlotLimit(1.25, 10_000, 0.5, 10_000),
             limit_from="settings",
             failures=12,
-            back_off=3_600.0,
             parked=3_600.0,
             set_aside="2026-01-01T00:00:00+00:00",
             paused="2026-01-01T00:00:00+00:00",
@@ -476,7 +475,7 @@ class TestSlots:
         )
         by_robots = dataclasses.replace(
             slot, slot="b.example", queued=1, paused=None, set_aside=None, failures=0,
-            back_off=0.0, parked=0.0, next_start=0.26, delay=5.0, delay_from="robots.txt",
+            parked=0.0, next_start=0.26, delay=5.0, delay_from="robots.txt",
         )  # fmt: skip
         summary = SlotSummary()
         shown = list(summary.count([slot, by_robots]))

@@ -19,7 +19,7 @@ from scrapy_redisq.control import Frontier, SlotStatus
 from scrapy_redisq.errors import FrontierError
 from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.config import FrontierConfig
-from scrapy_redisq.frontier.limits import BackOff, SlotLimit, parse_limit
+from scrapy_redisq.frontier.limits import SlotLimit, parse_limit
 from scrapy_redisq.frontier.operations import DownloadResult, Lease, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import slot_name
@@ -224,30 +224,14 @@ def test_resume_ends_a_back_off(member: Callable[..., Worker], frontier: Frontie
     slot = frontier.slot("host")
     assert slot.set_aside
     assert (slot.failures, slot.delay_from, slot.status) == (15, None, 503)
-    assert (slot.delay, slot.back_off) == (0, 120)
+    assert slot.delay == 0
     assert 55 < slot.parked <= 120 < (slot.next_start or 0) + 65
     assert frontier.status()["set_aside"] == 1
     frontier.resume("host")
     slot = frontier.slot("host")
     assert not slot.in_trouble
-    assert (slot.failures, slot.back_off, slot.next_start) == (0, 0, 0)
+    assert (slot.failures, slot.next_start) == (0, 0)
     assert claimed(ask(worker)) == ["host"] * 4
-
-
-def test_resume_forgets_a_long_trouble(member: Callable[..., Worker], frontier: Frontier) -> None:
-    """A slot that was set aside because it failed now and then for too long is as any other: one
-    more failure does not set it aside again."""
-    worker = member(back_off=BackOff(give_up=0, worn_after=0.3))
-    worker.send(["/1"])
-
-    def set_aside() -> bool:
-        fail(worker)
-        return frontier.slot("host").set_aside is not None
-
-    wait_until(set_aside, 5, "it has failed for long")
-    frontier.resume("host")
-    assert not set_aside()
-    assert frontier.slot("host").failures == 1
 
 
 def test_who_believes_a_slot_parked_is_told(
@@ -426,7 +410,7 @@ def test_listing(each_server: RedisServer) -> None:
         assert slots["paused.example"].due_for is slots["ruled.example"].due_for is None
         assert replace(free, due_for=None) == SlotStatus(
             "host-5.example", 3, 0, 0.0, 0.0, None, SlotLimit(), None,
-            0, 0.0, 0.0, None, None, None, None,
+            0, 0.0, None, None, None, None,
         )  # fmt: skip
         assert (slots["paused.example"].next_start, bool(slots["paused.example"].paused)) == (
             None,

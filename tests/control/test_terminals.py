@@ -261,7 +261,7 @@ def test_no_number_vanishes(width: int) -> None:
         **{"slot": "a-very-long-host-name." * 3 + "example", "queued": 12_345_678},
         **{"leased": 1_000, "next_start": 3_600.0, "delay": 3_600.0, "delay_from": "settings"},
         **{"limit": SlotLimit(1.25, 10_000, 0.5, 2_000), "limit_from": "settings"},
-        **{"failures": 12, "back_off": 3_600.0, "parked": 3_600.0, "status": 503},
+        **{"failures": 12, "parked": 3_600.0, "status": 503},
         **{"set_aside": BEGAN, "paused": BEGAN, "ruled": None},
     )
     summary = SlotSummary()

@@ -111,7 +111,7 @@ def test_what_is_worth_holding() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_turn_is_not_kept_for_what_a_middleware_keeps() -> None:
     """A request that Scrapy was given, and that does not come to its download, keeps the turn for a
-    while only; one that waits for what all others would have to wait for keeps it."""
+    while only."""
     turns = Turns()
     grant = TurnGrant("host", 60_000_000, 1, 0, 0, 1_000_000, 0, 1, -1, 0, 0)
     turns.received([grant], [], time.monotonic())
@@ -122,9 +122,6 @@ def test_a_turn_is_not_kept_for_what_a_middleware_keeps() -> None:
         ((_, _, _, _, done, _),) = turns.report({}, lambda slot, stock: 1, lambda slot: True)
         return int(done)
 
-    assert done() == 0
-    passes(time.monotonic())
-    turns.waits_for_all(request)
     assert done() == 0
     passes(time.monotonic())
     assert done() == 1

@@ -29,9 +29,8 @@ from scrapy_redisq.frontier.slot_names import shard_of
 from scrapy_redisq.settings.settings import RedisqSettings
 from scrapy_redisq.worker.in_progress import InProgress
 from scrapy_redisq.worker.inbox import Inbox
-from scrapy_redisq.worker.politeness import turn as turn_module
+from scrapy_redisq.worker.politeness.allowance import NOT_NOW, Allowance
 from scrapy_redisq.worker.politeness.gate import DownloadGate
-from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.busy import Busy
 from tests.harness.crawl import LATENESS, Crawl, Run
@@ -349,13 +348,13 @@ def test_what_is_due_behind_the_slots_of_others(member: Callable[..., Worker]) -
 def test_stock_of_a_worker() -> None:
     """A limited slot's requests that may begin within a second are worth holding, one at least."""
     now = time.monotonic()
-    assert Turn("host", delay=0.3).stock(now) == 4
-    assert Turn("host", delay=0.3, not_before=now + 0.5).stock(now) == 2
-    assert Turn("host", delay=30, not_before=now + 20).stock(now) == 1
-    assert Turn("host", interval=0.3, burst=3).stock(now) == 6
-    assert Turn("host", interval=0.25, burst=3, tat=now + 0.7).stock(now) == 4
-    assert Turn("host", tokens=3).stock(now) == 6
-    assert Turn("host", delay=0.1, tokens=1).stock(now) == 2
+    assert Allowance("host", delay=0.3).stock(now) == 4
+    assert Allowance("host", delay=0.3, not_before=now + 0.5).stock(now) == 2
+    assert Allowance("host", delay=30, not_before=now + 20).stock(now) == 1
+    assert Allowance("host", interval=0.3, burst=3).stock(now) == 6
+    assert Allowance("host", interval=0.25, burst=3, tat=now + 0.7).stock(now) == 4
+    assert Allowance("host", tokens=3).stock(now) == 6
+    assert Allowance("host", delay=0.1, tokens=1).stock(now) == 2
 
 
 def test_tokens_are_never_more_than_allowed(member: Callable[..., Worker]) -> None:
@@ -386,27 +385,6 @@ def test_tokens_of_the_dead_and_of_those_who_leave(
     leaves.leave()
     assert [turn[8] for turn in ask(stays).turns] == [2]
     assert client.exists(f"redisq:{{{NAME}:0}}:tokens:{leaves.id}") == 0
-
-
-def test_a_count_of_tokens_that_others_have_bent(
-    member: Callable[..., Worker], client: redis.Redis
-) -> None:
-    """Too many, or of tokens that were deleted: the slot is claimed, and its limit kept."""
-    limits = {"host": {"concurrency": 2}}
-    workers = [member(limits) for _ in range(3)]
-    workers[0].send(f"/{n}" for n in range(40))
-    ask(workers[0])
-    prefix = f"redisq:{{{NAME}:0}}:"
-    client.delete(f"{prefix}tokens:{workers[0].id}")
-
-    def claimed_by(worker: Worker) -> list[int]:
-        client.zadd(f"{prefix}ready", {"host": 0})
-        return [turn[8] for turn in ask(worker).turns]
-
-    wait_until(lambda: claimed_by(workers[1]) == [2], 30, "what nobody has is given")
-    client.hset(f"{prefix}slot:host", "out", 10**6)
-    ask(workers[1], want=0, turns=report(tokens=1))
-    wait_until(lambda: claimed_by(workers[2]) == [1], 30, "what was given back is given")
 
 
 def test_tokens_do_not_outlive_the_run(member: Callable[..., Worker], client: redis.Redis) -> None:
@@ -549,7 +527,7 @@ def test_tokens_end_shard_by_shard() -> None:
     now = time.monotonic()
     for session, slot, sent_at in zip(sessions, slots, (now - 61, now), strict=True):
         gate.received(session, Reply("ok", turns=[turn(slot, tokens=2)]), [], sent_at)
-    assert [gate.has_turn(slot) for slot in slots] == [False, True]
+    assert [gate._turns.soon(slot) for slot in slots] == [False, True]
 
 
 def test_one_request_waits_for_its_start_at_the_gate() -> None:
@@ -626,8 +604,8 @@ def test_a_parked_slot_is_told_of_once() -> None:
     assert told({"used": 1}) == ["used"]
     turns.suspend("long", 60)
     assert told({}) == ["long"]
-    wait_until(lambda: not told({}) and turns.tokens("short") is None, 5, "it is forgotten")
-    assert turns.tokens("long") == 0
+    wait_until(lambda: not told({}) and not turns.knows("short"), 5, "it is forgotten")
+    assert turns.knows("long")
 
 
 def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
@@ -647,11 +625,8 @@ def test_a_slot_that_a_person_has_paused_is_not_forgotten() -> None:
     wait_until(lambda: not told() and not turns.knows("host"), 5, "it is forgotten")
 
 
-def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slot_of_which_more_waits_in_scrapy_is_not_forgotten() -> None:
     """However long the downloads take that it waits for; but once the slot has no limits."""
-    monkeypatch.setattr(turn_module, "WATCH", 0.0)
     waits = {"limited", "free"}
     turns = Turns(has_more=waits.__contains__)
     for slot in ("limited", "free", "over"):

@@ -19,7 +19,7 @@ from scrapy_redisq.frontier import calls
 from scrapy_redisq.frontier.operations import Lease, Reply, TurnReport
 from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of
-from scrapy_redisq.worker.politeness.turn import Turn
+from scrapy_redisq.worker.politeness.allowance import Allowance
 from scrapy_redisq.worker.politeness.turns import Turns
 from tests.harness.worker import Worker
 
@@ -88,7 +88,7 @@ class LimitedWorker(Worker):
 
     clock: Clock
     turns: Turns
-    downloads: dict[str, tuple[str, Turn | None, float]]
+    downloads: dict[str, tuple[str, Allowance | None, float]]
     void: set[str]
     """Downloads whose tokens are others' by now."""
     valid_until: dict[int, float]

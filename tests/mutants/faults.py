@@ -265,8 +265,8 @@ MUTANTS = [
     ),
     Mutant(
         TURNS,
-        "if state.owner ~= '' and state.owner ~= worker then",
-        "if false then",
+        "if state.ends > NOW then return look_again(slot, state.ends) end",
+        "",
         LIMITS,
     ),
     Mutant(
@@ -277,7 +277,7 @@ MUTANTS = [
     ),
     Mutant(
         BACKOFF,
-        "local is_news = NOW - item[3] >= state.failed",
+        "local is_news = NOW - since >= state.failed",
         "local is_news = true",
         "tests/crawls/test_backoff.py",
     ),
@@ -301,27 +301,27 @@ MUTANTS = [
     ),
     Mutant(
         BACKOFF,
-        "state.parked = math.max(state.parked, now, NOW + asked)",
-        "state.parked = now",
+        "state.parked = math.max(state.parked, NOW + math.max(0, asked))",
+        "",
         "tests/crawls/test_backoff.py",
     ),
     Mutant(
         ROBOTS,
-        "elseif stored and stored ~= mine and not input.take then",
-        "elseif false then",
+        "keep('lock', LOCK)",
+        "",
         "tests/crawls/test_robots.py",
     ),
     Mutant(
-        "worker/politeness/turn.py",
+        "worker/politeness/allowance.py",
         "return start - now if start < self.ends else NOT_NOW",
         "return start - now",
         LIMITS,
     ),
     Mutant(
-        "worker/politeness/turn.py",
+        "worker/politeness/allowance.py",
         "self.tat = max(self.tat, now) + self.interval",
         "self.tat = self.tat + self.interval",
-        "tests/unit/test_turn.py",
+        "tests/unit/test_allowance.py",
     ),
     Mutant(
         "worker/politeness/turns.py",

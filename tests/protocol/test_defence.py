@@ -427,7 +427,7 @@ def test_a_wrong_type_where_people_look(one_client: redis.Redis) -> None:
         (calls.resume(NAME, 0, "host"), rule),
         (calls.limit(NAME, 0, "host", "1 0 1 0"), rule),
         (calls.crawl_delay(NAME, 0, run, "host", "host", 1.0), rule),
-        (calls.robots_txt(NAME, 0, run, "host", "token"), robots),
+        (calls.robots_txt(NAME, 0, run, "host"), robots),
         (calls.look(NAME, 0), ["meta", "counts", "ready", "delayed", "workers"]),
         (calls.letters(NAME, 0, most=9), letters),
         (calls.purge(NAME, 0, [(b"1", "")]), letters),
@@ -671,9 +671,7 @@ BENT = ["x", "nan", "inf", "-inf", "1e300", "-5", "1.5", "0x10", "90071992547409
 """What others may write in the place of a number."""
 
 
-NUMBERS_OF_A_SLOT = (
-    "last tat ends out parked pause fails failed trouble told robots throttle latency held own"
-)
+NUMBERS_OF_A_SLOT = "last tat ends out parked fails failed told robots throttle held own"
 
 
 @pytest.mark.parametrize("name", [*NUMBERS_OF_A_SLOT.split(), "tokens", "limits"])

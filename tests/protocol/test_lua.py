@@ -182,7 +182,7 @@ def test_heads_name_what_calls_send() -> None:
     made: list[Call[object]] = [
         exchange(),
         calls.push("n", 0, "r", "exact", [], [], []),
-        calls.robots_txt("n", 0, "r", "host", "token"),
+        calls.robots_txt("n", 0, "r", "host"),
         *(calls.join("n", 0, intent, CONFIG) for intent in terms),
         calls.clock("n"),
         clock_and_probe("n"),

@@ -7,29 +7,18 @@ from scrapy_redisq.frontier.scripts import Call, load, raw_string
 
 
 def robots_txt(
-    name: str,
-    shard: int,
-    run: str,
-    host: str,
-    claimant: str,
-    *,
-    take: bool = False,
-    text: bytes | None = None,
-    ttl: float = 0.0,
-    release: bool = False,
+    name: str, shard: int, run: str, host: str, *, text: bytes | None = None, ttl: float = 0.0
 ) -> Call[tuple[str, bytes, float]]:
-    """Ask for a host's robots.txt, or keep its ``text`` for ``ttl`` seconds; see ``robots.lua``.
+    """Ask for a host's robots.txt, or keep its ``text`` for ``ttl`` seconds (0: say that this
+    worker does not fetch it).
 
     -> ("known", text, seconds for which it is valid), or "fetch", "wait" or "lost" with nothing.
     """
     data = {
         "run": run,
         "host": host,
-        "claimant": claimant,
-        "take": take,
         "text": False if text is None else raw_string(text),
         "ttl": int(ttl * 1000),
-        "release": release,
     }
     return Call.of(
         load("robots"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scrapy_redisq.frontier.calls.names import meta_key, number
+from scrapy_redisq.frontier.calls.names import meta_key
 from scrapy_redisq.frontier.scripts import Call, load, unpack
 
 
@@ -20,7 +20,6 @@ class SlotRecord(NamedTuple):
     limit_delay: int
     robots_delay: int
     throttle_delay: int
-    back_off_delay: int
     interval: int
     burst: int
     concurrency: int
@@ -69,28 +68,30 @@ def slot_queues(name: str, shard: int, slot: str) -> Call[list[tuple[int, int]]]
     """-> (priority, how many wait) of at most 100 queues, the most urgent first."""
 
     def decode(reply: Any) -> list[tuple[int, int]]:
-        return [
-            (number(priority), queued)
-            for priority, queued in zip(reply[::2], reply[1::2], strict=True)
-        ]
+        return [(int(one), queued) for one, queued in unpack(reply)["priorities"] or []]
 
-    return Call.of(load("slots/queues"), meta_key(name, shard), {"slot": slot}, decode)
+    data = {"names": [slot], "cursors": {}, "priorities": True}
+    return Call.of(load("slots/list"), meta_key(name, shard), data, decode)
 
 
 def pause(name: str, shard: int, slot: str) -> Call[bool]:
     """-> whether there is a frontier."""
-    return Call.of(load("slots/pause"), meta_key(name, shard), {"slot": slot}, bool)
+    return _rule(name, shard, {"slot": slot, "paused": True})
 
 
 def resume(name: str, shard: int, slot: str) -> Call[bool]:
     """-> whether there is a frontier."""
-    return Call.of(load("slots/resume"), meta_key(name, shard), {"slot": slot}, bool)
+    return _rule(name, shard, {"slot": slot, "paused": False})
 
 
 def limit(name: str, shard: int, slot: str, own: str) -> Call[bool]:
     """``own`` as `SlotLimit.to_text` has it, with "-" for what stays as it is, "" for none;
     -> whether there is a frontier."""
-    return Call.of(load("slots/limit"), meta_key(name, shard), {"slot": slot, "own": own}, bool)
+    return _rule(name, shard, {"slot": slot, "own": own})
+
+
+def _rule(name: str, shard: int, data: dict[str, Any]) -> Call[bool]:
+    return Call.of(load("slots/rule"), meta_key(name, shard), data, bool)
 
 
 def drop(name: str, shard: int, slot: str, cursor: str) -> Call[tuple[int, str]]:

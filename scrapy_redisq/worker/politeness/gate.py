@@ -21,9 +21,8 @@ from scrapy_redisq.frontier.shard_session import ShardSession
 from scrapy_redisq.frontier.slot_names import shard_of, slot_name
 from scrapy_redisq.worker.in_progress import InProgress, Interrupted
 from scrapy_redisq.worker.page import Problem
-from scrapy_redisq.worker.politeness.http_headers import retry_after
+from scrapy_redisq.worker.politeness.allowance import NOT_NOW, Allowance
 from scrapy_redisq.worker.politeness.judge import Judge
-from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
 from scrapy_redisq.worker.politeness.turns import AT_THE_GATE, Turns
 
 if TYPE_CHECKING:
@@ -44,10 +43,9 @@ through the downloader middlewares, or a loop that is busy, makes no delay longe
 LONG_AGO = 1e9
 """Seconds: whatever began then says nothing new of a slot."""
 
-BACK_OFFS = {"asked": 15, "answered": 10, "unanswered": 3}
-"""How often a request is sent back: because the host asked for it (Retry-After), because of its
-answer, or because there was none. After that its failures are its own, and cost retries; so they
-are where there was none while the host answered other requests."""
+TIMES = 10
+"""How often a request is sent back. After that its failures are its own, and cost retries; so they
+are where there was no answer while the host answered other requests."""
 
 
 class SlotParked(IgnoreRequest):
@@ -117,7 +115,7 @@ class DownloadGate:
     async def begin(self, request: Request, slot: str) -> Callable[[Any], None]:
         """See ``_scrapy.downloads.Gate``. Raises `SlotParked`, `LeftAlone` or `Interrupted`."""
         slot = slot_name(slot)
-        turn = None
+        state = None
 
         def check(parked: float) -> None:
             held = self.crawl_paused and self._in_progress.asking(request) is not None
@@ -130,16 +128,16 @@ class DownloadGate:
             self._turns.suspend(slot, 0.0)
             self._wake()
         if self._turns:
-            turn = await self._turns.may_begin(request, slot, check)
-        if turn is not None and self._inbox:
+            state = await self._turns.may_begin(request, slot, check)
+        if state is not None and self._inbox:
             self._engine.wake()  # the next one may come after it, whenever this one ends
         began = time.monotonic()
         if (page := self._in_progress.get(request)) is not None:
             page.download.began = began
 
         def ended(result: Any) -> None:
-            if turn is not None:
-                self._turns.ended(turn, began)
+            if state is not None:
+                self._turns.ended(state, began)
             if self._judge is not None:
                 told = self._judge.judge(slot, request, result, began)
                 if told and request.meta.get(WAITS_NOT_KEY):
@@ -148,7 +146,7 @@ class DownloadGate:
                         told = replace(told, failed=None)
                     elif told.failed:
                         told = replace(told, status=-told.status)
-                self._judged(told, turn)
+                self._judged(told, state)
 
         return ended
 
@@ -184,7 +182,7 @@ class DownloadGate:
                 f"(DOWNLOAD_TIMEOUT)"
             )
 
-    def _judged(self, result: DownloadResult | None, turn: Turn | None) -> None:
+    def _judged(self, result: DownloadResult | None, state: Allowance | None) -> None:
         if result is None or self._judge is None:
             return
         is_news = self._judge.is_news(result)
@@ -194,7 +192,7 @@ class DownloadGate:
             self._turns.suspend(result.slot, result.retry_after or 0.0)
             if self._turns.urgent:
                 self._wake()
-        elif self._throttles or (result.failed is False and turn and turn.in_trouble):
+        elif self._throttles or (result.failed is False and state and state.in_trouble):
             session.download_results.append(result)
         elif is_news:
             session.statuses[result.slot] = result.status
@@ -203,35 +201,29 @@ class DownloadGate:
         """Whether a request that ended so goes back to the front of its slot."""
         if isinstance(result, SlotParked):
             return self._in_progress.is_sent_back(request)
-        if self._judge is None or not self._judge.means_trouble(result):
+        judge = self._judge
+        if judge is None or not judge.means_trouble(result):
             return False
         if not self._retries or request.meta.get("dont_retry"):
             return False  # the spider wants to see it
-        if isinstance(result, Response):
-            kind = "answered" if retry_after(result) is None else "asked"
-        elif self._judge.has_answered(self._in_progress.slot_of(request)):
-            kind = "unanswered"
-            if self._is_its_own(request):
-                self._in_progress.blame(request, most=BACK_OFFS[kind])
+        if not isinstance(result, Response):
+            page = self._in_progress.get(request)
+            if page is None or not judge.has_answered(page.lease.slot):
+                return False  # there may be no such host
+            again = self._in_progress.back_offs(request) > 0
+            if judge.is_well(page.lease.slot, page.download.began, again=again):
+                self._in_progress.blame(request, most=TIMES)
                 return False
-        else:
-            return False  # there may be no such host
-        return self._in_progress.send_back(request, counted=True, most=BACK_OFFS[kind])
+        return self._in_progress.send_back(request, counted=True, most=TIMES)
 
-    def _is_its_own(self, request: Request) -> bool:
-        """Whether a request that was not answered is itself the reason: its host answers others."""
-        page = self._in_progress.get(request)
-        if page is None or self._judge is None:
-            return False
-        again = self._in_progress.back_offs(request) > 0
-        return self._judge.is_well(page.lease.slot, page.download.began, again=again)
-
-    def put_off(self, request: Request, slot: str, status: int, parked: float | None) -> None:
+    def put_off(
+        self, request: Request, slot: str, status: int, left: float, began: float | None = None
+    ) -> None:
         """Raises `SlotParked`: nothing may be fetched from the host of ``request`` for now, and it
         goes back, from the second failure of its slot on behind others, whose robots.txt may be
         another one; or `LeftAlone` if it cannot. ``status``: the answer that says so, 0 if it is
-        not known. It counts as a failure of the slot if ``parked`` is None; else it was
-        counted, and the slot is parked for so many seconds, no more.
+        not known. The slot is parked for ``left`` seconds at least. ``began``: when the answer was
+        asked for, which counts as a failure of the slot, once; None: it was counted.
 
         Without slots it becomes a dead letter.
         """
@@ -239,9 +231,10 @@ class DownloadGate:
             text = "its host cannot say what its robots.txt allows (REDISQ_ROBOTS_ERRORS)"
             self._in_progress.mark_failed(request, Problem("robots", text, status=status))
             raise IgnoreRequest(text)
-        # What began long ago is not counted again.
-        begun = time.monotonic() - (0.0 if parked is None else LONG_AGO)
-        told = DownloadResult(slot, -status or -1, begun, failed=True, retry_after=parked)
+        if began is not None:
+            self._judged(DownloadResult(slot, -status or -1, began, failed=True), None)
+        long_ago = time.monotonic() - LONG_AGO
+        told = DownloadResult(slot, -status or -1, long_ago, failed=True, retry_after=left)
         self._judged(told, None)
         if self._in_progress.send_back(request, counted=False, others_first=True):
             raise SlotParked("nothing is allowed for now", slot)
@@ -249,7 +242,7 @@ class DownloadGate:
 
     def allowed_at_once(self, slot: str) -> int:
         """See ``Downloads.lift_limits``."""
-        return self._turns.tokens(slot_name(slot)) or 0
+        return self._turns.tokens(slot_name(slot))
 
     # What the scheduler asks before it hands a request to Scrapy
 
@@ -261,10 +254,6 @@ class DownloadGate:
         """The slot has another limit: nothing of it begins before the frontier was asked."""
         self._turns.suspend(slot, 0.0, told=True)
         self._wake()
-
-    def has_turn(self, slot: str) -> bool:
-        """Whether ``slot`` is limited and this worker may begin downloads of it."""
-        return self._turns.has(slot)
 
     def check(self, request: Request, slot: str) -> None:
         """Raises `SlotParked`, `LeftAlone` or `Interrupted` if ``request`` should not go on waiting
@@ -278,11 +267,6 @@ class DownloadGate:
     def never_answers(self, slot: str) -> bool:
         """Whether this worker has tried ``slot`` more than once, and never had an answer."""
         return self._judge is not None and self._judge.never_answers(slot)
-
-    def waits_for_all(self, request: Request) -> None:
-        """``request`` waits for something that all others of its slot would have to wait for, so
-        the slot's turn is of no use to anybody else."""
-        self._turns.waits_for_all(request)
 
     def remove_stuck(self, *, full: bool) -> list[tuple[Lease, ShardSession]]:
         """Leases that have waited in vain, and go back. ``full``: Scrapy takes no requests."""

@@ -26,12 +26,18 @@ def retry_after(response: Response) -> float | None:
     text = header(response, "Retry-After")
     if re.fullmatch(r"[0-9]+", text):
         asked = float(text[:_DATE_LENGTH])
-    elif until := http_date(text):
-        now = http_date(header(response, "Date")) or datetime.now(timezone.utc)
-        asked = (until - now).total_seconds()
     else:
-        return None
+        asked = seconds_until(text, response)
     return min(asked, RETRY_AFTER_MAX) if asked > 0 else None
+
+
+def seconds_until(text: str, response: Response) -> float:
+    """Seconds until a date of a header by the server's own clock; 0 if it is none."""
+    until = _http_date(text)
+    if until is None:
+        return 0.0
+    now = _http_date(header(response, "Date")) or datetime.now(timezone.utc)
+    return (until - now).total_seconds()
 
 
 def header(response: Response, name: str) -> str:
@@ -39,8 +45,7 @@ def header(response: Response, name: str) -> str:
     return (response.headers.get(name) or b"").decode("latin-1").strip()
 
 
-def http_date(text: str) -> datetime | None:
-    """A date of a header; None if it is none."""
+def _http_date(text: str) -> datetime | None:
     if not text or len(text) > _DATE_LENGTH:
         return None
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from scrapy.http import Request, Response
 
@@ -12,10 +14,28 @@ from scrapy_redisq.frontier.operations import DownloadResult
 from scrapy_redisq.worker.politeness.http_headers import retry_after
 
 REMEMBERED = 10_000
-"""Slots whose last status this worker knows."""
+"""Slots that this worker knows something of."""
 
 TELL_AGAIN = SLOT_TTL / 2
 """Seconds after which a status is told again, before the frontier forgets the slot."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this worker knows of a slot. Times are those of time.monotonic()."""
+
+    answered: bool = False
+    status: int = -1
+    """The last one that the frontier was told of, and when."""
+    told_at: float = -math.inf
+    well: float = 0.0
+    """When the last answer came that was no failure."""
+    failed: float = 0.0
+    """When the last failure was, and the one before."""
+    failed_before: float = 0.0
+
+
+_UNKNOWN = _Known()
 
 
 class Judge:
@@ -28,12 +48,15 @@ class Judge:
     def __init__(self, codes: Collection[int], failures: tuple[type[BaseException], ...]) -> None:
         self._codes = frozenset(codes)
         self._failures = failures
-        self._told: dict[str, tuple[int, float]] = {}
-        self._answered: set[str] = set()
-        self._well: dict[str, float] = {}
-        """Slot -> when its last answer came that was no failure, by time.monotonic()."""
-        self._failed: dict[str, tuple[float, float]] = {}
-        """Slot -> when its last failure was, and the one before."""
+        self._slots: dict[str, _Known] = {}
+
+    def _known(self, slot: str) -> _Known:
+        return self._slots.get(slot, _UNKNOWN)
+
+    def _note(self, slot: str) -> _Known:
+        if slot not in self._slots and len(self._slots) >= REMEMBERED:
+            self._slots.clear()
+        return self._slots.setdefault(slot, _Known())
 
     def means_trouble(self, result: object) -> bool:
         """Whether a response or an exception is one for which a slot is left alone."""
@@ -47,10 +70,12 @@ class Judge:
         """The result of a download begun at ``begun``; None if there was none, as when it was
         cancelled."""
         trouble = self.means_trouble(result)
-        self._note(slot, trouble=trouble, well=isinstance(result, Response) and not trouble)
+        if trouble:
+            known = self._note(slot)
+            known.failed, known.failed_before = time.monotonic(), known.failed
         if not isinstance(result, Response):
             return DownloadResult(slot, 0, begun, failed=True) if trouble else None
-        failed = True if trouble else False if result.status < 500 else None
+        self.answers(slot, well=not trouble)
         latency = request.meta.get("download_latency")
         if request.meta.get("autothrottle_dont_adjust_delay") is True:
             latency = None
@@ -58,20 +83,17 @@ class Judge:
             slot,
             result.status,
             begun,
-            failed=failed,
+            failed=True if trouble else False if result.status < 500 else None,
             retry_after=retry_after(result) if trouble else None,
             latency=latency if isinstance(latency, float) else None,
         )
 
-    def _note(self, slot: str, *, trouble: bool, well: bool) -> None:
-        now = time.monotonic()
+    def answers(self, slot: str, *, well: bool = True) -> None:
+        """A response of the slot has come, be it without a download."""
+        known = self._note(slot)
+        known.answered = True
         if well:
-            self._well[slot] = now
-        elif trouble:
-            self._failed[slot] = now, self._failed.get(slot, (0.0, 0.0))[0]
-        for known in (self._well, self._failed):
-            if len(known) > REMEMBERED:
-                known.clear()
+            known.well = time.monotonic()
 
     def is_well(self, slot: str, begun: float, *, again: bool) -> bool:
         """Whether the slot answers other requests while one fails, whose download was ``begun``.
@@ -80,40 +102,28 @@ class Judge:
         second half of a time-out. ``again``: the request had failed before; then an answer since
         the failure of the slot before this one says it.
         """
-        now = time.monotonic()
-        since = self._failed.get(slot, (now, now))[1] if again else (begun or now) / 2 + now / 2
-        return self._well.get(slot, 0.0) > since
-
-    def answers(self, slot: str) -> None:
-        """A page of the slot has come without a download."""
-        self._answered.add(slot)
-        self._note(slot, trouble=False, well=True)
+        known, now = self._known(slot), time.monotonic()
+        return known.well > (known.failed_before if again else (begun or now) / 2 + now / 2)
 
     def has_answered(self, slot: str) -> bool:
         """Whether this worker has had an answer from the slot."""
-        return slot in self._answered
+        return self._known(slot).answered
 
     def in_doubt(self, slot: str) -> bool:
         """Whether this worker has never had an answer from the slot, or the last one was a
         failure."""
-        failed = self._failed.get(slot, (0.0, 0.0))[0]
-        return slot not in self._answered or failed > self._well.get(slot, 0.0)
+        known = self._known(slot)
+        return not known.answered or known.failed > known.well
 
     def never_answers(self, slot: str) -> bool:
         """Whether at least two downloads of the slot have failed here, and none had an answer."""
-        return slot not in self._answered and self._failed.get(slot, (0.0, 0.0))[1] > 0
+        known = self._known(slot)
+        return not known.answered and known.failed_before > 0
 
     def is_news(self, result: DownloadResult) -> bool:
         """Whether the status has to be told, because it is not the last one that was."""
-        now = time.monotonic()
-        status, told_at = self._told.get(result.slot, (-1, 0.0))
-        if status == result.status and now - told_at < TELL_AGAIN:
+        known, now = self._note(result.slot), time.monotonic()
+        if known.status == result.status and now - known.told_at < TELL_AGAIN:
             return False
-        if len(self._told) >= REMEMBERED:
-            self._told.clear()
-            self._answered.clear()
-            self._failed.clear()
-        if result.status not in {0, -1}:
-            self._answered.add(result.slot)
-        self._told[result.slot] = (result.status, now)
+        known.status, known.told_at = result.status, now
         return True

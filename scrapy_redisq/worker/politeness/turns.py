@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from scrapy_redisq.frontier.operations import TurnGrant, TurnReport
 from scrapy_redisq.worker.inbox import PATIENCE
-from scrapy_redisq.worker.politeness.turn import NOT_NOW, Turn
+from scrapy_redisq.worker.politeness.allowance import NOT_NOW, Allowance
 
 AT_THE_GATE = 0.02
 """Seconds between looks at whether a download may begin."""
@@ -40,6 +40,9 @@ EARLY = 0.2
 earlier."""
 
 
+_UNLIMITED = Allowance("")
+
+
 class Turns:
     """The turns of one worker. Slots that are not in it have no limits.
 
@@ -53,8 +56,8 @@ class Turns:
         valid_until: Callable[[str], float] = lambda slot: math.inf,
         has_more: Callable[[str], bool] = lambda slot: False,
     ) -> None:
-        self._turns: dict[str, Turn] = {}
-        self._on_the_way: dict[Hashable, tuple[Turn, float]] = {}
+        self._turns: dict[str, Allowance] = {}
+        self._on_the_way: dict[Hashable, tuple[Allowance, float]] = {}
         self._warm: set[str] = set()
         """Slots of which a download has ended here."""
         self._free: dict[str, float] = {}
@@ -74,54 +77,58 @@ class Turns:
         -> slots of which this worker may start nothing: it was refused the turn or tokens.
         """
         for report in told:
-            turn = self._turns.get(report.slot)
+            state = self._turns.get(report.slot)
             # A worker that has kept a token for a download that has ended since has to tell so.
-            if report.done and not report.tokens and turn is not None and turn.idle:
-                turn.handed_back = turn.suspended <= sent_at
+            if report.done and not report.tokens and state is not None and state.idle:
+                state.handed_back = state.suspended <= sent_at
                 self._drop_if_idle(report.slot)
         return [grant.slot for grant in grants if self._take(grant, sent_at)]
 
     def _take(self, grant: TurnGrant, sent_at: float) -> bool:
         """Take in what the frontier grants; -> was it refused?"""
         now = time.monotonic()
-        turn = self._turns.setdefault(grant.slot, Turn(grant.slot))
+        state = self._turns.setdefault(grant.slot, Allowance(grant.slot))
         if grant.is_new:  # said once, so it counts even where the rest is out of date
-            turn.not_before = max(turn.not_before, now + grant.next_start / 1e6)
-            turn.tat = max(turn.tat, now + grant.tat / 1e6)
-        if turn.suspended > sent_at:
+            state.not_before = max(state.not_before, now + grant.next_start / 1e6)
+            state.tat = max(state.tat, now + grant.tat / 1e6)
+        if state.suspended > sent_at:
             self._urgent = True
             return False
-        turn.handed_back = False
-        turn.delay, turn.interval, turn.burst = grant.delay / 1e6, grant.interval / 1e6, grant.burst
+        state.handed_back = False
+        state.delay, state.interval, state.burst = (
+            grant.delay / 1e6,
+            grant.interval / 1e6,
+            grant.burst,
+        )
         # What a slower rate led to, a faster one never does.
-        turn.tat = min(turn.tat, now + turn.burst * turn.interval)
-        turn.in_trouble, turn.paused = bool(grant.trouble), bool(grant.paused)
+        state.tat = min(state.tat, now + state.burst * state.interval)
+        state.in_trouble, state.paused = bool(grant.trouble), bool(grant.paused)
         # What must be waited for is over earlier than this.
-        turn.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
+        state.parked = now + grant.parked / 1e6 if grant.parked > 0 else 0.0
         self._free.pop(grant.slot, None)
         if grant.is_free:
             if len(self._free) >= MANY_SLOTS:
                 self._free.clear()
             self._free[grant.slot] = now + FREE_FOR
-            turn.ends = None
-            turn.limit(None, now)
+            state.ends = None
+            state.limit(None, now)
             self._drop_if_idle(grant.slot, free=True)
             return False
         refused = grant.is_refused
-        turn.limit(None if grant.tokens < 0 else grant.tokens, now)
-        if refused and turn.tokens is not None:
-            turn.tokens = turn.counted
+        state.limit(None if grant.tokens < 0 else grant.tokens, now)
+        if refused and state.tokens is not None:
+            state.tokens = state.counted
         # It was given after it was asked for, and so ends later than this.
-        turn.ends = None if grant.left < 0 else 0.0 if refused else sent_at + grant.left / 1e6
+        state.ends = None if grant.left < 0 else 0.0 if refused else sent_at + grant.left / 1e6
         return refused
 
     def _drop_if_idle(self, slot: str, *, free: bool = False) -> None:
         """``free``: the slot has no limits, so what comes of it later need not ask."""
-        turn = self._turns.get(slot)
+        state = self._turns.get(slot)
         now = time.monotonic()
-        if turn is None or turn.paused:  # for an hour, as it says, and perhaps for longer
+        if state is None or state.paused:  # for an hour, as it says, and perhaps for longer
             return
-        is_over = turn.idle and max(turn.parked, turn.watched) <= now
+        is_over = state.idle and state.parked <= now
         if is_over and (free or not self._has_more(slot)):
             del self._turns[slot]
 
@@ -130,25 +137,26 @@ class Turns:
         seconds. ``told``: by the frontier, so what was known before does not count."""
         now = time.monotonic()
         self._free.pop(slot, None)
-        turn = self._turns.setdefault(slot, Turn(slot))
+        state = self._turns.setdefault(slot, Allowance(slot))
         # Of many failures at a time one is urgent.
-        self._urgent = self._urgent or told or turn.parked <= now
-        turn.suspend(now, now + parked if told else max(turn.parked, now + parked))
-        turn.paused = turn.paused and not told
+        self._urgent = self._urgent or told or state.parked <= now
+        state.suspend(now, now + parked if told else max(state.parked, now + parked))
+        state.paused = state.paused and not told
 
-    def tokens(self, slot: str) -> int | None:
-        """Downloads of ``slot`` that its limits allow at a time, 0 if they do not say; None if no
-        limits of it are known."""
-        turn = self._turns.get(slot)
-        return None if turn is None else turn.tokens or 0
+    def _known(self, slot: str) -> Allowance:
+        return self._turns.get(slot, _UNLIMITED)
+
+    def tokens(self, slot: str) -> int:
+        """Downloads of ``slot`` that this worker may have at a time; 0: its limits do not say."""
+        return self._known(slot).tokens or 0
 
     def forgotten(self, of: Callable[[str], bool] = lambda slot: True) -> None:
         """All turns are void, or those ``of`` some slots. Downloads go on."""
         self._free = {slot: until for slot, until in self._free.items() if not of(slot)}
-        for turn in [turn for slot, turn in self._turns.items() if of(slot)]:
-            turn.ends = None if turn.ends is None else 0.0
-            turn.tokens = None if turn.tokens is None else 0
-            self._drop_if_idle(turn.slot)
+        for state in [state for slot, state in self._turns.items() if of(slot)]:
+            state.ends = None if state.ends is None else 0.0
+            state.tokens = None if state.tokens is None else 0
+            self._drop_if_idle(state.slot)
 
     # Starting
 
@@ -157,16 +165,14 @@ class Turns:
 
         One at a time is on its way to a download whose start is limited.
         """
-        turn = self._turns.get(slot)
-        if turn is None:
-            return 0.0
-        if turn.ends is not None and (turn.on_the_way or turn.at_the_gate):
+        state = self._known(slot)
+        if state.ends is not None and (state.on_the_way or state.at_the_gate):
             return NOT_NOW
-        if self._is_cold(turn):
+        if self._is_cold(state):
             return NOT_NOW
-        if turn.tokens is not None and turn.counted + turn.on_the_way >= turn.tokens:
+        if state.tokens is not None and state.counted + state.on_the_way >= state.tokens:
             return NOT_NOW
-        return self._wait(turn)
+        return self._wait(state)
 
     def soon(self, slot: str) -> bool:
         """Whether another request of ``slot`` may be handed to Scrapy as soon as its limits allow,
@@ -188,35 +194,22 @@ class Turns:
     def handed_back(self, slot: str) -> bool:
         """Whether the frontier knows that this worker has no use for ``slot``: it gives no requests
         of it without a turn, so what was known of the slot before is no reason to refuse them."""
-        turn = self._turns.get(slot)
-        return turn is not None and turn.handed_back
-
-    def has(self, slot: str) -> bool:
-        """Whether ``slot`` is limited and this worker has a turn or a token for it."""
-        turn = self._turns.get(slot)
-        return turn is not None and self._wait(turn) < NOT_NOW
+        return self._known(slot).handed_back
 
     def parked(self, slot: str) -> float:
         """Seconds for which ``slot`` is parked, as far as this worker knows; 0 or less: not."""
-        turn = self._turns.get(slot)
-        return 0.0 if turn is None else turn.parked - time.monotonic()
+        return self._known(slot).parked - time.monotonic()
 
     def paused(self, slot: str) -> bool:
         """Whether a person has paused ``slot``, as far as this worker knows."""
-        turn = self._turns.get(slot)
-        return turn is not None and turn.paused
+        return self._known(slot).paused
 
     def handed_out(self, request: Hashable, slot: str) -> None:
         """``request`` was handed to Scrapy."""
-        turn = self._turns.get(slot)
-        if turn is not None and request not in self._on_the_way:
-            turn.on_the_way += 1
-            self._on_the_way[request] = turn, time.monotonic()
-
-    def waits_for_all(self, request: Hashable) -> None:
-        """What ``request`` waits for on its way, all others of its slot would have to wait for."""
-        if known := self._on_the_way.get(request):
-            self._on_the_way[request] = known[0], time.monotonic()
+        state = self._turns.get(slot)
+        if state is not None and request not in self._on_the_way:
+            state.on_the_way += 1
+            self._on_the_way[request] = state, time.monotonic()
 
     def is_done(self, request: Hashable) -> None:
         """``request`` is done with; perhaps it was never downloaded."""
@@ -225,67 +218,67 @@ class Turns:
 
     async def may_begin(
         self, request: Hashable, slot: str, check: Callable[[float], None]
-    ) -> Turn | None:
+    ) -> Allowance | None:
         """Returns when the download of ``request`` may begin, and takes it for begun.
 
         None: the slot has no limits. ``check`` is called with the seconds for which the slot is
         parked, again and again while it is waited, and may raise.
         """
-        turn = self._turns.get(slot)
-        if turn is None:
+        state = self._turns.get(slot)
+        if state is None:
             return None
-        turn.at_the_gate += 1
+        state.at_the_gate += 1
         self.is_done(request)
         try:
-            while (wait := self._wait_at_the_gate(turn)) > 0:
-                check(turn.parked - time.monotonic())
+            while (wait := self._wait_at_the_gate(state)) > 0:
+                check(state.parked - time.monotonic())
                 await asyncio.sleep(min(wait, AT_THE_GATE))
         finally:
-            turn.at_the_gate -= 1
+            state.at_the_gate -= 1
         began = time.monotonic()
-        turn.begin(began)
+        state.begin(began)
 
         def written() -> None:
-            if turn.last == began:
-                turn.shift(time.monotonic() - began)
+            if state.last == began:
+                state.shift(time.monotonic() - began)
 
         # The request is written in the next round of the loop, which may have much to do before.
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, written)
-        return turn
+        return state
 
-    def ended(self, turn: Turn, began: float) -> None:
+    def ended(self, state: Allowance, began: float) -> None:
         """A download that had begun has ended, one way or the other."""
-        turn.end(began, time.monotonic())
-        self._warmed_up(turn)
+        state.end(began, time.monotonic())
+        self._warmed_up(state)
 
-    def _wait_at_the_gate(self, turn: Turn) -> float:
-        return NOT_NOW if self._is_cold(turn) else self._wait(turn)
+    def _wait_at_the_gate(self, state: Allowance) -> float:
+        return NOT_NOW if self._is_cold(state) else self._wait(state)
 
-    def _is_cold(self, turn: Turn) -> bool:
+    def _is_cold(self, state: Allowance) -> bool:
         """Whether the first download of a limited slot is under way here."""
-        return turn.limited and turn.flying > 0 and turn.slot not in self._warm
+        return state.limited and state.flying > 0 and state.slot not in self._warm
 
-    def _wait(self, turn: Turn) -> float:
+    def _wait(self, state: Allowance) -> float:
         now = time.monotonic()
-        if turn.tokens is not None and now > self._valid_until(turn.slot):
+        if state.tokens is not None and now > self._valid_until(state.slot):
             return NOT_NOW
-        return turn.wait(now)
+        return state.wait(now)
 
-    def _warmed_up(self, turn: Turn) -> None:
+    def _warmed_up(self, state: Allowance) -> None:
         """A download has ended: if it was the first of its slot, it may have got to its host only
         now.
 
         Until there is a connection a download may take much longer to begin than to be answered.
         """
-        if turn.slot in self._warm:
+        if state.slot in self._warm:
             return
         if len(self._warm) >= MANY_SLOTS:
             self._warm.clear()
-        self._warm.add(turn.slot)
+        self._warm.add(state.slot)
         now = time.monotonic()
-        turn.not_before = max(turn.not_before, now + turn.delay)
-        turn.tat = max(turn.tat, now + turn.interval)
+        state.not_before = max(state.not_before, now + state.delay)
+        state.tat = max(state.tat, now + state.interval)
 
     # Telling
 
@@ -297,9 +290,9 @@ class Turns:
     def needed_within(self, waiting: Mapping[str, int]) -> float:
         """Seconds within which an exchange is needed to keep the turns that are of use."""
         asks = [
-            max(turn.ends - RENEW, turn.parked - EARLY)
-            for slot, turn in self._turns.items()
-            if turn.ends is not None and (waiting.get(slot) or turn.at_the_gate)
+            max(state.ends - RENEW, state.parked - EARLY)
+            for slot, state in self._turns.items()
+            if state.ends is not None and (waiting.get(slot) or state.at_the_gate)
         ]
         return max(0.0, min(asks) - time.monotonic()) if asks else NOT_NOW
 
@@ -319,29 +312,29 @@ class Turns:
         self._urgent = False
         # What a downloader middleware keeps for longer may not come for minutes.
         soon = Counter(
-            turn.slot for turn, since in self._on_the_way.values() if now - since < PATIENCE
+            state.slot for state, since in self._on_the_way.values() if now - since < PATIENCE
         )
-        for slot, turn in list(self._turns.items()):
+        for slot, state in list(self._turns.items()):
             if not mine(slot):
                 continue
             held = waiting.get(slot, 0)
-            if turn.handed_back and turn.idle and not held:
+            if state.handed_back and state.idle and not held:
                 # Of many slots that are parked for long, each would lengthen every exchange.
                 self._drop_if_idle(slot)
                 continue
-            to_start = held + soon[slot] + turn.at_the_gate
+            to_start = held + soon[slot] + state.at_the_gate
             tokens = 0
-            if turn.tokens is not None:
+            if state.tokens is not None:
                 # What is given up is given up at once: the frontier may do so before it answers.
-                turn.tokens = max(turn.counted, min(turn.counted + to_start, turn.tokens))
-                tokens = turn.tokens
-            if not to_start and turn.ends is not None:
-                turn.ends = 0.0
-            since = -1 if turn.last is None else max(0, int((now - turn.last) * 1e6))
-            arrival = int((turn.tat - now) * 1e6)
+                state.tokens = max(state.counted, min(state.counted + to_start, state.tokens))
+                tokens = state.tokens
+            if not to_start and state.ends is not None:
+                state.ends = 0.0
+            since = -1 if state.last is None else max(0, int((now - state.last) * 1e6))
+            arrival = int((state.tat - now) * 1e6)
             # A token is used again when its download ends, so the next request should be here.
-            has_token = turn.ends is None and turn.tokens is not None and turn.counted
+            has_token = state.ends is None and state.tokens is not None and state.counted
             keeps = bool(to_start or has_token)
-            want = max(0, worth(slot, turn.stock(now)) - held) if keeps else 0
+            want = max(0, worth(slot, state.stock(now)) - held) if keeps else 0
             told.append(TurnReport(slot, since, arrival, tokens, int(not keeps), want))
         return told

@@ -1,15 +1,16 @@
 -- What is known of slots, for people: those that have requests, queued or held by workers, and
 -- those that are set aside, paused or limited by a person.
 --
--- Input    names {slot...}, or cursors {key = cursor} ('0' at first, then those of the last reply)
+-- Input    names {slot...}, or cursors {key = cursor} ('0' at first, then those of the last reply);
+--          priorities (of the first name, what waits by priority is told, too)
 -- Reply    msgpack map: cursors {key = cursor} of what there is more of, slots {{slot, queued (at
 --          least, if the slot has requests of more than 50 priorities),
---          leased, us until the next start, us of its delay by limit, by robots.txt, by latencies
---          and by failures, interval, burst, concurrency, the person's limit or '', us for which it
+--          leased, us until the next start, us of its delay by limit, by robots.txt and by
+--          latencies, interval, burst, concurrency, the person's limit or '', us for which it
 --          is parked, failures in a row, status of the last answer (see shared/slots/state.lua),
 --          and in us since 1970 since when it has been set aside, paused and limited by a person
 --          (0: it is not), us for which it might have been claimed from, and was not (-1: it may
---          not)}...}
+--          not)}...}, priorities {{priority, queued}...}, the most urgent first, at most 100
 -- Cost     about 200 slots and 10,000 queues a call; a slot may come twice; reads only
 -- Include  shared/keys shared/texts shared/clock shared/foreign shared/slots/state
 --          shared/slots/queued
@@ -54,9 +55,13 @@ for i, slot in ipairs(names) do
   local state = slot_of(slot)
   local limit = state.limit
   answer[i] = {slot, queued(slot, share), tonumber(redis.call('HGET', BUSY, slot) or 0) or 0,
-    first_start(state) - NOW, limit.delay, state.robots, throttled(state), state.pause,
+    first_start(state) - NOW, limit.delay, state.robots, throttled(state),
     limit.interval, limit.burst, limit.concurrency, state.own, math.max(0, state.parked - NOW),
     state.fails, state.status, since(ASIDE, slot), since(PAUSED, slot), since(RULED, slot),
     due_for(slot)}
 end
-return cmsgpack.pack({cursors = cursors, slots = answer})
+local priorities = {}
+for i, priority in ipairs(input.priorities and priorities_of(names[1], 100) or {}) do
+  priorities[i] = {number_of(priority), length_of(names[1], priority)}
+end
+return cmsgpack.pack({cursors = cursors, slots = answer, priorities = priorities})

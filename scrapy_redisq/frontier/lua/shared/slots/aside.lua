@@ -1,6 +1,7 @@
--- Slots that are set aside, because they failed too often.
+-- Slots that are set aside: they are tried again when a crawl is started again, and a run may end
+-- without them.
 --
--- Include  shared/keys shared/texts shared/clock shared/slots/state
+-- Include  shared/keys shared/clock shared/texts shared/slots/state
 
 -- Slots that were set aside before `since` are tried again, a bounded number at a time; `retry` in
 -- meta is there as long as there are more.
@@ -8,7 +9,7 @@ local function retry_aside(since)
   local aside = redis.call('ZRANGEBYSCORE', ASIDE, '-inf', since, 'LIMIT', 0, 100)
   for _, slot in ipairs(aside) do
     redis.call('ZREM', ASIDE, slot)
-    redis.pcall('HDEL', slot_key(slot), 'parked', 'pause', 'fails', 'trouble')
+    redis.pcall('HDEL', slot_key(slot), 'parked', 'fails')
     look_again(slot, NOW)
   end
   if #aside < 100 then redis.call('HDEL', META, 'retry') end
@@ -26,8 +27,7 @@ local function any_but_aside()
 end
 
 -- -> seconds for which all that is left has been in slots that are set aside; -1: it is not.
--- `since` is what this keeps as `stuck` in meta. What such slots answer now and then is no reason
--- to wait for the rest of them.
+-- `since` is what this keeps as `stuck` in meta.
 local function stuck_for(counts, since)
   local aside = redis.call('ZCARD', ASIDE)
   since = since and tonumber(since)

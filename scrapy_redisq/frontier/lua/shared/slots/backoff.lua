@@ -1,90 +1,69 @@
--- Slots that fail: nothing is started for a pause, then one request at a time is tried. Each
--- failure in a row makes the pause longer, until the slot is set aside. A success ends all of it.
+-- What failures do to a slot. While its last news is a failure, nothing of it is started before
+-- `parked`, and then all workers together download one request of it at a time. The first success
+-- ends that. A slot that has failed too often in a row is set aside: a run may end without it.
 --
 -- Include  shared/keys shared/clock shared/slots/state
 
--- The first pause after a failure (us). It is short, because many sites answer 503 now and then.
--- Each further failure in a row doubles it.
-local FIRST_PAUSE = 50000
--- Without a failure for so long a slot is in trouble no longer, an hour (us).
-local CALM = 3600000000
--- Of one slot's failures other workers are told once in so long (us). A worker that has been told
--- asks about the slot in each exchange for a while.
-local TELL = 1000000
-
--- Whether a slot goes on failing now and then, for longer than `terms` allow.
-local function is_worn(state, terms)
-  return terms[3] > 0 and state.trouble > 0 and state.failed - state.trouble >= terms[3]
-end
-
--- A slot that has not failed for long is not aside because it once did now and then; nor is one of
--- which nothing is known any more, as when it had nothing to be fetched for an hour.
-local any_aside
-local function calm_down(slot, state)
-  if state.trouble == 0 then
-    if any_aside == nil then any_aside = redis.call('EXISTS', ASIDE) == 1 end
-    if any_aside then redis.call('ZREM', ASIDE, slot) end
-    return
+-- A slot is set aside as long as it has `give_up` failures in a row (0: never), and no person has
+-- paused it, for whom the crawl stays open. ASIDE lists such slots. -> whether it is
+local function set_fails(slot, state, fails, give_up)
+  state.fails = fails
+  if give_up > 0 and fails >= give_up and state.held == 0 then
+    redis.call('ZADD', ASIDE, 'NX', NOW, slot)
+    return true
   end
-  if NOW - state.failed < CALM or state.fails > 0 then return end
-  state.trouble = 0
   redis.call('ZREM', ASIDE, slot)
-  save_slot(slot, state)
 end
 
--- What a request did to its slot. `item`: slot, HTTP status (0: no answer), us since it was begun,
--- us that the host asked to be left alone (-1: it did not), 1 for a failure, -1 for a success, else
--- 0, a random number of 0 to 1000, latency in us (-1: not of interest).
--- `terms`: longest pause (us), failures after which a slot is set aside (0: never), us after which
--- one is that fails now and then (0: never).
-local function report_download(item, terms)
-  local slot, state, verdict, latency = item[1], slot_of(item[1]), item[5], item[7]
-  -- What was begun before the last failure was known says nothing new.
-  local is_news = NOW - item[3] >= state.failed
-  if verdict <= 0 or is_news then state.status = item[2] end
-  if throttle and latency >= 0 then
-    -- As Scrapy's AutoThrottle does, for the slot of the whole fleet.
-    local target, was = latency / throttle.target, throttled(state)
-    local delay = math.max(target, (was + target) / 2)
-    delay = math.min(math.max(delay, throttle.least), throttle.most)
-    if state.status == 200 or delay > was then was = delay end
-    state.throttle, state.latency = math.max(1, math.floor(was)), latency
+local function fail(slot, state, asked, jitter, longest, give_up)
+  -- Microseconds. The first pause is short, because many sites answer 503 now and then. Each
+  -- further failure doubles it; those of a slot that is set aside grow on, up to an hour.
+  local FIRST_PAUSE, LONGEST_PAUSE = 50000, 3600000000
+  state.failed = NOW
+  local is_aside = set_fails(slot, state, state.fails + 1, give_up)
+  if asked >= 0 and not is_aside then return end -- the host has said it itself
+  if is_aside then
+    longest = math.min(LONGEST_PAUSE, longest * 2 ^ math.min(state.fails - give_up + 1, 16))
   end
-  if verdict < 0 and state.fails > 0 and is_news then
-    if not is_worn(state, terms) and redis.call('ZREM', ASIDE, slot) == 1 then
-      redis.call('HDEL', META, 'stuck')
-    end
-    state.fails, state.pause = 0, 0
+  local first = math.max(FIRST_PAUSE, state.limit.delay, state.robots)
+  local pause = math.min(longest, first * 2 ^ math.min(state.fails - 1, 40))
+  state.parked = math.max(state.parked, NOW + math.floor(pause * (0.5 + jitter / 2000)))
+end
+
+-- What a download did to its slot. `item`: see below. `terms`: the longest pause (us), failures
+-- after which a slot is set aside (0: never).
+local function report_download(item, terms)
+  -- `status` 0: no answer; `since` us since it was begun; `asked` us that the host wants to be
+  -- left alone, -1: it says nothing; `verdict` 1: a failure, -1: a success, 0: neither; `jitter` a
+  -- random number of 0 to 1000; `latency` in us, -1: not of interest.
+  local slot, status, since, asked, verdict, jitter, latency = unpack(item)
+  local longest, give_up = terms[1], terms[2]
+  -- Workers are told of each pause that is at least so long (us), of shorter ones once in so long.
+  local TELL = 1000000
+  local state = slot_of(slot)
+  -- What was begun before the last failure was known says nothing new.
+  local is_news = NOW - since >= state.failed
+  if verdict <= 0 or is_news then state.status = status end
+  set_throttle(state, latency)
+  if verdict < 0 and is_news and state.fails > 0 then
+    set_fails(slot, state, 0, give_up)
     look_again(slot, first_start(state) - EARLY)
   elseif verdict > 0 then
-    local asked, now = item[4], NOW
-    -- Other workers know that it is parked, or have no turn.
-    local others_may_start = state.parked <= NOW and state.fails == 0 and not (is_exclusive(state)
-      and (state.owner == '' or state.owner == input.worker))
-    if is_news then
-      if state.trouble == 0 or NOW - state.failed >= CALM then state.trouble = NOW end
-      state.fails, state.failed = state.fails + 1, NOW
-      local longest, first = terms[1], math.max(FIRST_PAUSE, state.limit.delay, state.robots)
-      local aside = (is_worn(state, terms) or (terms[2] > 0 and state.fails >= terms[2]))
-        and state.held == 0
-      if aside then
-        longest = PROBE
-        redis.call('ZADD', ASIDE, 'NX', NOW, slot)
-      end
-      local grown = state.pause * ((asked < 0 or aside) and 2 or 1)
-      state.pause = math.max(math.min(longest, math.max(first, grown)), state.pause)
-      if asked < 0 or aside then
-        now = NOW + math.floor(state.pause * (0.5 + item[6] / 2000))
-      end
-    end
-    state.parked = math.max(state.parked, now, NOW + asked)
+    local was = math.max(0, state.parked - NOW)
+    -- Of a slot with turns no other worker may start anything but the one that has the turn.
+    local others_may_start = not is_exclusive(state)
+      or (state.owner ~= '' and state.owner ~= input.worker)
+    if is_news then fail(slot, state, asked, jitter, longest, give_up) end
+    state.parked = math.max(state.parked, NOW + math.max(0, asked))
     -- The turn of another worker, which may not have heard of this, goes on until its end.
     if state.owner == input.worker then state.owner = '' end
     look_again(slot, state.parked - EARLY)
     redis.call('HSET', META, 'limited', 1)
-    if others_may_start and NOW - state.told >= TELL then
+    local pause = state.parked - NOW
+    local is_told = was < TELL and pause >= TELL or was == 0 and NOW - state.told >= TELL
+    if is_told and others_may_start then
       state.told = NOW
-      announce(slot, state.parked - NOW)
+      announce(slot, pause)
     end
   end
   save_slot(slot, state)

@@ -19,8 +19,8 @@
 
 -- Microseconds: of a turn, and before its next start that a slot may be claimed.
 local TURN, EARLY = 1000000, 250000
--- The longest pause between two tries of a slot that is set aside, an hour (us).
-local PROBE = 3600000000
+-- After so long a paused slot is looked at again (us).
+local HOUR = 3600000000
 -- Milliseconds after which a slot is forgotten of which nobody is heard: SLOT_TTL in config.py.
 local FORGOTTEN = 3600000
 
@@ -34,17 +34,14 @@ local FIELDS = {
   'over',     -- 1: the owner was told that its turn is over, and has yet to tell its last start
   'out',      -- tokens that workers have
   'parked',   -- nothing is started before it
-  'pause',    -- for how long the last failure parked it (us), before a random part was taken off
   'fails',    -- failures in a row
   'failed',   -- when the last one was counted
-  'trouble',  -- since when there has been one at least each CALM
   'told',     -- when other workers were last told of a failure
   'status',   -- HTTP status of the last answer, 0: there was none; negative: that of robots.txt, by
               -- which nothing is allowed, -1: it cannot be had
   'robots',   -- delay that robots.txt asks for
   'robots_by', -- run and host that it is from
   'throttle', -- delay that comes from latencies
-  'latency',  -- the last of them
   'held',     -- 1: nothing is started before a person says so
   'owner',    -- worker that has the turn
   'own',      -- a limit that a person gave, in the place of those in `limits`
@@ -124,6 +121,16 @@ end
 local function throttled(state)
   if not throttle then return 0 end
   return state.throttle > 0 and state.throttle or throttle.first
+end
+
+-- By the latency of a download (us; -1: it is not of interest), as Scrapy's AutoThrottle does.
+local function set_throttle(state, latency)
+  if not throttle or latency < 0 then return end
+  local target, was = latency / throttle.target, throttled(state)
+  local delay = math.max(target, (was + target) / 2)
+  delay = math.min(math.max(delay, throttle.least), throttle.most)
+  if state.status == 200 or delay > was then was = delay end
+  state.throttle = math.max(1, math.floor(was))
 end
 
 local function delay_of(state)

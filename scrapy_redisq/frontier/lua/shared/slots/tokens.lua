@@ -16,17 +16,6 @@ local function set_tokens(worker, slot, state, n)
   if n < had then look_again(slot, first_start(state) - EARLY) end
 end
 
--- Tokens are counted, and whoever may write here can bend the count. Of those who are refused one
--- counts what the workers have, as often as pays: each time by a worker that is alone.
-local function recount(slot, state)
-  if NOW % math.max(1, redis.call('ZCARD', WORKERS)) >= 1 then return end
-  local out = 0
-  for _, worker in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
-    out = out + tokens_of(worker, slot)
-  end
-  state.out = out
-end
-
 -- A worker is gone, and so are its downloads.
 local function return_tokens(worker)
   local held = redis.pcall('HGETALL', tokens_key(worker))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 
 from scrapy_redisq.frontier.operations import TurnGrant
-from scrapy_redisq.worker.politeness.turn import Turn
+from scrapy_redisq.worker.politeness.allowance import Allowance
 from scrapy_redisq.worker.politeness.turns import Turns
 
 
 def test_a_rate_is_not_saved_up() -> None:
     """A slot that was left alone may begin its burst at once, and no more."""
-    turn = Turn("slot", interval=1.0, burst=2, ends=1_000.0)
+    state = Allowance("slot", interval=1.0, burst=2, ends=1_000.0)
     for now in (100.0, 500.0):
-        turn.begin(now)
-        assert turn.wait(now) == 0
-        turn.begin(now)
-        assert turn.wait(now) == 1.0
+        state.begin(now)
+        assert state.wait(now) == 0
+        state.begin(now)
+        assert state.wait(now) == 1.0
 
 
 def test_a_new_turn_says_once_when_it_may_begin() -> None:

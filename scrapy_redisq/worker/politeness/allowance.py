@@ -21,13 +21,8 @@ AHEAD = 1.0
 requests of other slots: a worker may hold but so many in all."""
 
 
-WATCH = 2.0
-"""Seconds for which a slot is asked about in each exchange after it was in trouble: what happens
-soon after is told to nobody (see TELL in ``slots/backoff.lua``)."""
-
-
 @dataclass
-class Turn:
+class Allowance:
     """What this worker may do with one slot. Times are those of time.monotonic().
 
     ``tat`` is the theoretical arrival time of the generic cell rate algorithm. ``tokens`` is None
@@ -50,8 +45,6 @@ class Turn:
     """It is parked because a person says so."""
     suspended: float = 0.0
     """When the frontier had to be asked anew; older answers do not count."""
-    watched: float = 0.0
-    """Until then it is asked about, though it may have no limits."""
     in_trouble: bool = False
     """The frontier wants to know how downloads end."""
     on_the_way: int = 0
@@ -131,7 +124,6 @@ class Turn:
         self.ends = 0.0
         self.handed_back = False
         self.suspended = now
-        self.watched = now + WATCH
         self.parked = parked
 
     @property
